@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use client::Port;
 use client::control::{Connection, PortFds};
-use client::nf::{self, Action, Frame, Made};
+use client::nf::{self, Action, Frame, Generated};
 use harness::chain::{
     audit, chain, configuration, dropped, drops, function, functions, one_dies, receive, runs,
 };
@@ -92,7 +92,7 @@ fn instance(
     (stop, pause): (&AtomicBool, &Pause),
     seen: &Mutex<BTreeMap<u32, usize>>,
 ) {
-    let mut note = |frame: &mut Frame<'_>, _: &mut Made| {
+    let mut note = |frame: &mut Frame<'_>, _: &mut Generated| {
         let stream = frame.bytes()[14..18].first_chunk().copied().map(u32::from_be_bytes);
         seen.lock().unwrap().insert(stream.unwrap(), number);
         Action::Next
@@ -130,7 +130,7 @@ fn a_frame_that_is_held_while_its_chain_changes_meets_all_functions() {
         let seen = AtomicU64::new(0);
         let decide = |at: usize| {
             let seen = &seen;
-            move |_: &mut Frame<'_>, _: &mut Made| {
+            move |_: &mut Frame<'_>, _: &mut Generated| {
                 seen.fetch_add(u64::try_from(at).unwrap(), Ordering::Relaxed);
                 if at == 0 { Action::Next } else { Action::Drop }
             }
@@ -274,7 +274,7 @@ fn a_frame_that_is_held_goes_on_in_its_chain() {
         let receiver = scope.spawn(|| receive(&mut b, &got, &over));
         let holder = scope.spawn(|| {
             let mut held = None;
-            let mut hold = |frame: &mut Frame<'_>, made: &mut Made| {
+            let mut hold = |frame: &mut Frame<'_>, made: &mut Generated| {
                 if let Some(before) = held.replace(frame.to_held()) {
                     made.send_on(before);
                 }
@@ -491,7 +491,7 @@ fn a_function_that_sends_what_is_not_its_own_costs_its_neighbours_nothing() {
         let _ended = Ended(&daemon, vec![&stop, &over]);
         let receiver = scope.spawn(|| receive(&mut b, &got, &over));
         scope.spawn(|| {
-            let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+            let mut next = |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
             while !stop.load(Ordering::Relaxed) {
                 nf::step(&mut f0, &mut next, Some(Duration::from_millis(5))).unwrap();
             }
@@ -599,7 +599,7 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
     let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
     let (mut f0, mut a) = (open("valenf:f0"), open("valenf:a"));
     // An action out of range.
-    let mut astray = |_: &mut Frame<'_>, _: &mut Made| Action::Port(4000);
+    let mut astray = |_: &mut Frame<'_>, _: &mut Generated| Action::Port(4000);
     a.send(&announcement(9)).unwrap();
     while nf::step(&mut f0, &mut astray, Some(Duration::from_millis(5))).unwrap() == 0 {}
     wait::until("the switch to have dropped it", || functions(&daemon)[0].refused() == 1);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use client::nf::{self, Action, Frame, Made};
+use client::nf::{self, Action, Frame, Generated};
 use harness::chain::{chain, configuration, function, receive};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
@@ -40,7 +40,7 @@ fn disorder(daemon: &Daemon, change: impl FnOnce(&dyn Fn())) -> Option<u64> {
         for mut port in slow {
             let over = &over;
             scope.spawn(move || {
-                let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+                let mut next = |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
                 while !over.load(Ordering::Relaxed) {
                     nf::step(&mut port, &mut next, Some(Duration::from_millis(5))).unwrap();
                     std::thread::sleep(Duration::from_micros(200));

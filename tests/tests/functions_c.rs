@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use client::nf::{Action, Frame, Made, Threads};
+use client::nf::{Action, Frame, Generated, Threads};
 use client::{Port, Stop};
 use harness::c::{self, has_compiler};
 use harness::chain::{audit, functions};
@@ -152,7 +152,7 @@ fn functions_in_c_count_and_delay() {
 }
 
 /// Writes the functions' own bytes into the frame.
-fn mark(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+fn mark(frame: &mut Frame<'_>, _: &mut Generated) -> Action {
     let own = *frame.own().expect("a short frame");
     frame.bytes_mut()[30..46].copy_from_slice(&own);
     Action::Next
@@ -269,7 +269,7 @@ fn what_is_no_action_is_counted_as_that_of_a_function_in_c_and_in_rust() {
     assert_eq!(outcome(program.wait()), 0);
     wait::until("its end", || !says(&daemon, "nf list valenf").contains(" up "));
     let mut port = daemon.options().group("nf").open("valenf:count").unwrap();
-    let mut wrong = |frame: &mut Frame<'_>, _: &mut Made| match frame.bytes()[14] {
+    let mut wrong = |frame: &mut Frame<'_>, _: &mut Generated| match frame.bytes()[14] {
         b'a' => Action::Port(0x1001),
         b'b' => Action::Service(200),
         b'c' => Action::NONE,

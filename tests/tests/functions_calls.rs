@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use client::nf::{self, Action, Frame, Made};
+use client::nf::{self, Action, Frame, Generated};
 use client::{Options, Port};
 use harness::chain::{
     audit, await_empty, command, configuration, dropped, drops, flows, full_load, function,
@@ -62,7 +62,7 @@ fn stream(daemon: &Daemon, rounds: u64, mut change: impl FnMut(u64)) -> (Tally, 
     (tally, rounds * ROUND)
 }
 
-fn next(_: &mut Frame<'_>, _: &mut Made) -> Action {
+fn next(_: &mut Frame<'_>, _: &mut Generated) -> Action {
     Action::Next
 }
 
@@ -176,7 +176,7 @@ fn what_a_called_function_drops_or_holds_is_counted() {
         [Action::Next, Action::Drop, Action::Hold][number % 3]
     };
     let mut handlers =
-        [pass, some].map(|decide| move |frame: &mut Frame<'_>, _: &mut Made| decide(frame));
+        [pass, some].map(|decide| move |frame: &mut Frame<'_>, _: &mut Generated| decide(frame));
     let (mut a, _b) = ends(&daemon);
     let mut frame = Vec::new();
     for number in 0..300 {
@@ -198,11 +198,11 @@ fn what_a_called_function_drops_or_holds_is_counted() {
 struct Idle<'a>(&'a AtomicU64);
 
 impl nf::Handler for Idle<'_> {
-    fn frame(&mut self, _: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, _: &mut Frame<'_>, _: &mut Generated) -> Action {
         Action::Next
     }
 
-    fn batch(&mut self, frames: u32, _: &mut Made) {
+    fn batch(&mut self, frames: u32, _: &mut Generated) {
         self.0.fetch_add(u64::from(frames == 0), Ordering::Relaxed);
     }
 }

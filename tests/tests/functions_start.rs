@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use client::nf::{self, Action, Frame, Made};
+use client::nf::{self, Action, Frame, Generated};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{OTHER_STRANGER, STRANGER, Scratch};
 use harness::{is_root, skip, wait};
@@ -43,7 +43,7 @@ fn a_port_of_no_service_is_refused_with_the_cure_and_becomes_one() {
     assert!(status == 12 && said.contains("uvala port set vale0:p --service NAME"), "{said}");
     // So does the library, for any function.
     let mut port = daemon.open("vale0:p");
-    let mut next = |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+    let mut next = |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
     let error = nf::step(&mut port, &mut next, Some(Duration::ZERO)).unwrap_err();
     assert!(error.to_string().contains("uvala port set vale0:p --service"), "{error}");
     drop(port);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::Port;
-use client::nf::{Action, Frame, Made, Metric, MetricsReport, Threads};
+use client::nf::{Action, Frame, Generated, Metric, MetricsReport, Threads};
 use harness::chain::{audit, command, configuration, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::process::{Owned, Scratch, outcome};
@@ -337,7 +337,7 @@ fn numbers_are_told_by_a_thread_that_takes_no_signal_and_ends_with_the_function(
 #[test]
 fn a_program_stops_its_threads_and_hears_why_they_end() {
     let mut daemon = daemon();
-    let pass = |_| |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+    let pass = |_| |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
     let threads = Threads::new("valenf:f0".parse().unwrap()).count(2).service("s0", 0);
     let threads = threads.options(daemon.options().group("nf"));
     let stop = client::Stop::new().unwrap();
@@ -352,7 +352,7 @@ fn a_program_stops_its_threads_and_hears_why_they_end() {
     let stop = client::Stop::new().unwrap();
     let broken = |thread| {
         assert_eq!(thread, 0, "on purpose");
-        |_: &mut Frame<'_>, _: &mut Made| Action::Next
+        |_: &mut Frame<'_>, _: &mut Generated| Action::Next
     };
     let caught = std::panic::catch_unwind(|| threads.run(&stop, broken));
     assert!(caught.is_err() && stop.is_said());

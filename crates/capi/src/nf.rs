@@ -18,7 +18,7 @@ use std::mem::{offset_of, take};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use client::nf::{Action, Frame, Handler, Held, Made, Metadata, MetricsReport, send, step};
+use client::nf::{Action, Frame, Generated, Handler, Held, Metadata, MetricsReport, send, step};
 use client::{Error, FRAME_MAX, FRAME_MIN, Port, Stop};
 
 use super::{Handle, bad, check, fail, timeout, whole};
@@ -58,14 +58,14 @@ pub struct Kept {
     /// The handle of the next; 0: there is none yet.
     next: u32,
     /// What is to be sent behind the batch.
-    made: Made,
+    made: Generated,
     batch: Option<Batch>,
 }
 
 impl Kept {
     /// Nothing yet, for a port.
     pub fn new(port: &Port) -> Self {
-        let (held, made) = (HashMap::new(), Made::default());
+        let (held, made) = (HashMap::new(), Generated::default());
         Self { shown: MetricsReport::of(port), held, next: 0, made, batch: None }
     }
 
@@ -143,13 +143,13 @@ impl Calls {
 }
 
 impl Handler for Calls {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         let action = self.ask(frame);
         made.append(&mut self.kept().made);
         action
     }
 
-    fn batch(&mut self, frames: u32, made: &mut Made) {
+    fn batch(&mut self, frames: u32, made: &mut Generated) {
         if let Some(batch) = self.kept().batch {
             // SAFETY: a function by the contract in uvala.h.
             unsafe { batch(self.context, frames) };

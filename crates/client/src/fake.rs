@@ -23,7 +23,7 @@ use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::nf::calls::Calls;
 use crate::nf::pass::{Look, Others, look, pass};
-use crate::nf::{self, Action, Made};
+use crate::nf::{self, Action, Generated};
 use crate::port::halves;
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
 
@@ -330,7 +330,7 @@ fn test_a_function_passes_what_has_room() {
     let (mut fake, mut tx, mut rx) = open(64, 256, SLEEPY);
     let (mut far, mut small, _) = open(16, 256, SLEEPY);
     let (tx, rx, small) = (tx.tx(0), rx.rx(0), small.tx(0));
-    let mut next = |_: &mut nf::Frame<'_>, _: &mut Made| Action::Next;
+    let mut next = |_: &mut nf::Frame<'_>, _: &mut Generated| Action::Next;
     let calls = &Calls::default();
     assert_eq!(look(tx, rx, rx.owned()), Look::Pass(0));
     // Slots: 1, 1, 1, 2, 5, 16.
@@ -344,7 +344,7 @@ fn test_a_function_passes_what_has_room() {
     let all = rx.available();
     assert_eq!(look(small, rx, all), Look::Wait(5), "half of the ring, whole frames");
     assert_eq!(far.turn(), 12);
-    let made = &mut Made::default();
+    let made = &mut Generated::default();
     for count in [5, 5] {
         assert_eq!(look(small, rx, rx.owned()), Look::Pass(count));
         assert_eq!(pass((small, calls), rx, count, &mut Others::none(&mut next), made), count);
@@ -361,12 +361,12 @@ fn test_a_function_passes_what_it_made_of_a_frame() {
     let (_other, mut far, _) = open(16, 256, SLEEPY);
     tx.tx(0).send_all([frame(1, 60), frame(2, 60)]).unwrap();
     fake.turn();
-    let mut grow = |frame: &mut nf::Frame<'_>, _: &mut Made| {
+    let mut grow = |frame: &mut nf::Frame<'_>, _: &mut Generated| {
         assert!(frame.resize(70));
         frame.bytes_mut()[69] = 7;
         Action::Service(3)
     };
-    let (rx, made, calls) = (rx.rx(0), &mut Made::default(), &Calls::default());
+    let (rx, made, calls) = (rx.rx(0), &mut Generated::default(), &Calls::default());
     assert_eq!(rx.available(), 2);
     for to in [tx.tx(0), far.tx(0)] {
         assert!(to.space() > 0);

@@ -26,7 +26,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use packet::hash::folded_multiply;
 use serde::Deserialize;
 use toml::Spanned;
@@ -357,7 +357,7 @@ impl Connection {
 }
 
 impl Handler for Balancer {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         let became = match Packet::in_frame(frame.bytes(), frame.is_whole()) {
             Ok(packet) => self.handle(frame.bytes_mut(), &packet),
             Err(ReadError::Other) => Ok(Became::Passed),
@@ -368,7 +368,7 @@ impl Handler for Balancer {
         if became.is_ok() { Action::Next } else { Action::Drop }
     }
 
-    fn batch(&mut self, frames: u32, _: &mut Made) {
+    fn batch(&mut self, frames: u32, _: &mut Generated) {
         let (now, idle) = (Instant::now(), self.idle);
         self.now = now;
         for _ in 0..if frames == 0 { SWEEP_IDLE } else { SWEEP } {

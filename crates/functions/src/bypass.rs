@@ -1,6 +1,6 @@
 //! `bypass`: what a chain costs that does nothing.
 
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use serde::Deserialize;
 
 use super::Counts;
@@ -33,7 +33,7 @@ impl Bypass {
 }
 
 impl Handler for Bypass {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         if self.touch {
             let bytes = frame.bytes_mut();
             let end = bytes.len().min(60);

@@ -28,7 +28,7 @@ use std::time::Duration;
 use ::packet::fields::{Fields, Matcher, Network};
 use ::packet::flow::{FlowKey, PREFIX};
 use ::packet::text::ethertype;
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -269,7 +269,7 @@ impl Firewall {
 }
 
 impl Handler for Firewall {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         // Who cuts a frame there wants it not to be read.
         let is_cut = !frame.is_whole() && frame.bytes().len() < PREFIX;
         if is_cut || self.verdict(&Packet::of(frame.bytes())) == Verdict::Drop {
@@ -279,7 +279,7 @@ impl Handler for Firewall {
         Action::Next
     }
 
-    fn batch(&mut self, _: u32, _: &mut Made) {
+    fn batch(&mut self, _: u32, _: &mut Generated) {
         self.now = Ms::now();
     }
 }
@@ -442,7 +442,7 @@ mod tests {
         let bad = tcp([10, 0, 0, 9], server, [5, 80]);
         let [there, back] = [tcp(client, server, [5, 80]), tcp(server, client, [80, 5])];
         for frame in [&arp, &bad, &there, &back, &there, &tcp(server, client, [7, 7])] {
-            firewall.frame(&mut Frame::new(&mut frame.clone()), &mut Made::default());
+            firewall.frame(&mut Frame::new(&mut frame.clone()), &mut Generated::default());
         }
         let counted =
             |name: &str| firewall.counts().into_iter().find(|(known, _)| known == name).unwrap().1;

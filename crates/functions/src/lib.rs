@@ -20,7 +20,7 @@ mod tunnel;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Metric, step_all};
+use client::nf::{Action, Frame, Generated, Handler, Metric, step_all};
 use client::{Error, Port};
 
 use terminal::say;
@@ -222,11 +222,11 @@ impl Function {
 }
 
 impl Handler for Function {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         each!(self, function => function.frame(frame, made))
     }
 
-    fn batch(&mut self, frames: u32, made: &mut Made) {
+    fn batch(&mut self, frames: u32, made: &mut Generated) {
         each!(self, function => function.batch(frames, made));
     }
 }

@@ -19,7 +19,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use packet::fields::Fields;
 use packet::flow::{FlowKey, WORDS};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -237,14 +237,14 @@ fn ends(key: &FlowKey, per: Per) -> Option<[u64; WORDS]> {
 }
 
 impl Handler for Limiter {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         let key = key_of(frame);
         // Of one that lies in several buffers only the first is seen: it costs what it may be.
         let bytes = if frame.is_whole() { frame.bytes().len() } else { LONGEST };
         if self.may_pass(&key, bytes) { Action::Next } else { Action::Drop }
     }
 
-    fn batch(&mut self, frames: u32, _: &mut Made) {
+    fn batch(&mut self, frames: u32, _: &mut Generated) {
         let elapsed = Instant::now().duration_since(self.since);
         let now = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.now = now;
@@ -276,7 +276,7 @@ mod tests {
 
     fn passes(limiter: &mut Limiter, frame: &[u8]) -> bool {
         let mut buffer = frame.to_vec();
-        limiter.frame(&mut Frame::new(&mut buffer), &mut Made::default()) == Action::Next
+        limiter.frame(&mut Frame::new(&mut buffer), &mut Generated::default()) == Action::Next
     }
 
     fn burst(limiter: &mut Limiter, frame: &[u8], tries: usize) -> usize {
@@ -367,7 +367,7 @@ mod tests {
         #[test]
         fn test_any_bytes_pass_or_do_not(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let mut limiter = Limiter::new(CONFIG).unwrap();
-            limiter.batch(1, &mut Made::default());
+            limiter.batch(1, &mut Generated::default());
             passes(&mut limiter, &bytes);
         }
     }
@@ -376,7 +376,7 @@ mod tests {
     fn test_time_goes_on_by_the_clock() {
         let mut limiter = Limiter::new(CONFIG).unwrap();
         limiter.since = limiter.since.checked_sub(Duration::from_secs(5)).unwrap();
-        limiter.batch(1, &mut Made::default());
+        limiter.batch(1, &mut Generated::default());
         assert!(limiter.now >= 5 * SECOND);
     }
 }

@@ -22,7 +22,7 @@
 use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -226,7 +226,7 @@ fn payload(frame: &Frame<'_>) -> Range<usize> {
 }
 
 impl Handler for Matcher {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         if self.matches.as_ref().is_some_and(|wanted| !wanted.may_be_for(&key_of(frame))) {
             return Action::Next;
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn act(matcher: &mut Matcher, frame: &[u8]) -> Action {
-        matcher.frame(&mut Frame::new(&mut frame.to_vec()), &mut Made::default())
+        matcher.frame(&mut Frame::new(&mut frame.to_vec()), &mut Generated::default())
     }
 
     fn known() -> Matcher {

@@ -24,7 +24,7 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use client::nf::{self, Action, Frame, Handler, Made};
+use client::nf::{self, Action, Frame, Generated, Handler};
 use ipnet::Ipv4Net;
 use prefix_trie::PrefixMap;
 use serde::Deserialize;
@@ -254,7 +254,7 @@ impl Router {
         }
     }
 
-    fn learn(&mut self, address: Ipv4Addr, mac: MacAddr, made: &mut Made) {
+    fn learn(&mut self, address: Ipv4Addr, mac: MacAddr, made: &mut Generated) {
         let is_known = self.neighbours.contains_key(&address);
         if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
             return;
@@ -299,7 +299,7 @@ impl Router {
     }
 
     /// Asks again for neighbours that packets wait for; says whose do not go on.
-    fn age_neighbours(&mut self, made: &mut Made) {
+    fn age_neighbours(&mut self, made: &mut Generated) {
         let awaited: Vec<_> =
             self.held.iter().map(|(address, held)| (*address, held.since)).collect();
         for (address, since) in awaited {
@@ -316,7 +316,7 @@ impl Router {
         }
     }
 
-    fn arp(&mut self, frame: &[u8], made: &mut Made) -> Action {
+    fn arp(&mut self, frame: &[u8], made: &mut Generated) -> Action {
         let packet = &frame[ETHERNET_HEADER..];
         if packet.len() < ARP_LEN || packet[..6] != [0, 1, 8, 0, 6, 4] {
             return Action::Drop;
@@ -337,7 +337,7 @@ impl Router {
     }
 
     /// The station of a neighbour; asks for it where it is not known.
-    fn neighbour(&mut self, address: Ipv4Addr, made: &mut Made) -> Option<MacAddr> {
+    fn neighbour(&mut self, address: Ipv4Addr, made: &mut Generated) -> Option<MacAddr> {
         let known = self.neighbours.get(&address).copied();
         let fresh = known.filter(|(_, seen)| self.now.duration_since(*seen) < FRESH);
         let may_ask = || {
@@ -358,13 +358,13 @@ impl Router {
     }
 
     /// The station of the next hop, which is noted with the destination.
-    fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Made) -> Option<MacAddr> {
+    fn station(&mut self, dst: Ipv4Addr, next: Ipv4Addr, made: &mut Generated) -> Option<MacAddr> {
         let station = self.neighbour(next, made)?;
         self.recent.put(dst, (next, station));
         Some(station)
     }
 
-    fn packet(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+    fn packet(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         let bytes = frame.bytes();
         let packet = &bytes[ETHERNET_HEADER..];
         let header = usize::from(packet[0] & 0xf) * 4;
@@ -438,7 +438,7 @@ impl Router {
         to: MacAddr,
         src: Ipv4Addr,
         bytes: &[u8],
-        made: &mut Made,
+        made: &mut Generated,
     ) -> Action {
         let packet = &bytes[ETHERNET_HEADER..];
         let is_icmp = packet[9] == 1 && packet.get(20) != Some(&8);
@@ -493,7 +493,7 @@ fn padded(mut payload: Vec<u8>) -> Vec<u8> {
 }
 
 impl Handler for Router {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         let bytes = frame.bytes();
         let to_us = bytes.get(..6) == Some(&self.mac.octets());
         match u16_at(bytes, 12) {
@@ -509,7 +509,7 @@ impl Handler for Router {
         }
     }
 
-    fn batch(&mut self, _: u32, made: &mut Made) {
+    fn batch(&mut self, _: u32, made: &mut Generated) {
         self.begin(Instant::now());
         for (address, mac) in self.board.as_mut().map(Board::news).unwrap_or_default() {
             self.learn(address, mac, made);

@@ -25,7 +25,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use client::nf::{Action, Frame, Handler, Made, Metadata};
+use client::nf::{Action, Frame, Generated, Handler, Metadata};
 use serde::{Deserialize, Deserializer, de::Error};
 use toml::Spanned;
 
@@ -157,7 +157,7 @@ impl Tunnel {
         self.config.next_hop.map_or(self.remote, |host| host.0)
     }
 
-    fn wrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
+    fn wrap(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Became {
         let len = frame.bytes().len();
         let packet = len + HEADERS - ETHERNET_HEADER;
         let source = source_port(frame);
@@ -193,7 +193,7 @@ impl Tunnel {
     }
 
     /// Where packets to the remote go first; asks where it is not known, or old.
-    fn neighbour(&mut self, made: &mut Made) -> Option<MacAddr> {
+    fn neighbour(&mut self, made: &mut Generated) -> Option<MacAddr> {
         let now = self.now;
         let is_fresh = self.neighbour.is_some_and(|(_, seen)| now.duration_since(seen) < FRESH);
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= PATIENCE);
@@ -206,7 +206,7 @@ impl Tunnel {
         self.neighbour.map(|(mac, _)| mac)
     }
 
-    fn unwrap(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Became {
+    fn unwrap(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Became {
         let bytes = frame.bytes();
         if u16_at(bytes, 12) == 0x0806 && bytes.len() >= ETHERNET_HEADER + ARP_LEN {
             return self.hear(&frame.bytes()[ETHERNET_HEADER..ETHERNET_HEADER + ARP_LEN], made);
@@ -241,7 +241,7 @@ impl Tunnel {
         is_valid.then_some(begin..packet.end)
     }
 
-    fn hear(&mut self, packet: &[u8], made: &mut Made) -> Became {
+    fn hear(&mut self, packet: &[u8], made: &mut Generated) -> Became {
         let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
         let own = (self.config.mac, self.config.local.0);
         if packet[..6] != [0, 1, 8, 0, 6, 4] || ipv4_at(packet, 24) != own.1 {
@@ -273,7 +273,7 @@ fn padded(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 impl Handler for Tunnel {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         let became = if self.is_from_inside(frame.meta) {
             self.wrap(frame, made)
         } else {
@@ -283,7 +283,7 @@ impl Handler for Tunnel {
         if became as usize <= Became::Unwrapped as usize { Action::Next } else { Action::Drop }
     }
 
-    fn batch(&mut self, _: u32, _: &mut Made) {
+    fn batch(&mut self, _: u32, _: &mut Generated) {
         self.now = Instant::now();
     }
 }
@@ -310,7 +310,7 @@ mod tests {
 
     /// What passes, and what is sent beside it.
     fn see(tunnel: &mut Tunnel, mark: u64, bytes: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
-        let (mut buffer, mut made) = (bytes.to_vec(), Made::default());
+        let (mut buffer, mut made) = (bytes.to_vec(), Generated::default());
         buffer.resize(bytes.len() + HEADERS, 0xee);
         let mut frame = Frame::new(&mut buffer);
         frame.resize(bytes.len());
@@ -422,7 +422,7 @@ mod tests {
         let mut buffer = fits;
         let mut frame = Frame::new(&mut buffer);
         frame.meta = Metadata::new(INSIDE);
-        let action = tunnel.frame(&mut frame, &mut Made::default());
+        let action = tunnel.frame(&mut frame, &mut Generated::default());
         assert_eq!(action, Action::Drop, "a buffer without room");
     }
 

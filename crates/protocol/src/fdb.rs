@@ -26,7 +26,7 @@ pub struct FdbEntry {
     pub vlan: u16,
     /// The port behind which it is.
     pub port: PortName,
-    /// Made by command, never ages.
+    /// An operator added the entry; it never ages.
     #[serde(rename = "static")]
     pub is_static: bool,
     /// Seconds since it was last seen.

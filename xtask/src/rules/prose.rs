@@ -34,7 +34,7 @@ const HISTORY: [&str; 4] =
     ["CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "xtask/src/rules/prose.rs"];
 
 /// Names of types and modules that the field does not know, and what it says instead.
-const HOME_MADE: [(&str, &str); 23] = [
+const HOME_MADE: [(&str, &str); 24] = [
     ("Asks", "slot flags"),
     ("Begun", "a partial checksum, or a pending call"),
     ("Commons", "a bound region"),
@@ -50,6 +50,7 @@ const HOME_MADE: [(&str, &str); 23] = [
     ("Keeper", "a writer, or a connector"),
     ("Loan", "a holder"),
     ("Lone", "unswitched rings"),
+    ("Made", "generated frames"),
     ("Mail", "a pending flag"),
     ("Plain", "plain old data, or what it is"),
     ("Rivals", "rejected peers"),

@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use client::nf::{self, Action, Frame, Made};
+use client::nf::{self, Action, Frame, Generated};
 use client::{Port, Rx, Tx};
 use packet::{EtherType, build};
 use rustix::time::{ClockId, clock_gettime};
@@ -176,7 +176,7 @@ pub fn function(part: &Part, number: u8) -> Result<()> {
     part.ready()?;
     match (part.work.payload, chain) {
         (Payload::Untouched, _) => {
-            pass_on(&mut ports, |_: &mut Frame<'_>, _: &mut Made| Action::Next)
+            pass_on(&mut ports, |_: &mut Frame<'_>, _: &mut Generated| Action::Next)
         }
         (Payload::Touched, Chain::Readers(_)) => pass_on(&mut ports, read),
         (Payload::Touched, _) => pass_on(&mut ports, touch),
@@ -192,7 +192,7 @@ fn pass_on<H: nf::Handler + Clone>(ports: &mut [Port], handler: H) -> Result<()>
 
 /// What a function does with a frame: it reads three words of the first line, and writes one.
 #[inline]
-fn touch(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+fn touch(frame: &mut Frame<'_>, _: &mut Generated) -> Action {
     let Some(line) = frame.bytes_mut().first_chunk_mut::<60>() else { return Action::Drop };
     let (words, _) = line.as_chunks_mut::<8>();
     let [first, second, seventh] = [0, 1, 6].map(|at| u64::from_be_bytes(words[at]));
@@ -203,7 +203,7 @@ fn touch(frame: &mut Frame<'_>, _: &mut Made) -> Action {
 
 /// A function that reads every byte, and writes one.
 #[inline]
-fn read(frame: &mut Frame<'_>, _: &mut Made) -> Action {
+fn read(frame: &mut Frame<'_>, _: &mut Generated) -> Action {
     if stamp::read(frame.bytes()).is_none() {
         return Action::Drop;
     }

@@ -1,10 +1,10 @@
 //! Functions of a chain: a callback for each frame, in place.
 //!
 //! ```no_run
-//! use client::nf::{self, Action, Frame, Made};
+//! use client::nf::{self, Action, Frame, Generated};
 //!
 //! let mut port = client::Options::new().group("nf").open("vale0:fw")?;
-//! let mut drop_arp = |frame: &mut Frame<'_>, _: &mut Made| match frame.bytes() {
+//! let mut drop_arp = |frame: &mut Frame<'_>, _: &mut Generated| match frame.bytes() {
 //!     bytes if bytes.get(12..14) == Some(&[8, 6]) => Action::Drop,
 //!     _ => Action::Next,
 //! };
@@ -24,8 +24,8 @@
 mod call_setup;
 pub(crate) mod calls;
 mod cpus;
+mod generated;
 mod lookup;
-mod made;
 mod metrics;
 pub(crate) mod pass;
 mod service;
@@ -36,8 +36,8 @@ mod threads;
 use packet::{PortId, metadata};
 
 pub use cpus::{CpuError, CpuList};
+pub use generated::{Generated, Held, send};
 pub use lookup::{chain_number, port_number, service_number};
-pub use made::{Held, Made, send};
 pub use metrics::{Metric, Metrics, MetricsReport};
 pub use packet::metadata::Metadata;
 pub use step::{step, step_all};
@@ -62,7 +62,7 @@ pub enum Action {
     /// Out by the port of this number, or to that instance.
     Port(u16),
     /// Nothing yet: the function has a copy ([`Frame::to_held`]), which it sends later
-    /// ([`Made::send_on`]).
+    /// ([`Generated::send_on`]).
     Hold,
 }
 
@@ -181,15 +181,15 @@ impl<'a> Frame<'a> {
 /// A function.
 pub trait Handler {
     /// What becomes of this frame?
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action;
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action;
 
     /// So many frames come now, or fewer from a function of the same thread; of 0, nothing has come
     /// for a while.
-    fn batch(&mut self, _frames: u32, _made: &mut Made) {}
+    fn batch(&mut self, _frames: u32, _made: &mut Generated) {}
 }
 
-impl<F: FnMut(&mut Frame<'_>, &mut Made) -> Action> Handler for F {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Made) -> Action {
+impl<F: FnMut(&mut Frame<'_>, &mut Generated) -> Action> Handler for F {
+    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
         self(frame, made)
     }
 }

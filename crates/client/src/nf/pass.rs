@@ -3,7 +3,7 @@
 use ring::abi::{Slot, slot_flag};
 
 use super::calls::Calls;
-use super::{Action, BATCH, Frame, Handler, Made, Metadata, TOGETHER_MAX};
+use super::{Action, BATCH, Frame, Generated, Handler, Metadata, TOGETHER_MAX};
 use crate::{Port, Rx, Tx};
 
 /// What can be done with the frames of a ring.
@@ -109,7 +109,7 @@ pub(crate) fn pass<H: Handler>(
     rx: &mut Rx,
     count: u32,
     functions: &mut Others<'_, H>,
-    made: &mut Made,
+    made: &mut Generated,
 ) -> u32 {
     let (mut filled, mut going_on) = (0, None);
     for i in 0..count {
@@ -155,7 +155,7 @@ fn call<H: Handler>(
     functions: &mut Others<'_, H>,
     mut place: usize,
     frame: &mut Frame<'_>,
-    made: &mut Made,
+    made: &mut Generated,
 ) -> Action {
     let first = functions.at;
     loop {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{ErrorCode, Failure};
 
-use super::made::{Made, send_all};
+use super::generated::{Generated, send_all};
 use super::pass::{Look, Others, look, pass};
 use super::{Handler, TOGETHER_MAX, call_setup, sleep};
 use crate::control::ControlError;
@@ -42,7 +42,7 @@ pub fn step_all<H: Handler>(
     timeout: Option<Duration>,
 ) -> Result<u32, Error> {
     assert!(ports.len() == handlers.len() && ports.len() <= TOGETHER_MAX, "a handler for each");
-    let mut thread = Thread { ports, handlers, made: Made::default(), told: 0 };
+    let mut thread = Thread { ports, handlers, made: Generated::default(), told: 0 };
     let done = thread.run(timeout);
     // What functions have made goes out, whatever has become of another.
     let sent = send_all(thread.ports, thread.made);
@@ -53,7 +53,7 @@ pub fn step_all<H: Handler>(
 struct Thread<'a, H> {
     ports: &'a mut [Port],
     handlers: &'a mut [H],
-    made: Made,
+    made: Generated,
     /// Bits of those that were told of a batch.
     told: u8,
 }

@@ -1,10 +1,10 @@
 //! A function on several cores: instances of its service in threads of one process.
 //!
 //! ```no_run
-//! use client::nf::{Action, Frame, Made, Threads};
+//! use client::nf::{Action, Frame, Generated, Threads};
 //!
 //! let stop = client::Stop::new()?;
-//! let function = |_instance| |_: &mut Frame<'_>, _: &mut Made| Action::Next;
+//! let function = |_instance| |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
 //! Threads::new("vale0:fw".parse()?)
 //!     .service("firewall", 0)                     // ports are made, where they are not there
 //!     .cores("2-3".parse()?)                      // a thread for each

@@ -41,7 +41,7 @@ fn client(number: u16) -> ([u8; 4], u16) {
 fn see(balancer: &mut Balancer, frame: &[u8]) -> (Option<Became>, Vec<u8>) {
     let before = balancer.became;
     let mut buffer = frame.to_vec();
-    let action = balancer.frame(&mut Frame::new(&mut buffer), &mut Made::default());
+    let action = balancer.frame(&mut Frame::new(&mut buffer), &mut Generated::default());
     let all = [Became::To, Became::From, Became::Passed];
     let index = (0..BECAME.len()).find(|&index| balancer.became[index] > before[index]).unwrap();
     assert_eq!(action == Action::Next, index < 3);

@@ -15,7 +15,7 @@ mod ipfix;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime};
 
-use client::nf::{Action, Frame, Handler, Made};
+use client::nf::{Action, Frame, Generated, Handler};
 use packet::flow::FiveTuple;
 use serde::Deserialize;
 use toml::Spanned;
@@ -240,7 +240,7 @@ fn length(frame: &Frame<'_>) -> u64 {
 }
 
 impl Handler for Exporter {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         match key_of(frame).five_tuple() {
             Some(way) => self.count(way, length(frame)),
             None => self.other += 1,
@@ -248,7 +248,7 @@ impl Handler for Exporter {
         Action::Next
     }
 
-    fn batch(&mut self, frames: u32, _: &mut Made) {
+    fn batch(&mut self, frames: u32, _: &mut Generated) {
         self.now = Instant::now();
         let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
         (0..places).for_each(|_| self.look());

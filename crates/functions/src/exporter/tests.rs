@@ -67,7 +67,7 @@ fn udp(sport: u16, len: usize) -> Vec<u8> {
 
 fn come(exporter: &mut Exporter, frame: &[u8]) {
     let mut buffer = frame.to_vec();
-    let action = exporter.frame(&mut Frame::new(&mut buffer), &mut Made::default());
+    let action = exporter.frame(&mut Frame::new(&mut buffer), &mut Generated::default());
     assert_eq!((action, &buffer[..]), (Action::Next, frame));
 }
 

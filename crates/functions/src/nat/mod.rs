@@ -33,7 +33,7 @@ mod ports;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use client::nf::{Action, Frame, Handler, Made, Metadata};
+use client::nf::{Action, Frame, Generated, Handler, Metadata};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -480,14 +480,14 @@ impl Nat {
 }
 
 impl Handler for Nat {
-    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Made) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
         let became = self.handle(frame);
         let (Ok(index) | Err(index)) = became;
         self.became[index as usize] += 1;
         if became.is_ok() { Action::Next } else { Action::Drop }
     }
 
-    fn batch(&mut self, frames: u32, _: &mut Made) {
+    fn batch(&mut self, frames: u32, _: &mut Generated) {
         let now = Ms::now();
         self.bindings.now = now;
         let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };

@@ -27,7 +27,7 @@ fn see_by(nat: &mut Nat, mark: u64, bytes: &[u8]) -> (Became, Vec<u8>) {
     let mut buffer = bytes.to_vec();
     let mut frame = Frame::new(&mut buffer);
     frame.meta = Metadata::new(mark);
-    let action = nat.frame(&mut frame, &mut Made::default());
+    let action = nat.frame(&mut frame, &mut Generated::default());
     let index = (0..BECAME.len()).find(|&index| nat.became[index] > before[index]).unwrap();
     let all = [
         Became::Out,

@@ -33,7 +33,7 @@ fn test_nonsense_is_refused_and_said_where() {
 
 /// What the router makes of a frame: the frame, if it goes on, and what it sends beside it.
 fn route(router: &mut Router, frame: &[u8]) -> (Option<Vec<u8>>, Vec<Vec<u8>>) {
-    let (mut buffer, mut made) = (frame.to_vec(), Made::default());
+    let (mut buffer, mut made) = (frame.to_vec(), Generated::default());
     let mut frame = Frame::new(&mut buffer);
     let action = router.frame(&mut frame, &mut made);
     let passed = (action == Action::Next).then(|| frame.bytes().to_vec());
@@ -61,7 +61,7 @@ fn test_a_packet_goes_on_when_its_neighbour_has_answered() {
     assert_eq!(route(&mut router, &packet([10, 0, 2, 2])).1.len(), 0, "and not at once again");
     let held = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
     assert_eq!(held.len(), 2, "both have waited");
-    router.batch(1, &mut Made::default());
+    router.batch(1, &mut Generated::default());
     let passed = route(&mut router, &packet([10, 0, 2, 2])).0.unwrap();
     assert_eq!((&passed[..6], &passed[6..12]), (&B.octets()[..], &MAC.octets()[..]));
     assert_eq!(passed[ETHERNET_HEADER + 8], 63);
@@ -125,7 +125,7 @@ fn test_neighbours_that_packets_wait_for_are_few_and_not_for_long() {
     }
     let held = hosts.into();
     assert_eq!(router.counts()[1..], named(["held", "unresolved"], [held, 7]));
-    let mut made = Made::default();
+    let mut made = Generated::default();
     router.now += PATIENCE;
     router.age_neighbours(&mut made);
     let asks = made.take();
@@ -164,7 +164,7 @@ fn test_instances_tell_each_other_where_neighbours_are() {
     one.replace(Router::new(CONFIG).unwrap());
     // The other one gets the answer.
     neighbour(&mut other, [10, 0, 2, 2], B, [10, 0, 2, 1]);
-    let mut made = Made::default();
+    let mut made = Generated::default();
     one.batch(0, &mut made);
     let sent = made.take();
     assert_eq!(sent.len(), 1);

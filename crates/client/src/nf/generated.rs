@@ -18,13 +18,13 @@ pub struct Held {
 
 /// Frames that a function sends beside those of the batch, behind it.
 #[derive(Debug, Default)]
-pub struct Made {
+pub struct Generated {
     all: Vec<(Held, Action, usize)>,
     /// The place of the function that makes them now.
     by: usize,
 }
 
-impl Made {
+impl Generated {
     /// Sends a copy of this as a new frame, which leaves by its address.
     pub fn send(&mut self, frame: &[u8]) {
         self.send_on(Held { bytes: frame.to_vec(), ..Held::default() });
@@ -63,13 +63,13 @@ impl Made {
 /// # Errors
 /// The daemon is gone, or a frame is too short or too long: the first of these, after the others
 /// were sent.
-pub fn send(port: &mut Port, mut made: Made) -> Result<(), Error> {
+pub fn send(port: &mut Port, mut made: Generated) -> Result<(), Error> {
     made.all.iter_mut().for_each(|(.., by)| *by = 0);
     send_all(std::slice::from_mut(port), made)
 }
 
 /// Sends what functions that share a thread made between two batches.
-pub(super) fn send_all(ports: &mut [Port], made: Made) -> Result<(), Error> {
+pub(super) fn send_all(ports: &mut [Port], made: Generated) -> Result<(), Error> {
     let mut send = |(held, action, by): &(Held, Action, usize)| match action {
         Action::Hold => Ok(()),
         Action::Drop if !held.meta.is_valid() => Ok(()),
