@@ -94,7 +94,7 @@ pub struct Listener {
 impl Undo for Listener {
     fn keep(&mut self) -> io::Result<()> {
         match &self.socket {
-            Some(socket) => Ok(send_message(socket, &Confirmation::Generated, &[])?),
+            Some(socket) => Ok(send_message(socket, &Confirmation::Made, &[])?),
             None => Ok(()),
         }
     }

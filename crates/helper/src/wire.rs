@@ -158,7 +158,7 @@ mod octets {
 #[serde(rename_all = "snake_case")]
 pub enum Confirmation {
     /// The port was made.
-    Generated,
+    Made,
 }
 
 /// Sends a message, with descriptors.
@@ -205,7 +205,7 @@ pub fn wait_for_confirmation(socket: impl AsFd, patience: Duration) -> bool {
     let receive = |flags| {
         let mut text = [0; 16];
         let (_, length) = recv(&socket, &mut text[..], flags)?;
-        Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Confirmation::Generated)))
+        Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Confirmation::Made)))
     };
     let waits = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
     match waits.and_then(|()| receive(RecvFlags::empty())) {
@@ -250,6 +250,12 @@ mod tests {
         socketpair(family, kind, SocketFlags::CLOEXEC, None).expect("descriptors")
     }
 
+    /// Daemon and helper may be of two releases: systemd starts the new one for the old daemon.
+    #[test]
+    fn the_confirmation_is_the_word_that_earlier_releases_send() {
+        assert_eq!(serde_json::to_string(&Confirmation::Made).unwrap(), "\"made\"");
+    }
+
     #[test]
     fn who_asks_nothing_is_not_waited_for() {
         let (helper, _silent) = pair();
@@ -260,10 +266,10 @@ mod tests {
     fn the_last_word_is_heard_or_cannot_be_said() {
         let short = Duration::from_millis(1);
         let (daemon, helper) = pair();
-        send_message(&daemon, &Confirmation::Generated, &[]).expect("the helper waits");
+        send_message(&daemon, &Confirmation::Made, &[]).expect("the helper waits");
         assert!(wait_for_confirmation(&helper, Duration::from_secs(60)));
         assert!(!wait_for_confirmation(&helper, short), "once");
-        assert!(send_message(&daemon, &Confirmation::Generated, &[]).is_err(), "too late");
+        assert!(send_message(&daemon, &Confirmation::Made, &[]).is_err(), "too late");
         for odd in [&b"{"[..], &[0xff; 64], b"[]"] {
             let (daemon, helper) = pair();
             send(&daemon, odd, SendFlags::empty()).expect("room");

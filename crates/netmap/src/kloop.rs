@@ -35,7 +35,7 @@ const LONGEST_SLEEP: u32 = 1_000_000;
 /// Passes with the core given away in between, before sleeping.
 const YIELDS: u32 = 50;
 
-/// Runs the loop, until [`CsbMode::stop`].
+/// Runs the loop, until `CsbMode::stop`.
 ///
 /// # Errors
 /// `EINVAL`: no CSB, or options that make no sense; `EBUSY`: it is running already; `ENXIO`:

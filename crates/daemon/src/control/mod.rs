@@ -14,8 +14,8 @@
 //! leaves nothing behind.
 //!
 //! Three kinds of requests take more than one step, and the client waits meanwhile: memory of ports
-//! is built and interfaces are opened on other threads ([`Step::Build`], [`deferred`]), and changes
-//! that stay are answered when they are on the disk ([`Step::Save`], [`save`]).
+//! is built and interfaces are opened on other threads ([`Step::Build`], `deferred`), and changes
+//! that stay are answered when they are on the disk ([`Step::Save`], `save`).
 //!
 //! # Where things stand
 //!

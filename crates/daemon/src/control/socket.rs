@@ -1,6 +1,6 @@
 //! The control socket: one thread, one epoll loop, every client bounded.
 //!
-//! One connection is one client process. Users [take turns](fair_queue), a call each, so a flood
+//! One connection is one client process. Users take turns (`fair_queue`), a call each, so a flood
 //! of one delays another by one call and no more, over however many connections it comes; and
 //! between two calls it is looked who else has something to say, and whether the daemon is to stop.
 //! Epoll is asked for edges, so it tells once of each connection that has something to say, however
@@ -12,7 +12,7 @@
 //! dropped. Before a call is judged, every hang-up that came before it has been heard: who closes
 //! one connection and asks over another is not told that the first one still has what it had.
 //!
-//! A handler does nothing that takes long. Ports are [built](builders) on other threads, and
+//! A handler does nothing that takes long. Ports are built (`builders`) on other threads, and
 //! changes [written down](crate::store::writer) on one; they are answered when that is done, and
 //! meanwhile nothing more is read from that connection.
 //!
@@ -416,7 +416,10 @@ impl Connection {
                 Step::Save => return Err(Wait::Keep),
                 Step::Answer(answer) => (answer, After::Stays),
             },
-            // Who sends nonsense once will not get better.
+            Err(refusal @ Refusal::Message(MessageRefusal::Unknown(_))) => {
+                (Err(refusal), After::Stays)
+            }
+            // A client that sends nonsense once will not get better.
             Err(refusal) => (Err(refusal), After::Closes),
         };
         Ok(reply(self.socket.as_fd(), answer).map_or(After::Closes, |()| fate))

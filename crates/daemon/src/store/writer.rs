@@ -182,14 +182,23 @@ impl Files {
         let due = self.all.iter().filter(|(_, saved)| !saved.is_written);
         let due: Vec<SwitchName> = due.map(|(name, _)| name.clone()).collect();
         for name in due {
-            if self.write(&name).is_ok() {
+            // The failure of the change itself is in the log already.
+            if self.try_write(&name).is_ok() {
                 tracing::info!("{name}: its state is saved now");
             }
         }
     }
 
-    /// Writes the file of a switch, or removes it, where that is due.
+    /// Writes the file of a switch, or removes it, where that is due; logs a failure.
     fn write(&mut self, switch: &SwitchName) -> Result<(), NotWritten> {
+        self.try_write(switch).map_err(|error| {
+            let path = self.store.path(switch);
+            tracing::error!("{switch}: not kept for the next daemon: {}: {error}", path.display());
+            NotWritten { path, why: error.to_string() }
+        })
+    }
+
+    fn try_write(&mut self, switch: &SwitchName) -> io::Result<()> {
         let saved = self.all.get_mut(switch).expect("the caller has looked");
         let written = match &saved.record {
             _ if saved.is_written => Ok(()),
@@ -200,11 +209,7 @@ impl Files {
         if saved.is_written && saved.record.is_none() {
             self.all.remove(switch);
         }
-        written.map_err(|error| {
-            let path = self.store.path(switch);
-            tracing::error!("{switch}: not kept for the next daemon: {}: {error}", path.display());
-            NotWritten { path, why: error.to_string() }
-        })
+        written
     }
 }
 

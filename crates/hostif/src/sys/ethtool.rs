@@ -30,7 +30,7 @@ pub(crate) fn queues(ifname: &str) -> u32 {
 pub enum Tags {
     /// The interface leaves tags in frames.
     Kept,
-    /// The interface stripped tags until [`keep_tags`] switched that off.
+    /// The interface stripped tags until `keep_tags` switched that off.
     KeptNow,
     /// The interface strips tags, and that cannot be switched off.
     Lost,

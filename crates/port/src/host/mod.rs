@@ -18,7 +18,7 @@
 //! logs it.
 //!
 //! A virtio-net header precedes each frame. So a partial checksum or an unsegmented frame that one
-//! stack leaves to its network card goes to another stack as it is ([`switch::offload`]).
+//! stack leaves to its network card goes to another stack as it is (`packet::offload`).
 
 pub mod packet;
 pub mod stack;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A frame is never seen as a slice, because its sender may still write it. The first bytes are
-//! read once ([`head`]); what the switch decides from them, and then writes for the receiver, is
-//! that copy: the [`Prologue`]. The rest is copied from where it lies ([`source`], [`write`]).
+//! read once (`head`); what the switch decides from them, and then writes for the receiver, is
+//! that copy: the [`Prologue`]. The rest is copied from where it lies (`source`, `write`).
 
 mod head;
 mod source;

@@ -27,7 +27,7 @@
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a
 //! buffer from a slot of one into a slot of the other; the switch does not see that. When a member
 //! leaves, every other keeps what stands in its own slots; what it then owns beyond what the pool
-//! gave it, it gives up as far as the leaver left it behind ([`Leaver`]). Swaps are one for
+//! gave it, it gives up as far as the leaver left it behind (`Leaver`). Swaps are one for
 //! one, so a member whose client does nothing of the kind never owns more.
 //!
 //! *Cost.* Two stores for each swapped frame, into an array of two bytes for each buffer: the

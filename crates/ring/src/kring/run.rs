@@ -6,7 +6,7 @@
 //! two slots swap their buffers.
 //!
 //! What does not fit that pattern (chains, tags to insert or strip, several destinations) goes
-//! frame by frame through [`RxKring::put`](crate::kring::put).
+//! frame by frame through [`RxKring::put`].
 
 #![allow(unsafe_code)] // UNSAFETY: copies between buffers that were bounded just before.
 

@@ -11,7 +11,7 @@
 //!
 //! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
 //! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
-//! on the switch does not look at the frame: its [metadata](packet::metadata) says in which chain
+//! on the switch does not look at the frame: its [metadata] says in which chain
 //! it is and where, and goes with it from slot to slot. A port of a *service* may send frames that
 //! are in a chain; what such a frame says is a wish within the operator's chains.
 //!

@@ -13,6 +13,10 @@ pub enum MessageRefusal {
         ours = PROTOCOL_VERSION
     )]
     Version(u32),
+    /// The call is unknown, perhaps one of another release. The connection stays open, so the
+    /// program can do without the call.
+    #[error("not a call of this protocol: {0}")]
+    Unknown(String),
     /// The message has no meaning in this protocol.
     #[error("not a call of this protocol: {0}")]
     Malformed(String),

@@ -43,6 +43,10 @@ fn explain_call(name: &str, fields: &Value, error: &serde_json::Error) -> Refusa
         // What is wrong is around it.
         Ok(_) => return shapeless(&error.to_string()),
     };
+    if said.starts_with(&format!("unknown variant `{name}`")) {
+        let said = said.replace("unknown variant", "there is no call");
+        return Refusal::from(MessageRefusal::Unknown(said));
+    }
     if said.starts_with("unknown variant") {
         return Refusal::from(MessageRefusal::Malformed(
             said.replace("unknown variant", "there is no call"),

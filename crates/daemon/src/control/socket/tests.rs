@@ -202,6 +202,12 @@ fn test_nonsense_gets_an_answer_and_then_nothing() {
     assert!(answer.contains("speaks protocol 1, not 2"), "{answer}");
     let empty = daemon.raw();
     assert_eq!(daemon.exchange(&empty, b""), "");
+    // A call of another release leaves the connection open.
+    let other = daemon.raw();
+    for _ in 0..2 {
+        let answer = daemon.exchange(&other, br#"{"v":1,"call":{"hop":{"list":"vale0:a"}}}"#);
+        assert!(answer.contains("there is no call `hop`"), "{answer}");
+    }
     assert_eq!(daemon.ports(), 0);
 }
 
