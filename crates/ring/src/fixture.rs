@@ -16,8 +16,6 @@ pub(crate) struct BothHalves {
     pub rx: RxRing,
 }
 
-impl BothHalves {}
-
 /// A port alone in its region.
 pub(crate) fn port() -> BothHalves {
     let [port] = ports();

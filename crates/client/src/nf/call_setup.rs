@@ -13,7 +13,8 @@ fn reached(ports: &[Port], at: usize) -> u8 {
     while all != seen {
         let place = (all & !seen).trailing_zeros() as usize;
         seen |= 1 << place;
-        all |= ports[place].calls.places();
+        // A place of an earlier step with more ports is none of these.
+        all |= ports.get(place).map_or(0, |port| port.calls.places());
     }
     all
 }

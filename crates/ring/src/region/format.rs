@@ -82,7 +82,8 @@ impl Region {
             self.memory.write(port.ktoa(i) + 4, hwtail);
             self.memory.write(port.ktoa(i) + 8, u32::from(i < tx));
             self.memory.write(port.ktoa(i) + 12, 0u32);
-            self.memory.write(port.ktoa(i) + 16, 0u64);
+            self.memory.write(port.atok(i) + 16, 0u64);
+            self.memory.write(port.atok(i) + 24, 0u64);
         }
         self.memory.write(port.bell(), 0u32);
         self.memory.write(port.bell() + 4, 0u32);
@@ -132,5 +133,32 @@ impl Region {
             rings.flat_map(slots).filter_map(|at| self.check(self.memory.read::<u32>(at)))
         };
         (of(0..tx, counts.tx_slots), of(tx..tx + rx, counts.rx_slots))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::format::abi::CsbAtok;
+    use crate::format::cursor::RingSize;
+    use crate::format::layout::{DEFAULT_STRIDE, FIRST_BLOCK, RegionLayout, RingCounts};
+    use crate::kring::krings::Krings;
+
+    #[test]
+    fn a_port_does_not_inherit_the_counts_of_calls_of_an_earlier_one() {
+        let slots = RingSize::new(16).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let port = PortLayout::new(FIRST_BLOCK, counts);
+        let size = port.end() - FIRST_BLOCK;
+        let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts.buffers()).expect("legal");
+        let (region, _fd) = Region::create_shared("test", layout).expect("memory");
+        let atok = port.atok(counts.tx_rings.into());
+        for at in [offset_of!(CsbAtok, called), offset_of!(CsbAtok, passed)] {
+            region.memory().write(atok + at, 7u64);
+        }
+        region.format_port("test", &port, region.buffers(), true).expect("memory");
+        assert_eq!(Krings::new(&region, &port).calls(), [0, 0]);
     }
 }
