@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 	refused(uvala_nf_service(state.port, "nobody"), UVALA_ENOTFOUND, "--service nobody");
 	refused(uvala_nf_chain(state.port, "nothing"), UVALA_ENOTFOUND, "uvala chain add");
 	refused(uvala_nf_port(state.port, "valenf:none"), UVALA_ENOTFOUND, "valenf:none");
-	refused(uvala_nf_port(state.port, "valenf:unheld"), UVALA_ENOTFOUND, "nobody holds");
+	refused(uvala_nf_port(state.port, "valenf:unheld"), UVALA_ENOTFOUND, "no client holds");
 	refused(uvala_nf_port(state.port, "vale9:b"), UVALA_ENOTFOUND, "no port of switch valenf");
 	refused(uvala_nf_port(state.port, "b"), UVALA_ENAME, "vale0:vm1");
 	refused(uvala_nf_port(state.port, NULL), UVALA_EARG, "NULL");

@@ -462,7 +462,11 @@ fn values_that_mean_nothing_are_refused_with_their_status() {
         (&["switch", "set", "vale0", "--mode", "777"], exit::BAD_REQUEST, "660"),
         (&["switch", "set", "vale0", "--new-ports", "all"], exit::USAGE, "any or owner"),
         (&["bridge", "vale0:a", "vale0:a"], exit::USAGE, "with itself"),
-        (&["fdb", "add", "vale0:a", "00:00:00:00:00:00"], exit::BAD_REQUEST, "no station"),
+        (
+            &["fdb", "add", "vale0:a", "00:00:00:00:00:00"],
+            exit::BAD_REQUEST,
+            "not the address of a station",
+        ),
         (&["fdb", "add", "vale0:a", "02:00:00:00:00:02"], exit::NO_MEMORY, "--fdb-capacity"),
         (&["daemon", "-c", "/dev/zero"], exit::BAD_CONFIG, "no configuration"),
     ] {

@@ -228,7 +228,7 @@ fn nobody_joins_a_function_that_has_to_be_alone_also_after_a_restart() {
     assert!(daemon.uvala(&["port", "add", "valenf:y", "--service", "s0"]).status.success());
     let _ports = ["valenf:f0", "valenf:y"].map(|port| daemon.options().alone(true).open(port));
     let (status, said) = refused(&daemon, "nf run bypass valenf:z --service s0");
-    assert!(status == 6 && said.contains("of service s0 and says"), "{said}");
+    assert!(status == 6 && said.contains("of service s0 and allows one instance"), "{said}");
 }
 
 /// The router's station; that of the host behind `valenf:b`, which answers for 10.0.2.2.

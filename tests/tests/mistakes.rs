@@ -14,7 +14,7 @@ type Mistake = (&'static str, i32, &'static str);
 /// Behind `port add vale0:x --kind`.
 const ADDED: &[Mistake] = &[
     ("tun", 2, "expected"),
-    ("tap --mac 02:00", 2, "six bytes"),
+    ("tap --mac 02:00", 2, "expected a MAC address such as"),
     ("tap --mac 01:00:00:00:00:01", 13, "multicast address"),
     ("tap --mac ff:ff:ff:ff:ff:ff", 13, "02:00:00:00:00:01"),
     ("tap --mac 00:00:00:00:00:00", 13, "not the address of a station"),

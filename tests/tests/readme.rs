@@ -152,6 +152,8 @@ fn assert_default(help: &str, option: &str, value: &Value) {
     let start = help.find(&format!("{option} ")).or_else(|| help.find(&format!("{option}[")));
     let rest = &help[start.unwrap_or_else(|| panic!("{option}: {help}"))..];
     let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    // Help breaks lines where a terminal does.
+    let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
     let said = rest.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
     assert_eq!(said.map(|(said, _)| said), Some(value.as_str()), "{option}: {rest}");
 }

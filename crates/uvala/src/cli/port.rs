@@ -395,7 +395,7 @@ fn table(ports: &[PortInfo]) -> String {
         right("MEMORY", |info| memory(info.memory)),
         left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
         left("LINK", |info| or_dash(info.host.as_ref().map(|host| host.state))),
-        left("PERMANENT", |info| yes(info.persistent)),
+        left("PERM", |info| yes(info.persistent)),
     ];
     Table::of(ports, &columns).to_string()
 }

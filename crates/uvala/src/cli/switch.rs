@@ -190,7 +190,7 @@ fn table(switches: &[SwitchInfo]) -> String {
         left("GROUP", |info| users::group_name(info.group)),
         left("MODE", |info| info.mode.to_string()),
         right("WORKER", |info| info.worker.to_string()),
-        left("PERMANENT", |info| yes(info.persistent)),
+        left("PERM", |info| yes(info.persistent)),
     ];
     Table::of(switches, &columns).to_string()
 }
