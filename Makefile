@@ -5,6 +5,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 
 SECONDS_PER_TARGET ?= 30
+MINUTES ?= 3
 
 target  := $(abspath $(or $(CARGO_TARGET_DIR),target))
 release := $(target)/release
@@ -101,7 +102,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	test -n '$(DESTDIR)' || ldconfig || true
 
 .PHONY: uninstall
-uninstall:  ## take away what install put there; the configuration stays
+uninstall:  ## remove the installed files; the configuration stays
 	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(libdir)'/systemd/system/uvala-helper*
 	rm -f '$(to)$(bindir)'/uvala '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
@@ -170,13 +171,12 @@ end-to-end:
 	UVALA='$(debug)/uvala' $(CARGO) test --workspace --no-fail-fast --test '*'
 
 .PHONY: soak
-soak:  ## minutes of kill -9 and of a hostile client under load
-	$(step) 'soak'
+soak:  ## MINUTES of hostile programs, load, churn and kill -9; a line a minute
+	$(step) 'soak: $(MINUTES) minutes'
 	@! grep -qs 'nice -' /proc/self/autogroup || { echo \
 		'soak: not at a raised priority (docs/limits.md); echo 0 > /proc/self/autogroup' >&2; exit 1; }
-	$(CARGO) build -p uvala
-	UVALA='$(debug)/uvala' UVALA_SOAK=1 $(CARGO) test -p uvala-tests --test crash --test hostile \
-		-- --nocapture
+	$(CARGO) build -p uvala -p uvala-tests --bins
+	UVALA='$(debug)/uvala' $(debug)/uvala-soak $(MINUTES)
 
 .PHONY: loom
 loom:

@@ -190,7 +190,7 @@ int uvala_disarm(struct uvala_port *port);
  *	struct uvala_queue *tx = uvala_tx(port, 0);
  *	uint32_t i, n = uvala_look(tx);
  *	for (i = 0; i < n; i++)
- *		memset(uvala_tx_frame(tx, i, 60), 0xff, 60);
+ *		memcpy(uvala_tx_frame(tx, i, 60), frame, 60);
  *	uvala_submit(tx, n);
  *
  * Read the fields, never write them.
@@ -222,7 +222,7 @@ int uvala_submit(struct uvala_queue *tx, uint32_t n);
 int uvala_release(struct uvala_queue *rx, uint32_t n);
 
 /* Waits until a transmit queue owns n slots, or a receive queue one. 1: it does, 0: time over,
- * UVALA_EARG: it never has so many. [tx] or [rx] */
+ * UVALA_EARG: it never has that many. [tx] or [rx] */
 int uvala_queue_wait(struct uvala_queue *queue, uint32_t n, int64_t timeout_us);
 
 /* Extra buffers, uvala_options.extra_bufs of them, to keep frames without copying them. Take

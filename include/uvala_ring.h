@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * This header describes shared memory. Programs that only want to send and receive include
- * uvala.h and link with libuvala; this one is for those who work on the rings themselves: guest
+ * uvala.h and link with libuvala; this one is for programs that work on the rings themselves: guest
  * drivers, debuggers, other languages. docs/spec/ring-abi.md and docs/spec/csb.md are the long
  * form; section numbers below are theirs.
  *
@@ -58,6 +58,10 @@ extern "C" {
 #define UVALA_SYNC_LIGHT 0x1u /* the client publishes without a fence; csb.md section 4 */
 #define UVALA_SYNC_OFFSETS 0x2u /* slot.ptr says where frames begin; csb.md section 7.4 */
 #define UVALA_SYNC_OFFSET_MAX_SHIFT 8 /* of the largest offset */
+
+/* csb_atok.sleep_mode of RX ring 0; csb.md section 5.5 */
+#define UVALA_SLEEP_DESCRIPTOR 0u /* wake the client by its descriptor */
+#define UVALA_SLEEP_FUTEX 1u      /* wake it by wakes */
 
 /* need-kick words: 0 asks for nothing, this for a kick at every publication */
 #define UVALA_KICK_ALWAYS 1u
@@ -124,7 +128,8 @@ struct uvala_csb_atok {
 	uint32_t sync_flags;     /* C>S UVALA_SYNC_* */
 	uint64_t called;         /* C>S RX 0: frames that a function got by a call */
 	uint64_t passed;         /* C>S RX 0: of these, those that it passed on */
-	uint32_t pad[8];
+	uint32_t sleep_mode;     /* C>S RX 0: UVALA_SLEEP_*, for all rings of the port */
+	uint32_t pad[7];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_csb_atok) == UVALA_LINE, "csb_atok");
 
@@ -134,7 +139,8 @@ struct uvala_csb_ktoa {
 	uint32_t hwtail;         /* S>C first slot the switch owns; acquire before the slots */
 	uint32_t kern_need_kick; /* S>C RX: the switch waits for room. TX: always 1 */
 	uint32_t resyncs;        /* S>C how often an index was out of range */
-	uint32_t pad[12];
+	uint32_t wakes;          /* S>C RX 0: futex that wakes the client; 0: by descriptor only */
+	uint32_t pad[11];
 };
 UVALA_STATIC_ASSERT(sizeof(struct uvala_csb_ktoa) == UVALA_LINE, "csb_ktoa");
 

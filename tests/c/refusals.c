@@ -1,6 +1,7 @@
 /* The library refuses waits that cannot end, and reports a port that an operator deleted. */
 #include <assert.h>
 #include <err.h>
+#include <poll.h>
 #include <stdio.h>
 #include <uvala.h>
 
@@ -22,6 +23,9 @@ int main(void)
 	puts("ready");
 	fflush(stdout);
 	getchar(); /* until the port has been deleted */
+	/* The daemon tells the client a moment later. */
+	for (int ms = 0; ms < 60000 && uvala_check(port) == 0; ms++)
+		poll(NULL, 0, 1);
 	assert(uvala_check(port) == UVALA_EDELETED);
 	uvala_close(port);
 	return 0;

@@ -94,7 +94,7 @@ pub fn one_dies(
         kills[victim] += 1;
         wait::until("the port to be free", || !runs(daemon, victim));
         let group = audit(daemon);
-        assert_eq!(group[0].members.len(), all.len() + 1, "who is dead has nothing: {group:?}");
+        assert_eq!(group[0].members.len(), all.len() + 1, "a dead member has nothing: {group:?}");
         all[victim] = function(daemon, victim);
     }
     flows(1000);
@@ -106,7 +106,7 @@ pub fn one_dies(
     let wrong = group.members.iter().any(|member| member.wrong + member.kept > 0);
     assert!(!wrong, "{group:?}");
     drop(all);
-    wait::until("everybody to go", || audit(daemon).is_empty());
+    wait::until("all ports to go", || audit(daemon).is_empty());
 }
 
 /// Processes of the functions' group that send as much as they can into the chain, and receive what
@@ -126,7 +126,7 @@ pub fn await_empty(daemon: &Daemon) {
     wait::until("the chain to be empty", || functions(daemon).iter().all(|f| f.waiting == 0));
 }
 
-/// Waits until so many frames more have come out.
+/// Waits until this many frames more have come out.
 pub fn flows(daemon: &Daemon, more: u64) {
     let frames = daemon.stats("valenf:b").rx.frames + more;
     wait::until("frames", || daemon.stats("valenf:b").rx.frames > frames);

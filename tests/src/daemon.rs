@@ -43,14 +43,14 @@ impl Setup {
         Self { config: config.to_owned(), ..Self::default() }
     }
 
-    /// With at most so many descriptors.
+    /// With at most this many descriptors.
     #[must_use]
     pub fn descriptors(mut self, count: u64) -> Self {
         self.limits.descriptors = Some(count);
         self
     }
 
-    /// With at most so many bytes of address space.
+    /// With at most this many bytes of address space.
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
         self.limits.address_space = Some(bytes);
@@ -174,8 +174,9 @@ impl Daemon {
     pub fn assert_holds(&self, before: Holdings) {
         let deadline = std::time::Instant::now() + wait::PATIENCE;
         while self.holdings() != before {
-            let now = self.holdings();
-            assert!(std::time::Instant::now() < deadline, "it held {before:?}, now {now:?}");
+            let (now, files) = (self.holdings(), measure::descriptors(self.pid()));
+            let is_late = std::time::Instant::now() > deadline;
+            assert!(!is_late, "it held {before:?}, now {now:?}: {files:#?}");
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     }
@@ -320,6 +321,10 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("---- log of the daemon\n{}----", self.log());
+            return;
         }
+        let log = self.log();
+        let denied = log.lines().find(|line| line.contains("was denied system call"));
+        assert_eq!(denied, None, "a thread lacks a row in the table of calls");
     }
 }

@@ -1,4 +1,4 @@
-//! A user who always has calls waiting, on many connections, and another caller among them.
+//! A user that always has calls waiting, on many connections, and another caller among them.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;

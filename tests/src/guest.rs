@@ -70,7 +70,7 @@ impl Kit {
         kit
     }
 
-    /// Is it a QEMU that crashes with more than one interrupt, and knows less?
+    /// Whether this QEMU crashes with more than one interrupt, and lacks newer options.
     #[must_use]
     pub fn is_old(&self) -> bool {
         self.is_old
@@ -179,7 +179,7 @@ impl Console {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = screen.read(&mut bytes) {
                 let text = String::from_utf8_lossy(&bytes[..count]).replace('\r', "");
-                told.lock().expect("nobody panics with it").push_str(&text);
+                told.lock().expect("no thread panics with it").push_str(&text);
             }
         });
         Self { process, keyboard, said, heard: 0 }
@@ -205,7 +205,7 @@ impl Console {
     fn hear_or(&mut self, word: &str, why: impl Fn() -> String) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let said = self.said.lock().expect("nobody panics with it").clone();
+            let said = self.said.lock().expect("no thread panics with it").clone();
             if let Some(at) = said[self.heard..].find(word) {
                 let before = said[self.heard..self.heard + at].to_owned();
                 self.heard += at + word.len();

@@ -23,7 +23,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// With so many others; `None` where namespaces cannot be made, which is said.
+    /// With this many others; `None` where namespaces cannot be made, which is said.
     #[must_use]
     pub fn new(guests: usize) -> Option<Self> {
         let guests = (0..guests).map(|_| Namespace::new()).collect::<Option<_>>()?;

@@ -1,4 +1,4 @@
-//! End to end: a private daemon, clients in processes of their own, and what to expect of them.
+//! The harness of the end-to-end tests: a private daemon, and clients in processes of their own.
 //!
 //! | module | holds |
 //! |---|---|
@@ -6,20 +6,22 @@
 //! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
 //! | [`process`] | processes that never outlive their test |
-//! | [`role`] | what a client process (`uvala-peer`) is told to do, and what it reports |
-//! | [`frames`] | frames that show what happened to them on the way |
+//! | [`role`] | the part of a client process (`uvala-peer`), and its report |
+//! | [`frames`] | frames that show whether they were lost, changed or reordered |
 //! | [`guest`] | a real guest in QEMU |
 //! | [`lab`] | a daemon among namespaces |
-//! | [`machine`] | a virtual machine without a processor |
-//! | [`mounts`] | files that only one thread sees |
-//! | [`net`] | network namespaces, and what is sent and heard in them |
+//! | [`machine`] | a VMM and guest driver in one process, without a virtual CPU |
+//! | [`mounts`] | a mount namespace for one thread |
+//! | [`net`] | network namespaces, and sockets in them |
 //! | [`netmap`] | a program that holds a netmap descriptor |
-//! | [`measure`] | what a process costs, as `/proc` says |
+//! | [`measure`] | CPU time and memory of a process, from `/proc` |
 //! | [`socket`] | the control socket without the client library |
-//! | [`wait`] | waiting with a deadline, never with a nap |
+//! | [`siege`] | a pair that may lose nothing, and attackers beside it |
+//! | [`ptrace`] | a thread that stands still |
+//! | [`wait`] | waiting for a condition, with a deadline |
 //!
-//! Each file in `tests/` is one story; each test starts its own daemon, so that they run side by
-//! side and leave nothing behind.
+//! Each file in `tests/` covers one subject; each test starts its own daemon, so that they run side
+//! by side and leave nothing behind.
 
 pub mod c;
 pub mod chain;
@@ -33,7 +35,9 @@ pub mod mounts;
 pub mod net;
 pub mod netmap;
 pub mod process;
+pub mod ptrace;
 pub mod role;
+pub mod siege;
 pub mod socket;
 pub mod stack;
 pub mod tap;
@@ -65,12 +69,6 @@ pub fn root() -> PathBuf {
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
-}
-
-/// Whether there is time for long runs: `make soak`.
-#[must_use]
-pub fn is_soak() -> bool {
-    std::env::var("UVALA_SOAK").is_ok_and(|soak| soak == "1")
 }
 
 /// Numbers that look random and are the same in every run with the same seed.
@@ -106,5 +104,26 @@ impl Random {
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.any() % bound
+    }
+
+    /// A place in a list of `len`.
+    ///
+    /// # Panics
+    /// If the list is empty.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a length")
+    }
+
+    /// One of some things.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn one_of<'a, T>(&mut self, things: &'a [T]) -> &'a T {
+        &things[self.index(things.len())]
+    }
+
+    /// Bytes without a meaning.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.any().to_le_bytes()[0]).collect()
     }
 }

@@ -382,7 +382,7 @@ impl Machine {
         self.backend.answer(request).expect("an answer")
     }
 
-    /// Has the switch hung up?
+    /// Whether the switch has hung up.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         let mut fds = [PollFd::new(&self.backend, PollFlags::RDHUP)];
@@ -541,7 +541,7 @@ impl Machine {
         let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
         let mut fds: Vec<_> =
             queues().map(|driver| PollFd::new(&driver.call, PollFlags::IN)).collect();
-        assert!(poll(&mut fds, Some(&limit)).is_ok_and(|rung| rung > 0), "nobody interrupts");
+        assert!(poll(&mut fds, Some(&limit)).is_ok_and(|rung| rung > 0), "no interrupt came");
         for driver in queues() {
             // Those that have not rung have nothing to be read.
             let _ = rustix::io::read(&driver.call, &mut [0; 8]);

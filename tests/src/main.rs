@@ -12,11 +12,16 @@ use harness::frames::{Tally, announcement, fill};
 use harness::role::{At, Become, Receive, Report, Role, Send};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
+mod doorbells;
 mod flood;
 mod hoard;
+mod hostile_client;
+mod hostile_guest;
+mod odd_files;
 mod peer_netmap;
 mod scribble;
 mod seccomp;
+mod wake_ups;
 
 fn main() -> ExitCode {
     set_parent_process_death_signal(Some(Signal::KILL)).expect("every Linux can");
@@ -27,8 +32,12 @@ fn main() -> ExitCode {
         Role::Send(send) => send_stream(&send),
         Role::Receive(receive) => receive_streams(&receive),
         Role::Hold(at) => hold(&at),
+        Role::Doorbells(attack) => doorbells::run(&attack),
         Role::Flood(flood) => flood::run(&flood),
         Role::Hoard(hoard) => hoard::run(&hoard),
+        Role::HostileClient(role) => Ok(hostile_client::run(&role)),
+        Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
+        Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::NetmapSend(send) => peer_netmap::send(&send),
         Role::NetmapReceive(receive) => peer_netmap::receive(&receive),
         Role::NetmapResume(resume) => peer_netmap::resume(&resume),
@@ -60,8 +69,8 @@ fn end_of_stdin() -> Arc<AtomicBool> {
     ended
 }
 
-/// The limit that leaves a program so many descriptors, three of them open, whatever else this
-/// process was given by those who started the tests.
+/// The limit that leaves a program this many descriptors, three of them open, whatever else this
+/// process was given by the process that started the tests.
 fn limit_for(descriptors: u64) -> u64 {
     let is_free =
         |number: &u64| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err();

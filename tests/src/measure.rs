@@ -21,6 +21,24 @@ pub fn holdings(pid: u32) -> Holdings {
     Holdings { descriptors, regions }
 }
 
+/// What the descriptors of process `pid` are, for the reader of a failed test.
+#[must_use]
+pub fn descriptors(pid: u32) -> Vec<String> {
+    let all = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut all: Vec<_> = all
+        .filter_map(|fd| Some((fd.path(), fs::read_link(fd.path()).ok()?)))
+        .map(|(fd, file)| format!("{} {}", fd.display(), file.display()))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Threads of process `pid`.
+#[must_use]
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
 /// The middle one of some times.
 ///
 /// # Panics

@@ -82,8 +82,8 @@ pub fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {text}");
 }
 
-/// Is there an interface of this name in the namespace of this thread? (`/sys` shows those of the
-/// namespace in which it was mounted.)
+/// Whether there is an interface of this name in this thread's namespace. (`/sys` shows those of
+/// the namespace in which it was mounted.)
 ///
 /// # Panics
 /// If there is no `ip`.

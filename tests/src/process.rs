@@ -6,10 +6,10 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -18,9 +18,9 @@ use crate::role::{Become, Report, Role};
 use crate::wait::{self, PATIENCE};
 
 /// A user that is neither root nor in `/etc/passwd`.
-pub const STRANGER: u32 = 54_321;
+pub const USER: u32 = 54_321;
 /// Another one.
-pub const OTHER_STRANGER: u32 = 54_322;
+pub const OTHER_USER: u32 = 54_322;
 
 /// A client process.
 #[derive(Debug)]
@@ -66,6 +66,14 @@ impl Owned {
         self.0.stdout.take().expect("piped, and not taken before")
     }
 
+    /// Takes the standard error, once.
+    ///
+    /// # Panics
+    /// If it was not started with a pipe there.
+    pub fn stderr(&mut self) -> ChildStderr {
+        self.0.stderr.take().expect("piped, and not taken before")
+    }
+
     /// Takes the standard input, once.
     ///
     /// # Panics
@@ -98,7 +106,7 @@ impl Owned {
         wait::find("the end of a process", || self.0.try_wait().expect("our own child"))
     }
 
-    /// Has it ended?
+    /// Whether the process has ended.
     ///
     /// # Panics
     /// If the system cannot say.
@@ -165,6 +173,19 @@ impl Peer {
             Ok(report) => Some(report),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => panic!("a client process died"),
+        }
+    }
+
+    /// The last that it says before it ends; `None` if it has not said anything, or does not end.
+    #[must_use]
+    pub fn last_report(&self, time: Duration) -> Option<Report> {
+        let (deadline, mut last) = (Instant::now() + time, None);
+        loop {
+            match self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(report) => last = Some(report),
+                Err(RecvTimeoutError::Disconnected) => return last,
+                Err(RecvTimeoutError::Timeout) => return None,
+            }
         }
     }
 
@@ -254,17 +275,18 @@ pub fn uvala_path() -> &'static Path {
     })
 }
 
-/// A program that cargo puts beside the directory of the tests.
+/// A program that cargo puts beside the directory of the tests, and beside this one.
 fn sibling(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("/proc");
-    test.ancestors().nth(2).expect("target/debug/deps/test").join(name)
+    let this = std::env::current_exe().expect("/proc");
+    let dir = this.ancestors().skip(1).find(|dir| !dir.ends_with("deps"));
+    dir.expect("target/debug/deps/test, or target/debug/program").join(name)
 }
 
 /// A path by which every user can run a program, though it may lie in a directory that is closed to
 /// others: children inherit the open file.
 fn for_everybody(program: &Path) -> PathBuf {
     static OPEN: Mutex<BTreeMap<PathBuf, OwnedFd>> = Mutex::new(BTreeMap::new());
-    let mut open = OPEN.lock().expect("nobody panics with it");
+    let mut open = OPEN.lock().expect("no thread panics with it");
     let file = open.entry(program.to_path_buf()).or_insert_with(|| {
         rustix::fs::open(program, OFlags::RDONLY, Mode::empty()).expect("a program")
     });

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::frames::{Mac, Tally};
 
-/// Who to be.
+/// The part that a test process plays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Role {
     /// Sends a stream until its end, or until stdin ends.
@@ -23,6 +23,14 @@ pub enum Role {
     Flood(Flood),
     /// Writes random numbers all over its port's memory until stdin ends.
     Scribble(Scribble),
+    /// Does to the daemon what a client can, at random, until stdin ends.
+    HostileClient(HostileClient),
+    /// Does to the daemon what a VMM and its guest can, at random, until stdin ends.
+    HostileGuest(HostileGuest),
+    /// Attacks by its doorbell until stdin ends.
+    Doorbells(DoorbellAttack),
+    /// Attacks by what the switch wakes it by, until stdin ends.
+    WakeUps(WakeAttack),
     /// Sends a stream as a netmap program does.
     NetmapSend(Send),
     /// Receives as a netmap program does.
@@ -146,7 +154,94 @@ pub struct Scribble {
     pub fill: bool,
 }
 
-/// A caller who means harm.
+/// A client that does everything that its socket, its memory and its descriptors allow.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HostileClient {
+    /// The daemon's directory.
+    pub dir: PathBuf,
+    /// Ports that it attaches to, and that its calls name.
+    pub ports: Vec<String>,
+    /// Where its random numbers begin.
+    pub seed: u64,
+}
+
+/// A VMM that says anything, with a guest that writes anything.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HostileGuest {
+    /// The socket of its port.
+    pub socket: PathBuf,
+    /// Where its random numbers begin.
+    pub seed: u64,
+}
+
+/// A client that attacks by its doorbell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DoorbellAttack {
+    /// The peer's port.
+    pub at: At,
+    /// What it does.
+    pub assault: Assault,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// What a client does to its doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Assault {
+    /// Changes the mode of the file.
+    Flags,
+    /// Leaves no room in the counter.
+    Fill,
+    /// Registers copies of the descriptor in epoll sets.
+    Watch {
+        /// Watches in all.
+        watches: u32,
+    },
+    /// Moves data to it that never comes, and from it to where there is no room.
+    Splice,
+}
+
+/// A client that attacks by what the switch wakes it by.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WakeAttack {
+    /// The peer's port.
+    pub at: At,
+    /// What it does.
+    pub assault: WakeAssault,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// What a client does to what the switch wakes it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WakeAssault {
+    /// Never reads the descriptor.
+    Nothing,
+    /// Changes the mode of the file.
+    Flags,
+    /// Moves data from it to where there is no room, and to it what never comes.
+    Splice,
+    /// Registers copies of the descriptor in epoll sets.
+    Watch {
+        /// Watches in all.
+        watches: u32,
+    },
+    /// Reads the descriptor into memory that never comes.
+    SlowMemory,
+    /// Leaves the only copy of the descriptor in a socket.
+    Pass,
+    /// Closes the descriptor.
+    Close,
+    /// Sleeps by the futex, in many threads.
+    Futex {
+        /// Threads.
+        waiters: u32,
+    },
+    /// Writes random numbers into the words.
+    Scribble,
+}
+
+/// A hostile caller.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Flood {
     /// The daemon's directory.
@@ -174,15 +269,17 @@ pub struct Become {
 pub enum Report {
     /// The port is open.
     Ready,
-    /// A sender is at its end: so many frames have been taken by the switch.
+    /// A sender has ended: how many frames the switch has taken.
     Sent(u64),
     /// A receiver is at its end.
     Received(Tally),
-    /// A hostile client is at its end: so many numbers written.
+    /// A hostile client has ended: how many numbers it wrote.
     Scribbled(u64),
+    /// A hostile client or guest has ended: how many attacks it made.
+    Attacked(u64),
     /// One of many connections is at its end: what its calls usually waited, in microseconds.
     Waited {
-        /// Those.
+        /// The microseconds.
         us: u64,
     },
     /// The peer failed.

@@ -10,16 +10,16 @@ use harness::Random;
 use harness::role::{Report, Scribble};
 use protocol::{Attach, Attached};
 use ring::cursor::RingSize;
-use ring::kick::encode;
 use ring::layout::{PortLayout, RingCounts};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The client's view of its own port.
-struct Target {
+pub struct Target {
     base: *mut u8,
     attached: Attached,
     port: PortLayout,
-    fds: PortFds,
+    /// What the daemon gave it.
+    pub fds: PortFds,
     random: Random,
 }
 
@@ -39,20 +39,24 @@ pub fn run(scribble: &Scribble) -> Result<Report, Error> {
     super::say(&Report::Ready);
     let mut written = 0;
     while !ended.load(Ordering::Relaxed) {
-        for _ in 0..64 {
-            target.scribble();
-        }
-        target.ring_bell();
-        written += 64;
+        written += target.burst();
     }
     Ok(Report::Scribbled(written))
 }
 
+impl Drop for Target {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped it, and no code uses it any more.
+        unsafe { munmap(self.base.cast(), self.size()).expect("mapped") };
+    }
+}
+
 impl Target {
-    fn new(attached: Attached, fds: PortFds, random: Random) -> Self {
+    /// Maps the memory of a port.
+    pub fn new(attached: Attached, fds: PortFds, random: Random) -> Self {
         let size = usize::try_from(attached.region_bytes).expect("it fits the address space");
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice, never unmapped.
+        // SAFETY: a new mapping at a place of the kernel's choice.
         let base =
             unsafe { mmap(std::ptr::null_mut(), size, access, MapFlags::SHARED, &fds.region, 0) };
         let base = base.expect("a region to map").cast();
@@ -66,10 +70,22 @@ impl Target {
         Self { base, attached, port, fds, random }
     }
 
+    /// Bytes of the region.
+    pub fn size(&self) -> usize {
+        usize::try_from(self.attached.region_bytes).expect("it fits")
+    }
+
+    /// Many numbers, and a kick; returns how many.
+    pub fn burst(&mut self) -> u64 {
+        const NUMBERS: u64 = 64;
+        (0..NUMBERS).for_each(|_| self.scribble());
+        self.ring_bell();
+        NUMBERS
+    }
+
     /// Commits all that there is.
     fn fill(&mut self) {
-        let bytes = usize::try_from(self.attached.region_bytes).expect("it fits");
-        for at in (0..bytes).step_by(ring::layout::PAGE) {
+        for at in (0..self.size()).step_by(ring::layout::PAGE) {
             self.byte(at).store(1, Ordering::Relaxed);
         }
     }
@@ -139,12 +155,12 @@ impl Target {
     }
 
     fn ring_bell(&mut self) {
-        let number = match self.random.below(4) {
-            0 => u32::try_from(self.random.below(16)).expect("small"),
-            _ => self.attached.bell,
+        let count = match self.random.below(4) {
+            0 => self.random.any(),
+            _ => 1,
         };
-        // Full or not: what others write is not for this client to care about.
-        let _ = rustix::io::write(&self.fds.kick, &encode(number));
+        // Full or not, it has rung.
+        let _ = rustix::io::write(&self.fds.kick, &count.to_ne_bytes());
     }
 
     fn byte(&self, at: usize) -> &AtomicU8 {

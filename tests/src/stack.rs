@@ -20,7 +20,7 @@ const READ: usize = HEADER + 65_536 + 64;
 
 /// Where frames go to and come from.
 pub trait Wire: Send + 'static {
-    /// May they be unfinished?
+    /// Whether frames may leave checksums and segmentation to the receiver.
     const UNFINISHED: bool;
     /// Sends a frame behind its header.
     fn send(&mut self, bytes: &[u8]);

@@ -45,7 +45,7 @@ pub fn make_with_information(name: &str) -> OwnedFd {
     open(name, FLAGS & !0x1000, 10, false)
 }
 
-/// Makes a TAP of so many queues in the thread's namespace.
+/// Makes a TAP of this many queues in the thread's namespace.
 ///
 /// # Panics
 /// Without the right to.

@@ -50,7 +50,7 @@ fn disorder(daemon: &Daemon, change: impl FnOnce(&dyn Fn())) -> Option<u64> {
         let sender = scope.spawn(|| {
             let (mut sent, mut frame) = (0, Vec::new());
             while !stop.load(Ordering::Relaxed) {
-                // Not so many that the chain sheds.
+                // Fewer than make the chain shed.
                 let end = Instant::now() + wait::PATIENCE;
                 while got.load(Ordering::Relaxed) + 256 < sent {
                     assert!(Instant::now() < end, "{sent} sent, {got:?} received");

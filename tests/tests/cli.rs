@@ -51,7 +51,10 @@ fn switches_are_made_shown_changed_and_deleted() {
     assert_eq!(json_of(&daemon, &["switch", "list"]), json!([shown]));
     let set = ["switch", "set", "vale0", "--forwarding", "learning"];
     assert_eq!(json_of(&daemon, &set), json!({"done": true}));
+    said(&daemon, &["switch", "set", "vale0", "--group-fwd-mask", "0x4008"]);
+    assert!(said(&daemon, &["switch", "show", "vale0"]).contains("reserved groups 0x4008"));
     let now = json_of(&daemon, &["switch", "show", "vale0"]);
+    assert_eq!(now["group_fwd_mask"], 0x4008);
     assert_eq!((&now["forwarding"], &now["mode"]), (&json!("learning"), &shown["mode"]));
     assert!(said(&daemon, &["switch", "show", "vale0"]).contains("learning"));
     said(&daemon, &["switch", "del", "vale0"]);
@@ -144,8 +147,7 @@ fn every_refusal_has_a_status_of_its_own_and_one_line() {
         (&["switch", "add", "vale1"], exit::EXISTS),
         (&["port", "add", "vale0:a"], exit::EXISTS),
         (&["port", "add", "vale0:p{1"], exit::UNSUPPORTED),
-        (&["port", "set", "vale0:a", "--vlan", "access:9999"], exit::BAD_REQUEST),
-        (&["switch", "set", "vale0", "--forwarding", "magic"], exit::BAD_REQUEST),
+        (&["port", "add", "vale0:c", "--instance", "3"], exit::BAD_REQUEST),
         (&["port", "list", "--nonsense"], exit::USAGE),
         (&["nonsense"], exit::USAGE),
         (&["gen", "-i", "vale0:a", "-f", "tx", "-n", "1"], exit::IN_USE),
@@ -486,14 +488,14 @@ fn who_may_not_manage_is_not_sent_for_a_mode() {
     let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
     said(&daemon, &["switch", "add", "vale0", "--mode", "666"]);
     let set = ["switch", "set", "vale0", "--age", "5"];
-    let output = daemon.uvala_as(&set, Some(harness::process::STRANGER));
+    let output = daemon.uvala_as(&set, Some(harness::process::USER));
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(i32::from(exit::PERMISSION)), "{error}");
     assert!(error.contains("only its owner and root may, whatever the mode"), "{error}");
     assert!(!error.contains("--mode 666"), "{error}");
-    // Who may not connect at all is told so by the doctor, too.
+    // The doctor also says so to a user that may not connect at all.
     let closed = Setup::new("[socket]\nmode = \"600\"\n").start();
-    let output = closed.uvala_as(&["doctor"], Some(harness::process::STRANGER));
+    let output = closed.uvala_as(&["doctor"], Some(harness::process::USER));
     let found = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(found.contains("PROBLEM  daemon: no permission for") && found.contains("cure: ask"));
@@ -510,7 +512,7 @@ fn a_monitor_of_another_user_is_told_what_it_may_not() {
     said(&daemon, &["port", "add", "vale0:d", "--kind", "dgram"]);
     let args = ["vm-args", "vale0:d"];
     assert!(daemon.uvala(&args).stderr.is_empty());
-    let output = daemon.uvala_as(&args, Some(harness::process::STRANGER));
+    let output = daemon.uvala_as(&args, Some(harness::process::USER));
     let warning = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(warning.contains("vale0:d.peer, and this user may not"), "{warning}");
     assert!(warning.contains("--peer in a directory of the VMM's user"), "{warning}");
@@ -523,10 +525,10 @@ fn a_machine_runs_on_a_port_of_ones_own_in_anothers_switch() {
         eprintln!("SKIPPED: only root can become another user");
         return;
     }
-    let stranger = harness::process::STRANGER;
+    let user = harness::process::USER;
     let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
     said(&daemon, &["switch", "add", "vale0", "--mode", "666"]);
-    let (qemu, me) = (daemon.dir().join("qemu"), stranger.to_string());
+    let (qemu, me) = (daemon.dir().join("qemu"), user.to_string());
     std::fs::write(&qemu, "#!/bin/sh\necho QEMU emulator version 11.1.3\n").expect("room");
     std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).expect("ours");
     let port = ["port", "add", "--kind", "vhost-user"];
@@ -535,7 +537,7 @@ fn a_machine_runs_on_a_port_of_ones_own_in_anothers_switch() {
     let qemu = qemu.to_str().expect("UTF-8");
     let run = |more: &[&str]| {
         let args = ["vm", "run", qemu, "--initrd", qemu, "--qemu", qemu, "--accel", "tcg"];
-        let output = daemon.uvala_as(&[&args[..], more].concat(), Some(stranger));
+        let output = daemon.uvala_as(&[&args[..], more].concat(), Some(user));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code().unwrap_or_default(), error)
     };
@@ -688,7 +690,7 @@ fn the_doctor_reads_what_monitors_were_told() {
     let card = "-chardev socket,id=c,path=DIR/vale0:a.sock -netdev vhost-user,id=n,chardev=c";
     let memory = "-object memory-backend-memfd,id=m,size=1G,share=on";
     let idle = "PROBLEM  vale0:a: its machine does not use the shared memory m";
-    finds(&format!("{memory} {card}"), &[idle, "cure: tell QEMU -numa node,memdev=m, too"]);
+    finds(&format!("{memory} {card}"), &[idle, "cure: start QEMU with -numa node,memdev=m, too"]);
     let stream = "-netdev stream,id=n,addr.type=unix,addr.path=DIR/vale0:a.sock";
     finds(stream, &["uses -netdev stream, but the port is of kind vhost-user"]);
     let stray = "-chardev socket,id=c,path=DIR/vale0:aa.sock";

@@ -106,7 +106,7 @@ fn a_port_or_an_interface_that_is_there_is_not_attached_again() {
         let (code, text) = refused(&format!("ns attach {} vale0:other", red.name()));
         assert!(code == Some(6) && text.contains("port vale0:red of this switch"), "{text}");
         assert_eq!(daemon.ports(), ["vale0:red"]);
-        // Who names a namespace in another way means the same one.
+        // Another name of a namespace means the same one.
         let path = format!("/proc/{}/ns/net", red.name());
         done(daemon, &format!("ns attach {path} vale0:other --ifname eth1"));
         done(daemon, "ns detach vale0:other");
@@ -162,7 +162,7 @@ fn a_namespace_of_ip_netns_is_found_by_its_name_also_by_the_next_daemon() {
         lab::becomes(&daemon, "vale0:lan", LinkState::Up);
         ip("neigh flush all");
         wait::until("an answer again", || answers("10.0.0.2"));
-        // Who makes it later than the daemon starts is waited for.
+        // The daemon waits for a namespace that is created after it starts.
         daemon.kill();
         ip("netns del red");
         daemon.restart();
@@ -201,7 +201,7 @@ const ALONE: &str = "
 fn an_ordinary_user_has_a_switch_and_namespaces_of_their_own() {
     let can = Command::new("setpriv").args(NOBODY).args(["unshare", "-Urn", "true"]).status();
     if !can.is_ok_and(|status| status.success()) {
-        return skip("needs root, to be somebody else, and user namespaces for everybody");
+        return skip("needs root, to become another user, and unprivileged user namespaces");
     }
     let place = Scratch::new("alone");
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -402,7 +402,7 @@ fn what_a_runtime_does_wrong_has_its_code() {
         assert_eq!(code("ADD", &red, &gone), 11);
         assert!(runtime.call("DEL", &red, &gone).0, "without a daemon there is nothing left");
         let refused = runtime.config("\"vlan\":\"access:9999\",");
-        assert_eq!(code("ADD", &red, &refused), 100);
+        assert_eq!(code("ADD", &red, &refused), 7);
         let empty = config.replace("10.7.0.0/24", "10.7.0.0/33");
         assert!(code("ADD", &red, &empty) > 0);
         assert_eq!(daemon.ports(), [""; 0]);

@@ -6,7 +6,7 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
 use harness::process::Peer;
 use harness::role::{Hoard, Receive, Role, Send};
-use harness::{Random, is_soak, wait};
+use harness::{Random, wait};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
@@ -60,8 +60,7 @@ fn kill_9_of_clients_under_load_costs_the_others_nothing() {
     let honest = [sender(&daemon, 1, 9, vec![60, 64]), sender(&daemon, 2, 9, vec![1514, 5000])];
     let before = daemon.holdings();
     let ports = daemon.ports();
-    let rounds = if is_soak() { 300 } else { 24 };
-    for round in 0..rounds {
+    for round in 0..24 {
         let (role, name) = victim(&daemon, &mut random, round);
         let mut victim = Peer::start(&role);
         // Killed while it does something, which is at another point each time.
@@ -134,7 +133,7 @@ fn a_crash_in_a_trust_group_leaves_the_others_their_memory() {
     }
     let sent = finish(sender).sent();
     finish(receiver).received().assert_whole(1, sent);
-    wait::until("everybody to go", || daemon.ports().len() == 2);
+    wait::until("all clients to go", || daemon.ports().len() == 2);
     daemon.assert_holds(before);
 }
 
@@ -157,8 +156,7 @@ fn what_a_member_of_a_trust_group_held_comes_back_when_it_is_killed() {
     let receive = Receive { at, station: Some(9), ..Receive::default() };
     let receiver = Peer::start(&Role::Receive(receive));
     let sender = send(1, 9, None);
-    let rounds = if is_soak() { 300 } else { 18 };
-    for round in 0..rounds {
+    for round in 0..18 {
         let at = member("vale0:hoarder");
         let hoard = Hoard { at, station: 100 + round, extra_bufs: EXTRA };
         let mut hoarder = Peer::start(&Role::Hoard(hoard));
@@ -174,6 +172,6 @@ fn what_a_member_of_a_trust_group_held_comes_back_when_it_is_killed() {
     }
     let sent = finish(sender).sent();
     finish(receiver).received().assert_whole(1, sent);
-    wait::until("everybody to go", || daemon.ports().len() == 2);
+    wait::until("all clients to go", || daemon.ports().len() == 2);
     daemon.assert_holds(before);
 }

@@ -8,7 +8,7 @@ use harness::chain::{configuration, function, functions};
 use harness::daemon::{Daemon, Setup};
 use harness::lab::Lab;
 use harness::net::{tcp, udp};
-use harness::process::{Owned, STRANGER, Scratch, uvala, uvala_path};
+use harness::process::{Owned, Scratch, USER, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, root, skip, wait};
 
@@ -81,7 +81,7 @@ fn the_readmes_lines_show_a_chain_when_they_are_pasted() {
         return skip("there is no ping (apt-get install iputils-ping)");
     }
     let uvala = format!("{} --version", uvala_path().display());
-    for user in [None, is_root().then_some(STRANGER)] {
+    for user in [None, is_root().then_some(USER)] {
         let enters = if user.is_none() && is_root() { "" } else { " --map-root-user" };
         if !can(user, &format!("unshare{enters} --net --mount true")) {
             skip("namespaces cannot be made, or not by ordinary users");

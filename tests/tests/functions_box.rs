@@ -138,7 +138,7 @@ fn addresses(lab: &Lab, guests: &[(usize, &str)]) {
     }
 }
 
-/// Who is seen to connect to an address there, from here.
+/// The address from which a server there sees a connection from here.
 fn seen(from: &Namespace, to: &Namespace, listen: &str, connect: &str) -> IpAddr {
     let listen: SocketAddr = listen.parse().unwrap();
     let listener = to.within(|| TcpListener::bind(listen).unwrap());
@@ -337,14 +337,14 @@ fn a_firewall_lets_answers_in_and_nothing_that_nobody_asked_for() {
         let messages = [echo(0, 9), echo(8, 7)];
         messages.iter().for_each(|message| icmp[1].send("10.0.1.2", message));
         // Of a connection that there is not, and the beginning of one that there is.
-        let begun = [segment([80, 9999], ACK), segment(ends, SYN)];
-        begun.iter().for_each(|segment| segments[1].send("10.0.1.2", segment));
+        let unsolicited = [segment([80, 9999], ACK), segment(ends, SYN)];
+        unsolicited.iter().for_each(|segment| segments[1].send("10.0.1.2", segment));
         let opened = wait::find("drops by rule", || {
             let [opened, of_icmp, of_tcp] = by_rule(daemon);
             (of_icmp >= 2 && of_tcp >= 2).then_some(opened)
         });
         assert!(icmp[0].got().iter().all(|message| !messages.contains(message)));
-        assert!(segments[0].got().iter().all(|segment| !begun.contains(segment)));
+        assert!(segments[0].got().iter().all(|segment| !unsolicited.contains(segment)));
         ping(8);
         tcp(red, blue, "10.0.2.2", 1 << 20);
         wait::until("more connections", || by_rule(daemon)[0] >= opened + 2);
@@ -352,7 +352,7 @@ fn a_firewall_lets_answers_in_and_nothing_that_nobody_asked_for() {
         // It was the firewall that kept them out.
         all.write("fw.toml", "default = \"accept\"\n");
         firewall.signal(Signal::HUP);
-        wait::until("what nobody asked for", || {
+        wait::until("what no caller asked for", || {
             icmp[1].send("10.0.1.2", &echo(0, 9));
             icmp[0].got().contains(&echo(0, 9))
         });

@@ -12,7 +12,7 @@ use harness::chain::{
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::Owned;
-use harness::{is_soak, wait};
+use harness::wait;
 
 /// Frames that a ring holds at most.
 const RING: u64 = 1023;
@@ -294,7 +294,7 @@ fn kill_9_of_functions_that_share_a_thread_loses_what_they_held_and_no_buffer() 
     let daemon = Setup::new(&configuration(3)).start();
     let mut process = three_in_one(&daemon);
     let [mut sender, mut receiver] = full_load(&daemon);
-    let kills = if is_soak() { 40 } else { 5 };
+    let kills = 5;
     for round in 0..kills {
         flows(&daemon, 500 + 777 * round);
         process.kill();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use client::nf::{self, Action, Frame, Generated};
 use harness::daemon::{Daemon, Setup};
-use harness::process::{OTHER_STRANGER, STRANGER, Scratch};
+use harness::process::{OTHER_USER, Scratch, USER};
 use harness::{is_root, skip, wait};
 
 /// What a command that fails says, and its exit status.
@@ -98,13 +98,13 @@ fn nobody_else_is_the_firewall_of_a_users_switch() {
         "port add vale0:f --service f",
         "chain add vale0 c f",
     ] {
-        done(&daemon, words, Some(STRANGER));
+        done(&daemon, words, Some(USER));
     }
-    let (status, said) = refused(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_STRANGER));
+    let (status, said) = refused(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_USER));
     assert!(status == 4 && said.contains("mode 600"), "{said}");
-    done(&daemon, "nf run bypass vale0:f -T 1", Some(STRANGER));
-    done(&daemon, "port set vale0:f --mode 666", Some(STRANGER));
-    done(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_STRANGER));
+    done(&daemon, "nf run bypass vale0:f -T 1", Some(USER));
+    done(&daemon, "port set vale0:f --mode 666", Some(USER));
+    done(&daemon, "nf run bypass vale0:f -T 1", Some(OTHER_USER));
 }
 
 #[test]
@@ -141,12 +141,12 @@ fn who_was_given_a_port_runs_a_function_there() {
     let text = "[socket]\nmode = \"666\"\n\
         [switch.vale0]\nforwarding = \"chain\"\nmode = \"666\"\nnew_ports = \"owner\"\n";
     let daemon = Setup::new(text).start();
-    done(&daemon, &format!("port add vale0:fw --service fw --owner {STRANGER}"), None);
+    done(&daemon, &format!("port add vale0:fw --service fw --owner {USER}"), None);
     done(&daemon, "port add vale0:other --service fw --instance 1", None);
-    done(&daemon, "nf run bypass vale0:fw -T 1", Some(STRANGER));
-    let (status, said) = refused(&daemon, "nf run bypass vale0:other -T 1", Some(STRANGER));
+    done(&daemon, "nf run bypass vale0:fw -T 1", Some(USER));
+    let (status, said) = refused(&daemon, "nf run bypass vale0:other -T 1", Some(USER));
     assert!(status == 4 && said.contains("vale0:other"), "{said}");
-    let (status, said) = refused(&daemon, "nf run bypass vale0:new -T 1", Some(STRANGER));
+    let (status, said) = refused(&daemon, "nf run bypass vale0:new -T 1", Some(USER));
     assert!(status == 4, "{said}");
     assert_eq!(daemon.ports(), ["vale0:fw", "vale0:other"]);
 }
@@ -156,9 +156,9 @@ fn a_daemon_that_is_not_believed_is_not_said_to_refuse() {
     if !is_root() {
         return skip("only root can be two users");
     }
-    let daemon = Setup::new("[socket]\nmode = \"666\"\n").user(STRANGER).start();
-    done(&daemon, "switch list", Some(STRANGER));
-    let (status, said) = refused(&daemon, "switch list", Some(OTHER_STRANGER));
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").user(USER).start();
+    done(&daemon, "switch list", Some(USER));
+    let (status, said) = refused(&daemon, "switch list", Some(OTHER_USER));
     assert_eq!(status, 4);
     for part in ["belongs to user 54321", "every user may write", "uvala daemon --dir"] {
         assert!(said.contains(part), "{said}");

@@ -42,7 +42,7 @@ fn frame(flow: u8) -> Vec<u8> {
     [&[0xff; 6][..], &[2, 0, 0, 0, 0, flow], &[0x88, 0xb5], &[flow; 46]].concat()
 }
 
-/// Frames of so many flows go by.
+/// Frames of this many flows go by.
 fn flows_pass(a: &mut Port, b: &mut Port, flows: u8) {
     let mut got = Vec::new();
     let mut left: Vec<_> = (0..flows).map(frame).collect();
@@ -53,7 +53,7 @@ fn flows_pass(a: &mut Port, b: &mut Port, flows: u8) {
     }
 }
 
-/// Is a function's thread asleep, as the kernel says?
+/// Whether a function's thread is asleep, as the kernel says.
 fn sleeps(info: &FunctionInfo) -> bool {
     let (pid, thread) = (info.pid.unwrap(), info.thread.unwrap());
     let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap();
@@ -194,7 +194,7 @@ fn of_two_that_start_at_one_moment_one_runs() {
         let status = outcome(ended.wait());
         assert!([6, 12].contains(&status), "round {round}: {status}");
         assert!(!other.has_ended(), "round {round}");
-        assert_eq!(functions(&daemon).len(), 2, "who was refused leaves no port");
+        assert_eq!(functions(&daemon).len(), 2, "a refused function leaves no port");
         let port = running(&daemon).remove(0).port.to_string();
         other.signal(Signal::TERM);
         assert_eq!(outcome(other.wait()), 0);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use client::Interest;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, mac};
-use harness::process::{OTHER_STRANGER, Peer, STRANGER};
+use harness::process::{OTHER_USER, Peer, USER};
 use harness::role::{At, Receive, Report, Role, Scribble, Send};
 use harness::{is_root, skip, wait};
 use protocol::{GroupAudit, GroupRequest, PageFrom, Reply, Request, exit};
@@ -90,14 +90,14 @@ fn a_group_is_charged_to_who_made_it_and_to_nobody_else() {
     let config = "[socket]\nmode = \"666\"\n[quota]\nmemory = \"40MiB\"\n\
                   [switch.vale0]\nmode = \"666\"\n";
     let daemon = Setup::new(config).start();
-    let theirs = hostile(&daemon, "vale0:theirs", 32, Some(STRANGER));
+    let theirs = hostile(&daemon, "vale0:theirs", 32, Some(USER));
     // Of the same name, and another's.
     let ours = hostile(&daemon, "vale0:ours", 32, None);
     let mut groups = audit(&daemon);
     groups.sort_by_key(|group| group.uid);
     let shown = |group: &GroupAudit| (group.uid, group.charged_to, group.members.len());
     let shown: Vec<_> = groups.iter().map(shown).collect();
-    assert_eq!(shown, [(0, 0, 1), (STRANGER, STRANGER, 1)]);
+    assert_eq!(shown, [(0, 0, 1), (USER, USER, 1)]);
     let all: u64 = groups.iter().map(|group| group.memory).sum();
     assert!(committed(&daemon, "nf").iter().sum::<u64>() <= all);
     let refused = daemon.options().slots(4096).open("vale0:more").unwrap_err();
@@ -129,12 +129,12 @@ fn a_group_that_is_full_says_what_to_raise() {
     drop(open("vale1:c").unwrap());
 }
 
-/// A group of STRANGER's, in which OTHER_STRANGER may be by group.
+/// A group of USER's, in which OTHER_USER may be by group.
 fn declared() -> Daemon {
     let config = format!(
         "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n\
          [switch.vale0.port.sink]\non_full = \"wait\"\n\
-         [group.nf]\nowner = {STRANGER}\ngroup = {OTHER_STRANGER}\nmode = \"660\"\n\
+         [group.nf]\nowner = {USER}\ngroup = {OTHER_USER}\nmode = \"660\"\n\
          memory = \"24MiB\"\n"
     );
     Setup::new(&config).start()
@@ -151,7 +151,7 @@ fn hold(daemon: &Daemon, port: &str, group: &str, user: u32) -> Result<Peer, (u8
     }
 }
 
-/// Whose a group is, who pays, what it has, and its members.
+/// A group's owner, payer, memory and members.
 fn shown(group: &GroupAudit) -> (u32, u32, u64, Vec<&str>) {
     let members = group.members.iter().map(|member| member.port.port()).collect();
     (group.uid, group.charged_to, group.memory, members)
@@ -162,32 +162,32 @@ fn a_declared_group_is_for_those_whom_its_owner_group_and_mode_name() {
     if !is_root() {
         return skip("only root can be several users");
     }
-    const THIRD: u32 = OTHER_STRANGER + 1;
+    const THIRD: u32 = OTHER_USER + 1;
     let daemon = declared();
     let before = daemon.holdings();
     let (exit, text) = hold(&daemon, "vale0:third", "nf", THIRD).unwrap_err();
-    let whose = format!("belongs to {STRANGER}, group {OTHER_STRANGER}, with mode 660");
+    let whose = format!("belongs to {USER}, group {OTHER_USER}, with mode 660");
     assert_eq!(exit, exit::PERMISSION, "{text}");
     assert!(text.contains(&whose) && text.contains("[group.nf] in uvala.toml"), "{text}");
     assert_eq!(audit(&daemon).len(), 0, "nor one of his own");
     daemon.assert_holds(before);
-    // Who comes first makes it; its owner pays.
-    let other = hold(&daemon, "vale0:other", "nf", OTHER_STRANGER).unwrap();
-    assert_eq!(shown(&only(&daemon)), (STRANGER, STRANGER, 24 * MIB, vec!["other"]));
-    let owner = hold(&daemon, "vale0:owner", "nf", STRANGER).unwrap();
+    // The first member creates it; its owner pays.
+    let other = hold(&daemon, "vale0:other", "nf", OTHER_USER).unwrap();
+    assert_eq!(shown(&only(&daemon)), (USER, USER, 24 * MIB, vec!["other"]));
+    let owner = hold(&daemon, "vale0:owner", "nf", USER).unwrap();
     let root = member(&daemon, "vale0:root", None).options().open("vale0:root").unwrap();
     let group = only(&daemon);
-    assert_eq!(shown(&group), (STRANGER, STRANGER, 24 * MIB, vec!["other", "owner", "root"]));
+    assert_eq!(shown(&group), (USER, USER, 24 * MIB, vec!["other", "owner", "root"]));
     assert_eq!(committed(&daemon, "nf").len(), 1);
     let access = group.access.unwrap();
-    assert_eq!((access.group, access.mode.to_string()), (Some(OTHER_STRANGER), "660".to_owned()));
+    assert_eq!((access.group, access.mode.to_string()), (Some(OTHER_USER), "660".to_owned()));
     // A name that is not declared is each user's own.
-    let own = [STRANGER, OTHER_STRANGER, THIRD]
+    let own = [USER, OTHER_USER, THIRD]
         .map(|user| hold(&daemon, &format!("vale0:own{user}"), "own", user).unwrap());
     let groups = audit(&daemon);
     let own_of = groups.iter().filter(|group| group.group == "own");
     let users: BTreeSet<_> = own_of.map(|group| (group.uid, group.charged_to)).collect();
-    assert_eq!(users, [STRANGER, OTHER_STRANGER, THIRD].map(|user| (user, user)).into());
+    assert_eq!(users, [USER, OTHER_USER, THIRD].map(|user| (user, user)).into());
     drop((other, owner, root, own));
     wait::until("all groups to go", || audit(&daemon).is_empty());
     wait::until("all ports to go", || daemon.ports().len() == 1);
@@ -203,12 +203,12 @@ fn users_of_a_declared_group_exchange_frames_without_a_copy() {
     let receive = |station| Receive { station: Some(station), ..Receive::default() };
     let at = member(&daemon, "vale0:sink", None);
     let role = Role::Receive(Receive { at, count: Some(count), ..receive(9) });
-    let receiver = Peer::launch(&role, Some(STRANGER));
+    let receiver = Peer::launch(&role, Some(USER));
     assert_eq!(receiver.report(), Report::Ready);
     let send = |port: &str, to: u32, count: Option<u64>| {
         let (at, to, lens) = (member(&daemon, port, None), mac(to), vec![60, 1514]);
         let role = Role::Send(Send { at, stream: 1, to, count, lens, batch: 16 });
-        let peer = Peer::launch(&role, Some(OTHER_STRANGER));
+        let peer = Peer::launch(&role, Some(OTHER_USER));
         assert_eq!(peer.report(), Report::Ready);
         peer
     };

@@ -232,7 +232,7 @@ fn children(pid: u32) -> Vec<u32> {
     all.unwrap_or_default().split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
-/// Is there a process that has not ended, waited for or not?
+/// Whether there is a process that has not ended, waited for or not.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

@@ -108,6 +108,22 @@ fn a_daemon_without_rights_has_what_the_policy_allows() {
     });
 }
 
+#[test]
+fn a_tap_by_the_helper_has_its_address_again() {
+    tell("helper-again", ALLOWED, |daemon, _| {
+        let named = |ifname: &str| HostIf { ifname: Some(ifname.into()), ..HostIf::default() };
+        let [first, other, again] = ["ours0", "ours1", "ours0"].map(|ifname| {
+            add(daemon, "vale0:lan", PortKind::Tap, named(ifname)).unwrap();
+            let mac = host(daemon, "vale0:lan").mac;
+            delete(daemon, "vale0:lan");
+            wait::until("the TAP to go", || !is_there(ifname));
+            mac
+        });
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+    });
+}
+
 /// What the kernel believes of what it hears by an interface.
 fn believes(ifname: &str, setting: &str) -> Option<String> {
     let path = format!("/proc/sys/net/ipv6/conf/{ifname}/{setting}");
@@ -201,7 +217,7 @@ fn a_helper_that_the_system_starts_serves_who_may_connect_however_many_keep_sile
                 tcp(home, &red, "10.0.0.1", 1 << 20);
             }
         }
-        // Who connects is who asks: root started it, and may not have this either.
+        // The caller is the user that connects: root started it, and may not have this either.
         let question = br#"{"kind":"tap","ifname":"theirs"}"#;
         let mut answer = [0; 4096];
         let root = ask(question);
@@ -387,7 +403,7 @@ fn what_the_policy_does_not_allow_is_refused() {
         assert!(refused(daemon).contains("cannot read"));
         std::fs::remove_file(POLICY).unwrap();
         assert!(refused(daemon).contains("cannot read"));
-        std::fs::write(POLICY, "everybody = true\n").unwrap();
+        std::fs::write(POLICY, "everyone = true\n").unwrap();
         assert!(refused(daemon).contains("unknown field"));
         std::fs::remove_file(POLICY).unwrap();
         std::fs::rename("/etc/uvala/other", POLICY).unwrap();
@@ -477,7 +493,7 @@ fn while_a_helper_hangs_others_are_served_and_who_waits_is_told_of_it() {
         let adding = type_it();
         let asked = accept(&listener).unwrap();
         assert!(recv(&asked, &mut [0; 4096][..], RecvFlags::empty()).unwrap().1 > 0);
-        assert_eq!(daemon.ports(), [""; 0], "who asks something else is answered");
+        assert_eq!(daemon.ports(), [""; 0], "a caller of something else is answered");
         send(&asked, br#"{"refused":"not today"}"#, SendFlags::NOSIGNAL).unwrap();
         assert!(said(adding).contains("not today"), "it was still waited for");
         let adding = type_it();

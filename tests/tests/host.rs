@@ -177,7 +177,7 @@ fn trunks_carry_vlans_to_those_who_belong_there() {
     lab.tell(|daemon, lab| {
         let [red, blue, green] = [&lab.guests[0], &lab.guests[1], &lab.guests[2]];
         ip("link add here type veth peer name there");
-        let vlan = |mode: &str| PortSettings { vlan: Some(mode.to_owned()), ..Default::default() };
+        let vlan = |mode: &str| PortSettings { vlan: mode.parse().ok(), ..Default::default() };
         for port in ["vale0:here", "vale1:there"] {
             ip(&format!("link set {} up", &port[6..]));
             let trunk = vlan("trunk:10,20");
@@ -449,7 +449,7 @@ fn a_host_that_is_cut_off_comes_back_by_its_own_port_and_when_the_daemon_is_kill
         if !can_cut(add(&daemon, "vale0:red", PortKind::Packet, alone)) {
             return;
         }
-        assert!(!reaches(red, "10.0.0.2"), "nobody is there any more");
+        assert!(!reaches(red, "10.0.0.2"), "no station is there any more");
         add(&daemon, "vale0:host", PortKind::Stack, named("red")).unwrap();
         wait::until("the host to answer by its port", || reaches(red, "10.0.0.2"));
         tcp(&lab.home, red, "10.0.0.1", 2 * MEGABYTE);
@@ -554,7 +554,7 @@ fn a_program_with_both_sides_stands_between_the_host_and_its_cable() {
             Err(error) => return harness::skip(&format!("root with BPF is needed: {error}")),
         };
         assert_eq!(daemon.ports(), ["netmap:red", "netmap:red^"]);
-        assert!(!reaches(red, "10.0.0.2"), "nobody carries frames yet");
+        assert!(!reaches(red, "10.0.0.2"), "nothing carries frames yet");
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let bridge = scope.spawn(|| {

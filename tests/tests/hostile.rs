@@ -1,8 +1,6 @@
 //! Hostile clients attack the memory, the doorbells, the socket. No other client notices.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,17 +9,16 @@ use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::measure::{median, own_memory, switches};
-use harness::process::{Peer, STRANGER};
+use harness::process::{Peer, USER};
 use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
-use harness::{Random, is_root, is_soak, skip, socket, wait};
+use harness::{Random, is_root, skip, socket, wait};
 use protocol::{
     Attach, Attached, FdbAdd, FdbRequest, MAX_MESSAGE, PageFrom, Request, SwitchRequest,
 };
-use ring::kick::{NUMBER_MAX, encode};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, OFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 
 /// The honest receiver loses nothing, because its senders wait for room.
 const CONFIG: &str = "[switch.vale0.port.honest]\non_full = \"wait\"\n";
@@ -47,7 +44,7 @@ impl Hostile {
 #[test]
 fn random_bytes_all_over_a_region_harm_nobody_else() {
     let mut random = Random::seeded(9);
-    let time = Duration::from_secs(if is_soak() { 60 } else { 5 });
+    let time = Duration::from_secs(5);
     let daemon = Setup::new(CONFIG).start();
     let at = daemon.at("vale0:honest");
     let receive = Receive { at, station: Some(9), ..Receive::default() };
@@ -83,7 +80,7 @@ fn random_bytes_all_over_a_region_harm_nobody_else() {
     let sent = sender.sent();
     receiver.finish();
     let tally = receiver.received();
-    eprintln!("{sent} honest frames, {} of nobody", tally.foreign);
+    eprintln!("{sent} honest frames, {} of no sender", tally.foreign);
     tally.assert_whole(1, sent);
     assert!(sent > 500, "{sent} frames are not enough to say anything");
 }
@@ -117,29 +114,26 @@ fn ping_pong(a: &mut Port, b: &mut Port, count: u64) -> Duration {
 fn sleepers(daemon: &Daemon) -> (Port, Port) {
     let sleepy = WaitPolicy { yields: 0, spin: false };
     let open = |name: &str| daemon.options().wait(sleepy).open(name).unwrap();
-    let set = protocol::SwitchSettings { forwarding: Some("patch".into()), ..Default::default() };
+    let set = protocol::SwitchSettings {
+        forwarding: Some(protocol::Forwarding::Patch),
+        ..Default::default()
+    };
     let switch = "valepair".parse().unwrap();
     let add = protocol::SwitchSpec { switch, settings: set };
     daemon.call(Request::Switch(SwitchRequest::Add(add))).unwrap();
     (open("valepair:a"), open("valepair:b"))
 }
 
-/// What a flooder writes; `count` is how many messages went before.
-type Garbage = fn(&Hostile, &mut Random) -> [u8; 4];
-
-fn flood_the_doorbell(garbage: Garbage) {
+#[test]
+fn a_flood_of_kicks_loses_nobody_a_wake_up() {
     let daemon = Daemon::start();
     let (mut a, mut b) = sleepers(&daemon);
     let hostile = Hostile::attach(&daemon, "vale0:hostile");
     let enough = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random::new(1);
             while !enough.load(Ordering::Relaxed) {
-                // Full is as full as it can get; a page of messages at once fills it soonest.
-                let page: Vec<u8> =
-                    (0..1024).flat_map(|_| garbage(&hostile, &mut random)).collect();
-                let _ = rustix::io::write(&hostile.fds.kick, &page);
+                let _ = rustix::io::write(&hostile.fds.kick, &1_u64.to_ne_bytes());
             }
         });
         let longest = ping_pong(&mut a, &mut b, 300);
@@ -150,25 +144,6 @@ fn flood_the_doorbell(garbage: Garbage) {
     eprintln!("longest round trip in the flood: {longest:?}");
     assert!(longest < Duration::from_secs(5), "{longest:?}");
     assert_eq!(hostile.connection.hello("still there").unwrap().pid, daemon.pid());
-}
-
-#[test]
-fn garbage_in_the_doorbell_loses_nobody_a_wake_up() {
-    flood_the_doorbell(|_, random| random.any().to_le_bytes()[..4].try_into().unwrap());
-}
-
-#[test]
-fn numbers_of_other_ports_in_the_doorbell_lose_nobody_a_wake_up() {
-    flood_the_doorbell(|_, random| encode(u32::try_from(random.below(8)).unwrap()));
-}
-
-#[test]
-fn numbers_of_nobody_in_the_doorbell_lose_nobody_a_wake_up() {
-    flood_the_doorbell(|hostile, random| match random.below(3) {
-        0 => encode(NUMBER_MAX),
-        1 => encode(hostile.attached.bell),
-        _ => encode(u32::try_from(random.below(u64::from(NUMBER_MAX))).unwrap()),
-    });
 }
 
 #[test]
@@ -199,54 +174,6 @@ fn flags_of_descriptors_are_the_clients_own() {
         ping_pong(&mut a, &mut b, 20);
         assert!(daemon.connect().unwrap().hello("still there").is_ok());
     }
-    // The client can neither read the worker's doorbell nor write its own.
-    assert_eq!(rustix::io::read(&hostile.fds.kick, &mut [0; 4]), Err(Errno::BADF));
-    assert_eq!(rustix::io::write(&hostile.fds.wake, &[0]), Err(Errno::BADF));
-}
-
-#[test]
-fn a_small_doorbell_is_enough() {
-    let daemon = Daemon::start();
-    let hostile = Hostile::attach(&daemon, "vale0:hostile");
-    // A holder of a pipe may make it small; the smallest is a page.
-    let _ = rustix::pipe::fcntl_setpipe_size(&hostile.fds.kick, 4096);
-    let (mut a, mut b) = sleepers(&daemon);
-    let _ = rustix::io::write(&hostile.fds.kick, &[0x7f; 4096]);
-    ping_pong(&mut a, &mut b, 100);
-}
-
-#[test]
-fn a_doorbell_kept_full_by_one_message_loses_nobody_a_wake_up() {
-    let mut daemon = Daemon::start();
-    let hostile = Hostile::attach(&daemon, "vale0:hostile");
-    rustix::pipe::fcntl_setpipe_size(&hostile.fds.kick, 4096).unwrap();
-    let (mut a, mut b) = sleepers(&daemon);
-    let mut longest = Duration::ZERO;
-    for _ in 0..5 {
-        ping_pong(&mut a, &mut b, 3);
-        // The worker sleeps; what comes now it finds all at once.
-        std::thread::sleep(Duration::from_millis(50));
-        daemon.process().signal(rustix::process::Signal::STOP);
-        // A part of a page takes the only slot, and nothing can be added to it: the doorbell is
-        // full, of a message that is as good as any.
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        let message = encode(hostile.attached.bell);
-        let length = message.len();
-        rustix::io::write(&write, &[message, message].concat()).unwrap();
-        let flags = rustix::pipe::SpliceFlags::empty();
-        let moved = rustix::pipe::splice(&read, None, &hostile.fds.kick, None, length, flags);
-        assert_eq!(moved, Ok(length));
-        std::thread::scope(|scope| {
-            let daemon = &mut daemon;
-            scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(100));
-                daemon.process().signal(rustix::process::Signal::CONT);
-            });
-            longest = longest.max(ping_pong(&mut a, &mut b, 1));
-        });
-    }
-    eprintln!("longest round trip: {longest:?}");
-    assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
 
 #[test]
@@ -266,21 +193,12 @@ fn a_region_cannot_be_cut_and_holes_in_it_harm_nobody() {
     let mut frame = Vec::new();
     for seq in 0..50 {
         rustix::fs::fallocate(region, punch, 0, size).unwrap();
-        let _ = rustix::io::write(&hostile.fds.kick, &encode(hostile.attached.bell));
+        let _ = rustix::io::write(&hostile.fds.kick, &1_u64.to_ne_bytes());
         fill(&mut frame, mac(9), 1, seq, 1514);
         assert!(honest.send_timeout(&frame, SOON).unwrap());
     }
     ping_pong(&mut a, &mut b, 100);
     assert!(daemon.port("vale0:hostile").is_some());
-}
-
-/// Sends a call with descriptors beside it.
-fn send_descriptors(to: &OwnedFd, message: &[u8], fds: &[OwnedFd]) {
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(to, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
 const HELLO: &[u8] = br#"{"v":1,"call":{"hello":{"client":"hostile"}}}"#;
@@ -295,7 +213,7 @@ fn descriptors_sent_to_the_daemon_are_not_kept() {
     // Only now does the daemon know that we may send any.
     assert!(socket::ask(&socket, HELLO).is_some());
     for _ in 0..50 {
-        send_descriptors(&socket, HELLO, &gifts);
+        socket::send_beside(&socket, HELLO, &gifts).unwrap();
         assert!(socket::ask(&socket, HELLO).is_some());
         // The answer to the call before.
         let mut answer = vec![0; MAX_MESSAGE];
@@ -342,7 +260,7 @@ fn a_flood_of_one_user_leaves_others_their_turn() {
     let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
     let before = daemon.holdings();
     let flood = Flood { dir: daemon.dir(), connections: 800 };
-    let mut peer = Peer::launch(&Role::Flood(flood), Some(STRANGER));
+    let mut peer = Peer::launch(&Role::Flood(flood), Some(USER));
     assert_eq!(peer.report(), Report::Ready);
     let connection = daemon.connect().unwrap();
     let mut waits: Vec<Duration> = (0..100)
@@ -403,4 +321,21 @@ fn an_idle_daemon_is_idle_again_after_an_attack() {
         switches(daemon.pid()) == before
     });
     hostile.process().kill();
+}
+
+#[test]
+fn what_a_client_keeps_of_a_port_that_it_gave_back_takes_no_memory() {
+    let daemon = Daemon::start();
+    for port in ["vale0:a", "vale0:a{1"] {
+        let Hostile { connection, fds, .. } = Hostile::attach(&daemon, port);
+        let blocks = || rustix::fs::fstat(&fds.region).unwrap().st_blocks;
+        assert!(blocks() > 0);
+        if port == "vale0:a" {
+            // The client may be at work in it.
+            assert!(daemon.uvala(&["port", "del", port]).status.success());
+            assert!(blocks() > 0);
+        }
+        drop(connection);
+        wait::until("the memory to be the system's", || blocks() == 0);
+    }
 }

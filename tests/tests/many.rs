@@ -1,4 +1,5 @@
-//! Hundreds of switches in one daemon: all work, none hears of another, and they come and go fast.
+//! Hundreds of switches in one daemon: all work, none gets frames of another, and they come and go
+//! fast.
 
 use std::time::{Duration, Instant};
 
@@ -60,7 +61,7 @@ fn hundreds_of_switches_come_work_and_go_quickly() {
             assert_eq!(got, frame);
             assert!(!port.try_recv(&mut got).unwrap(), "a frame of another switch");
         }
-        assert!(!ports[0].try_recv(&mut got).unwrap(), "nobody gets back what he sent");
+        assert!(!ports[0].try_recv(&mut got).unwrap(), "no port gets back what it sent");
     }
 
     drop(all);

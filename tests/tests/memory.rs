@@ -91,6 +91,7 @@ fn no_descriptors_left() {
     assert_eq!(daemon.ports().len(), granted);
     drop(connection);
     wait::until("all to go", || daemon.ports().is_empty());
+    wait::until("the memory to go", || daemon.holdings().regions == empty.regions);
     let after = daemon.holdings();
     // What is left is the worker's own room, where frames are finished.
     assert_eq!((after.descriptors + 1, after.regions), (empty.descriptors, empty.regions));
@@ -101,7 +102,7 @@ fn no_descriptors_left() {
 fn more_clients_than_descriptors_wait_for_those_that_leave() {
     let daemon = Setup::new("").descriptors(40).start();
     let held: Vec<_> = (0..60).map(|_| harness::socket::connect(&daemon.dir())).collect();
-    // Who was there before is served, and who comes later is, when there is room again.
+    // Earlier clients are served, and later ones are when there is room again.
     assert!(daemon.ports().is_empty());
     drop(held);
     wait::until("room again", || {

@@ -90,7 +90,7 @@ const ATTACHED: &[Mistake] = &[
     ("attach GUEST vale0:x --mac 03:00:00:00:00:01", 13, "multicast address"),
     ("attach GUEST vale0:x --ifname net0 --mtu 1", 13, "68 to 65521"),
     ("attach GUEST vale0:x --mtu 1000 --address 10.0.0.2/24 --address fd00::1/64", 2, "1280"),
-    ("attach GUEST vale0:x --vlan access:0", 13, "vlan"),
+    ("attach GUEST vale0:x --vlan access:0", 2, "1 to 4094"),
     ("attach GUEST vale0:x --gateway 10.0.0.1", 2, "in no network of an --address"),
     ("attach GUEST vale0:x --address 10.0.0.2/24 --gateway 10.0.1.1", 2, "in no network"),
     (

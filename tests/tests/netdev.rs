@@ -2,13 +2,14 @@
 //! and hostile ones.
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
 
 use harness::Random;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
-use harness::wait;
+use harness::{socket, wait};
 use protocol::MachineState;
 
 const CONFIG: &str = "\
@@ -102,7 +103,7 @@ fn peers_of_both_kinds_exchange_frames() {
         assert_eq!(got[..1514], there);
         peer.send_to(&back, &machine.socket).unwrap();
         assert_eq!(one.receive(), back);
-        // Who connects again finds the port again.
+        // A VMM that connects again finds the port again.
         daemon.kill();
         daemon.restart();
     }
@@ -213,4 +214,51 @@ fn monitors_are_told_what_to_say_and_mistakes_are_named() {
     assert!(error.contains("mkdir -p /no/dir"), "{error}");
     let shown = said(&["port", "show", "vale0:three"]);
     assert!(shown.contains("frames go to") && shown.contains("waiting"), "{shown}");
+}
+
+/// A connection that lingers for minutes closes in the thread that receives it without room for it.
+fn lingers_beside_a_frame(port: &str, connect: impl Fn(&Daemon) -> OwnedFd, bytes: &[u8]) {
+    let daemon = Setup::new(CONFIG).start();
+    let hostile = connect(&daemon);
+    if port != "vale0:three" {
+        is_up(&daemon, port);
+    }
+    let (stream, deaf) = socket::lingering(Duration::from_secs(300));
+    let lingering = [stream.into()];
+    let sent = socket::send_beside(&hostile, bytes, &lingering);
+    // If the kernel refuses it, this is the last one to close it, and waits.
+    std::thread::spawn(move || drop(lingering));
+    eprintln!("a frame with a lingering connection beside it: {sent:?}");
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    let (mut random, mut got) = (Random::seeded(3), Vec::new());
+    for seq in 0..200 {
+        let there = frame(2, 1, seq, 60 + usize::try_from(random.below(1400)).unwrap());
+        a.send(&there).unwrap();
+        let came = b.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap();
+        assert!(came, "frame {seq} does not arrive");
+        assert_eq!(got, there);
+    }
+    // While the connection lingers, the port can be deleted, and the daemon can end.
+    drop((hostile, daemon));
+    drop(deaf);
+}
+
+#[test]
+fn stream_peer_with_a_lingering_connection_stops_no_frame() {
+    let bytes = [&60_u32.to_be_bytes()[..], &announcement(1)].concat();
+    let connect = |daemon: &Daemon| {
+        let socket = daemon.port("vale0:one").unwrap().machine.unwrap().socket;
+        UnixStream::connect(socket).unwrap().into()
+    };
+    lingers_beside_a_frame("vale0:one", connect, &bytes);
+}
+
+#[test]
+fn dgram_peer_with_a_lingering_connection_stops_no_frame() {
+    let connect = |daemon: &Daemon| {
+        let peer = UnixDatagram::unbound().unwrap();
+        peer.connect(daemon.port("vale0:three").unwrap().machine.unwrap().socket).unwrap();
+        peer.into()
+    };
+    lingers_beside_a_frame("vale0:three", connect, &announcement(1));
 }

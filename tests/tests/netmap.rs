@@ -67,7 +67,7 @@ fn frames_go_between_programs_and_native_clients() {
     assert_eq!(a.receive(PATIENCE).unwrap().unwrap().len(), 100);
     assert_eq!(daemon.stats("vale0:a").tx.frames, 4);
     drop((a, b, native));
-    wait::until("everybody to go", || daemon.ports().is_empty());
+    wait::until("all ports to go", || daemon.ports().is_empty());
     daemon.assert_holds(before);
 }
 

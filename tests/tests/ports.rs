@@ -18,7 +18,8 @@ const SOON: Option<Duration> = Some(wait::PATIENCE);
 
 /// A receiver at which nothing is lost: its senders wait for room.
 fn patient(daemon: &Daemon, port: &str) {
-    let settings = PortSettings { on_full: Some("wait".to_owned()), ..PortSettings::default() };
+    let settings =
+        PortSettings { on_full: Some(protocol::OnFull::Wait), ..PortSettings::default() };
     let add = PortAdd {
         port: port.parse().unwrap(),
         kind: PortKind::Shm,
@@ -132,7 +133,7 @@ fn the_counters_of_a_persistent_port_outlive_its_clients() {
         let stats = daemon.stats("vale0:vm");
         (stats.tx.frames, stats.tx.bytes, stats.rx.frames)
     };
-    assert_eq!(counted(), (0, 0, 0), "nobody has held it yet");
+    assert_eq!(counted(), (0, 0, 0), "no client has held it yet");
     let mut other = daemon.open("vale0:other");
     let mut frame = Vec::new();
     fill(&mut frame, BROADCAST, 1, 0, 100);
@@ -147,7 +148,7 @@ fn the_counters_of_a_persistent_port_outlive_its_clients() {
         assert_eq!(counted(), (n, 100 * n, n));
         drop(port);
         wait::until("the port to be free", || daemon.port("vale0:vm").unwrap().client.is_none());
-        assert_eq!(counted(), (n, 100 * n, n), "nobody is attached");
+        assert_eq!(counted(), (n, 100 * n, n), "no client is attached");
     }
     let queues = daemon.stats("vale0:vm").tx_queues;
     assert_eq!(queues.iter().map(|queue| queue.frames).collect::<Vec<_>>(), [1, 1, 1]);
@@ -212,7 +213,7 @@ fn a_persistent_port_outlives_its_clients_and_keeps_its_settings() {
     }
     let info = daemon.port("vale0:vm").unwrap();
     assert!(info.persistent);
-    assert_eq!(info.settings.on_full.as_deref(), Some("wait"));
+    assert_eq!(info.settings.on_full, Some(protocol::OnFull::Wait));
     let missing = daemon.options().existing(true).open("vale0:other").unwrap_err();
     assert_eq!(missing.code(), Some(ErrorCode::NotFound));
     assert_eq!(daemon.ports(), ["vale0:vm"]);

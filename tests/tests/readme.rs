@@ -133,6 +133,7 @@ fn help_says_how_new_switches_and_ports_are() {
         ("--forwarding", "forwarding"),
         ("--age", "age_s"),
         ("--fdb-capacity", "fdb_capacity"),
+        ("--group-fwd-mask", "group_fwd_mask"),
         ("--mode", "mode"),
         ("--new-ports", "new_ports"),
     ] {
@@ -141,7 +142,7 @@ fn help_says_how_new_switches_and_ports_are() {
     let help = said(&["port", "add", "--help"]);
     let settings = port["settings"].as_object().unwrap();
     assert!(settings.len() >= 8);
-    // Whose it is depends on who makes it.
+    // Its owner is the user that creates it.
     for (key, value) in settings.iter().filter(|(key, _)| *key != "owner" && *key != "group") {
         assert_default(&help, &format!("--{}", key.replace('_', "-")), value);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use client::{Error, Port};
 use harness::daemon::{Daemon, Setup};
-use harness::frames::{Tally, fill, mac};
+use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
 use harness::netmap::Descriptor;
 use harness::process::{Owned, Peer, Scratch};
 use harness::role::{Become, Receive, Role, Send};
@@ -67,9 +67,7 @@ fn waits_that_are_shorter_than_the_restart_are_no_errors() {
         assert!(!b.recv_timeout(&mut frame, brief).unwrap());
         daemon.ports().len() == 2
     });
-    let mut sent = [0xff; 60];
-    sent[6..12].copy_from_slice(&mac(1));
-    a.send(&sent).unwrap();
+    a.send(&announcement(1)).unwrap();
     assert!(b.recv_timeout(&mut frame, SOON).unwrap());
 }
 
@@ -122,8 +120,8 @@ fn what_commands_made_is_there_before_the_clients_are_back() {
             }
             ["vale0:a", "vale0:b"].iter().all(|name| daemon.port(name).unwrap().client.is_some())
         });
-        // Isolated from each other as before.
-        a.send(&[0xff; 60]).unwrap();
+        // Isolated from each other as before. No station is learned from a source of zeros.
+        a.send(&[&BROADCAST[..], &[0; 54]].concat()).unwrap();
         assert!(a.drain(SOON).unwrap());
         assert!(!b.recv_timeout(&mut Vec::new(), Some(Duration::from_millis(50))).unwrap());
         assert_eq!(look(&daemon), before);
@@ -143,7 +141,11 @@ fn a_configuration_that_was_edited_counts_more_than_older_commands() {
     let settings = |name| daemon.port(name).unwrap().settings;
     assert_eq!(settings("vale0:a").isolated, Some(false));
     assert_eq!(settings("vale0:b").isolated, Some(true));
-    assert!(daemon.log().contains("vale0:a: as the configuration says now"), "{}", daemon.log());
+    assert!(
+        daemon.log().contains("vale0:a: settings taken from the edited configuration"),
+        "{}",
+        daemon.log()
+    );
 }
 
 #[test]
@@ -299,7 +301,7 @@ fn a_spinning_receiver_notices() {
 fn a_sender_does_not_wait_for_ever() {
     hears_of_the_end(|port| {
         loop {
-            port.send(&[0xff; 60])?;
+            port.send(&announcement(1))?;
         }
     });
 }
@@ -402,7 +404,7 @@ fn chains_and_rules_of_ports_that_are_gone_do_not_keep_the_daemon_from_starting(
     assert!(daemon.log().contains("there is no service firewall"), "{}", daemon.log());
     // The rule returns with its port, and drops while the chain has no function.
     let (mut vm, mut other) = (daemon.open("vale7:vm"), daemon.open("vale7:other"));
-    vm.send(&[0xff; 60]).unwrap();
+    vm.send(&announcement(1)).unwrap();
     wait::until("the frame to be dropped", || {
         daemon.stats("vale7:vm").drops.get("no_instance").copied() == Some(1)
     });

@@ -16,7 +16,7 @@ const RING: u64 = 1023;
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
 fn add_port(daemon: &Daemon, port: &str, on_full: &str) {
-    let settings = PortSettings { on_full: Some(on_full.to_owned()), ..PortSettings::default() };
+    let settings = PortSettings { on_full: on_full.parse().ok(), ..PortSettings::default() };
     let add = PortAdd {
         port: port.parse().unwrap(),
         kind: PortKind::Shm,

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const MEGABYTE: usize = 1 << 20;
 
 /// Both ends of a cable in one switch: a broadcast goes round for ever. It costs the worker's time,
-/// a batch in each turn, and no other port's frames.
+/// a batch in each turn, and no other port's frames. The daemon names the two ports.
 fn storm(kind: PortKind) {
     let Some(lab) = Lab::new(3) else { return };
     lab.tell(|daemon, lab| {
@@ -43,6 +43,11 @@ fn storm(kind: PortKind) {
                 drop(socket.send_to(b"x", "10.0.0.99:9"));
                 seen() > 10_000
             });
+        });
+        wait::until("the loop in the log", || {
+            let log = daemon.log();
+            log.contains("between vale0:here and vale0:there")
+                || log.contains("between vale0:there and vale0:here")
         });
         tcp(blue, green, "10.0.0.3", MEGABYTE);
         assert_eq!(daemon.ports().len(), 5, "it answers");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use harness::daemon::{Daemon, Setup};
@@ -88,6 +88,68 @@ fn how_a_tap_is_read_is_said_and_can_be_chosen() {
     });
 }
 
+/// The Ethernet address of an interface, by the kernel and by the daemon.
+fn address_of(daemon: &Daemon, port: &str, ifname: &str) -> String {
+    let output = Command::new("ip").args(["-o", "link", "show", ifname]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (_, rest) = text.split_once("link/ether ").unwrap_or_else(|| panic!("{text:?}"));
+    let address = rest.split(' ').next().unwrap().to_owned();
+    assert_eq!(host(daemon, port).mac.to_string(), address);
+    address
+}
+
+#[test]
+fn a_tap_has_its_address_again_after_the_daemon_ends_in_whatever_way() {
+    const CHOSEN: &str = "02:00:00:00:00:07";
+    let Some(lab) = Lab::new(0) else { return };
+    lab.home.within(|| {
+        let mut daemon = Setup::new("confine = \"on\"\n").start();
+        let named = |ifname: &str| HostIf { ifname: Some(ifname.into()), ..HostIf::default() };
+        let chosen = HostIf { mac: Some(CHOSEN.parse().unwrap()), ..named("tap2") };
+        for (port, tap) in [("vale0:a", named("tap0")), ("vale0:b", named("tap1"))] {
+            add(&daemon, port, PortKind::Tap, tap).unwrap();
+        }
+        add(&daemon, "vale0:c", PortKind::Tap, chosen).unwrap();
+        let all = |daemon: &Daemon| {
+            let taps = [("vale0:a", "tap0"), ("vale0:b", "tap1"), ("vale0:c", "tap2")];
+            taps.map(|(port, ifname)| address_of(daemon, port, ifname))
+        };
+        let before = all(&daemon);
+        let [a, b, c] = &before;
+        assert!(a != b && c == CHOSEN, "{before:?}");
+        daemon.kill();
+        wait::until("the TAPs to go", || !is_there("tap0"));
+        daemon.restart();
+        assert_eq!(all(&daemon), before);
+        daemon.terminate();
+        wait::until("the end", || daemon.process().has_ended());
+        wait::until("the TAPs to go", || !is_there("tap0"));
+        daemon.restart();
+        assert_eq!(all(&daemon), before);
+        let other = Daemon::start();
+        delete(&daemon, "vale0:a");
+        wait::until("the TAP to go", || !is_there("tap0"));
+        add(&other, "vale0:a", PortKind::Tap, named("tap0")).unwrap();
+        assert_ne!(&address_of(&other, "vale0:a", "tap0"), a, "of another daemon");
+    });
+}
+
+#[test]
+fn a_tap_of_before_keeps_its_address() {
+    let Some(lab) = Lab::new(0) else { return };
+    lab.home.within(|| {
+        ip("tuntap add dev tap0 mode tap");
+        ip("link set tap0 address 02:00:00:00:00:09");
+        let mut daemon = Daemon::start();
+        let mine = HostIf { ifname: Some("tap0".into()), ..HostIf::default() };
+        add(&daemon, "vale0:mine", PortKind::Tap, mine).unwrap();
+        assert_eq!(address_of(&daemon, "vale0:mine", "tap0"), "02:00:00:00:00:09");
+        daemon.kill();
+        daemon.restart();
+        assert_eq!(address_of(&daemon, "vale0:mine", "tap0"), "02:00:00:00:00:09");
+    });
+}
+
 #[test]
 fn a_namespace_that_dies_under_traffic_harms_nobody_else() {
     let Some(lab) = Lab::new(1) else { return };
@@ -127,8 +189,8 @@ fn a_namespace_that_dies_under_traffic_harms_nobody_else() {
     });
 }
 
-/// Who talks to which port by which queue: the kernel answers by the queue that the daemon has used
-/// last, and what it answers while the daemon stands still, the test reads.
+/// The queue by which each source port talks to each destination: the kernel answers by the queue
+/// that the daemon used last, and the test reads the answers while the daemon is stopped.
 fn queues_of(
     daemon: &Daemon,
     kept: &[OwnedFd],
@@ -169,7 +231,7 @@ fn queues_of(
     found
 }
 
-/// Are all threads of a process stopped?
+/// Whether all threads of a process are stopped.
 fn stands(pid: u32) -> bool {
     let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     tasks.all(|task| {
@@ -357,7 +419,7 @@ fn a_giver_who_turns_hostile_harms_its_own_port_only() {
     });
 }
 
-/// Do all threads of a process sleep, however often one looks?
+/// Whether all threads of a process sleep, at every look.
 fn rests(pid: u32) -> bool {
     let sleeps = |task: std::path::PathBuf| {
         let stat = std::fs::read_to_string(task.join("stat")).unwrap();

@@ -46,3 +46,14 @@ fn systemd_finds_nothing_to_say_of_them() {
         assert!(output.status.success() && said.is_empty(), "{unit:?}: {said}");
     }
 }
+
+#[test]
+fn no_unit_writes_core_dumps() {
+    let place = Scratch::new("units-core");
+    for (_, unit) in installed(place.path()) {
+        let text = std::fs::read_to_string(&unit).unwrap();
+        let is_service = unit.extension().is_some_and(|kind| kind == "service");
+        let limits = text.lines().filter(|line| *line == "LimitCORE=0").count();
+        assert_eq!(limits, usize::from(is_service), "{unit:?}");
+    }
+}

@@ -224,7 +224,7 @@ fn a_machine_that_is_waited_for_loses_nothing() {
     let daemon = Daemon::start();
     let mut sender = Machine::boot(&add(&daemon, "vale0:vm1"));
     let port = "vale0:vm2".parse().unwrap();
-    let on_full = Some("wait".to_owned());
+    let on_full = Some(protocol::OnFull::Wait);
     let settings = PortSettings { on_full, ..PortSettings::default() };
     let (kind, host, machine) = (PortKind::VhostUser, None, None);
     let add = PortAdd { port, kind, settings, host, machine };
@@ -357,8 +357,8 @@ fn a_second_machine_is_turned_away() {
     let second = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let read = std::io::Read::read(&mut &second, &mut [0; 1]);
     assert!(read.is_err() || read.unwrap() == 0);
-    let rival = daemon.port("vale0:vm1").unwrap().machine.unwrap().rival;
-    assert_eq!(rival, Some(std::process::id()));
+    let peer = daemon.port("vale0:vm1").unwrap().machine.unwrap().rejected_peer;
+    assert_eq!(peer, Some(std::process::id()));
     assert_connected(&mut first, &mut Machine::boot(&add(&daemon, "vale0:vm2")), [1, 2]);
 }
 
@@ -371,10 +371,10 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
     let mut turned_away = 0;
     let start = std::time::Instant::now();
     while start.elapsed() < std::time::Duration::from_millis(1500) {
-        let rival = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        rival.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+        let peer = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        peer.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
         while start.elapsed() < std::time::Duration::from_millis(1500) {
-            match std::io::Read::read(&mut &rival, &mut [0; 1]) {
+            match std::io::Read::read(&mut &peer, &mut [0; 1]) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => {
                     turned_away += 1;
@@ -397,7 +397,7 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
     );
 }
 
-/// What the last one did is no fault of the next, and who just went did none.
+/// A fault of one VMM is not reported for the next, and disconnecting is no fault.
 #[test]
 fn a_complaint_is_over_with_the_next_connection() {
     let daemon = Daemon::start();
@@ -440,7 +440,7 @@ fn a_socket_that_another_program_replaces_is_noticed() {
     assert!(code == Some(1) && found.contains("put its socket in the place of"), "{found}");
     drop(theirs);
     let (_, found) = said(&["doctor"]);
-    assert!(found.contains("put its socket in the place of"), "nobody listens there: {found}");
+    assert!(found.contains("put its socket in the place of"), "no daemon listens there: {found}");
 }
 
 #[test]

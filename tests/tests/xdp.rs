@@ -234,7 +234,7 @@ fn trunks_carry_vlans_to_those_who_belong_there() {
         ip("link add here type veth peer name there");
         let with = |port: &str, kind, host, vlan: &str| {
             let (port, host) = (port.parse().unwrap(), Some(host));
-            let settings = PortSettings { vlan: Some(vlan.to_owned()), ..Default::default() };
+            let settings = PortSettings { vlan: vlan.parse().ok(), ..Default::default() };
             let add = PortAdd { port, kind, settings, host, machine: None };
             daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
         };

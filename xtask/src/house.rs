@@ -81,10 +81,7 @@ impl Sizes {
             |source: &&Source| source.path.starts_with("crates") && !source.is_test_file();
         for source in tree.files.iter().filter(product) {
             sizes.in_daemon = source.path.starts_with("crates/daemon");
-            sizes.in_protocol =
-                ["crates/protocol", "crates/client/src/api", "crates/client/src/api.rs"]
-                    .iter()
-                    .any(|folder| source.path.starts_with(folder));
+            sizes.in_protocol = source.path.starts_with("crates/protocol");
             source.rust().into_iter().for_each(|file| sizes.visit_file(file));
         }
         sizes

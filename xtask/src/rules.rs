@@ -7,6 +7,7 @@ mod graph;
 pub mod length;
 mod links;
 mod modules;
+mod promises;
 pub mod prose;
 mod readme;
 mod text;
@@ -43,6 +44,7 @@ impl fmt::Display for Finding {
 /// Every rule over every file, in the order of the files.
 pub fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = graph::check(&tree.root)?;
+    findings.extend(graph::check_modules(tree));
     for source in &tree.files {
         findings.extend(check_file(source));
     }
@@ -51,6 +53,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>> {
     findings.extend(cycles::check(tree));
     findings.extend(asserts::check(tree));
     findings.extend(prose::check_tree(tree));
+    findings.extend(promises::check(tree));
     findings.extend(readme::check(tree));
     findings.sort();
     Ok(findings)

@@ -1,11 +1,12 @@
-//! `uvala bench`: how fast this switch is here, beside what the machine allows and what others do.
+//! `uvala bench`: the throughput and latency of this switch on this machine, beside the machine's
+//! limit and other software.
 //!
-//! A number alone says little: the same machine gives 18 or 3.4 Mpps at 1514 B, depending on where
-//! the host has put its virtual CPUs. So every sample stands between two probes of the core
-//! distance (`probe`), is compared inside one regime only (`sample`), and stands beside the
-//! limit of the machine for the same work (`limit`) and other software doing it (`peers`),
-//! taken in the same minutes (`runner`). The parts of a measurement are separate processes
-//! (`role`), and what counts is what the receiver gets.
+//! A figure alone says little: the same machine forwards 18 or 3.4 Mpps at 1514 B, depending on
+//! where the host places its virtual CPUs. So each sample stands between two probes of the core
+//! distance (`probe`) and is compared only with samples of the same regime (`sample`). Beside it
+//! stand the machine's limit for the same work (`limit`) and other software that does the work
+//! (`peers`), measured in the same minutes (`runner`). Each part of a measurement is a process of
+//! its own (`role`), and the benchmark counts what the receiver gets.
 
 mod daemon;
 mod descriptor;

@@ -1,10 +1,10 @@
 //! Buffers that two threads hand to each other, and loops that really write and read them.
 //!
-//! These loops are the yardstick of `limit`: they do what a sender, a switch and a receiver cannot
-//! avoid (write, copy, read every byte) and nothing else, so they must be as fast as the machine
-//! allows. A buffer belongs to one thread at a time; which one follows from the ring's indexes.
-//! Plain loops over whole cache lines are compiled twice, for any x86-64 and for AVX2, and chosen
-//! once a batch.
+//! The loops here are the yardstick of `limit`: they do what a sender, a switch and a receiver
+//! cannot avoid (write, copy, read every byte) and nothing else, so they must be as fast as the
+//! machine allows. A buffer belongs to one thread at a time; which one follows from the ring's
+//! indexes. Plain loops over whole cache lines are compiled twice, for any x86-64 and for AVX2, and
+//! chosen once a batch.
 
 // UNSAFETY: two threads take turns on the same buffers, which `&mut` cannot express; the owner
 // changes with the Release and Acquire of the ring indexes in `limit`. And functions compiled for

@@ -41,7 +41,7 @@ pub struct Report {
     pub limit: Option<f64>,
     /// Value by limit, where the cores were at the same distance for both.
     pub ratio_limit: Option<f64>,
-    /// Who else did this work.
+    /// The other software that did this work.
     pub peers: Vec<PeerResult>,
     /// The goal in this regime.
     pub goal: Option<f64>,
@@ -85,11 +85,11 @@ pub struct PeerResult {
 /// A goal by comparison, and what came of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct RatioResult {
-    /// Who was to be faster.
+    /// The side that had to be faster.
     pub ours: &'static str,
     /// The peer to compare with.
     pub theirs: &'static str,
-    /// So many times.
+    /// The ratio to reach.
     pub goal: f64,
     /// How many times it was, where the cores were at the same distance for both.
     pub value: Option<f64>,

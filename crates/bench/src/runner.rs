@@ -49,7 +49,7 @@ impl Effort {
         repeats: 5,
         sample: Duration::from_millis(600),
         limit: Duration::from_millis(250),
-        peer_repeats: 3,
+        peer_repeats: 5,
         peer: Duration::from_millis(500),
         budget: Duration::from_secs(120),
     };

@@ -111,11 +111,11 @@ pub struct Scenario {
     pub far: Option<Placement>,
     /// What the machine allows.
     pub limit: Limit,
-    /// Who else does this work.
+    /// The other software that does this work.
     pub peers: &'static [Peer],
     /// What is to be reached by comparison with them.
     pub ratios: &'static [Ratio],
-    /// Do programs take part that take seconds to start? Then every sample is one of a peer's
+    /// Whether programs take part that take seconds to start. Then every sample is one of a peer's
     /// length, and `--quick` waits for all of them.
     pub slow: bool,
 }

@@ -57,7 +57,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// Is it measured in a network namespace of its own?
+    /// Whether the work is measured in a network namespace of its own.
     pub fn needs_laboratory(self) -> bool {
         use Path::{GuestsTcp, HostSmall, HostTap, HostTcp, HostXdp};
         matches!(self, GuestsTcp | HostTcp | HostSmall | HostXdp | HostTap)
@@ -257,7 +257,7 @@ impl Unit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Chain {
-    /// So many functions from one wire to another; where payload is touched, each reads words of
+    /// This many functions from one wire to another; where payload is touched, each reads words of
     /// the first line and writes one there.
     Functions(u8),
     /// Functions of which each reads every byte.
@@ -303,12 +303,12 @@ impl Chain {
         }
     }
 
-    /// Are they those of the box?
+    /// Whether the functions are those that come with uvala.
     pub fn is_box(self) -> bool {
         matches!(self, Chain::Box | Chain::BoxTogether)
     }
 
-    /// Do they share a thread?
+    /// Whether the functions share a thread.
     pub fn is_together(self) -> bool {
         matches!(self, Chain::Together(_) | Chain::BoxTogether)
     }

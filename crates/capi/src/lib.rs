@@ -57,7 +57,7 @@ pub struct Handle {
 const RX: c_int = 1;
 const TX: c_int = 2;
 
-/// Is there a port, and is it not lent to the function whose callback calls?
+/// Refuses a null port, and one that is lent to the function whose callback calls.
 ///
 /// # Safety
 /// `port` is NULL or came from `uvala_open` and is not closed.
@@ -125,7 +125,7 @@ unsafe fn receiving<'a>(
     Ok((receiver, &mut queues[..]))
 }
 
-/// Does the port reconnect by itself?
+/// Whether the port reconnects by itself.
 ///
 /// # Safety
 /// As for [`whole`], but other threads may use it too.
@@ -243,7 +243,7 @@ fn nth(queues: Result<&mut [Queue], c_int>, i: u32) -> *mut Queue {
     queue.filter(|queue| queue.exists()).map_or(std::ptr::null_mut(), |queue| &raw mut *queue)
 }
 
-/// Do two ports share their memory?
+/// Whether two ports share their memory: 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_same_region(a: *const Handle, b: *const Handle) -> c_int {
     // SAFETY: NULL or open ports by the contract in uvala.h.
@@ -364,7 +364,7 @@ fn interest(what: c_int, count: u32) -> Option<Interest> {
     }
 }
 
-/// Can what is waited for ever be?
+/// Refuses to wait for an event that this port can never have.
 ///
 /// # Safety
 /// As for [`sending`].
@@ -420,7 +420,7 @@ pub unsafe extern "C" fn uvala_disarm(port: *mut Handle) -> c_int {
     }
 }
 
-/// Is the other side still there?
+/// Checks that the daemon still holds the other side of the port.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uvala_check(port: *const Handle) -> c_int {
     // SAFETY: NULL or an open port by the contract in uvala.h.

@@ -58,15 +58,15 @@ pub struct Kept {
     /// The handle of the next; 0: there is none yet.
     next: u32,
     /// What is to be sent behind the batch.
-    made: Generated,
+    generated: Generated,
     batch: Option<Batch>,
 }
 
 impl Kept {
     /// Nothing yet, for a port.
     pub fn new(port: &Port) -> Self {
-        let (held, made) = (HashMap::new(), Generated::default());
-        Self { shown: MetricsReport::of(port), held, next: 0, made, batch: None }
+        let (held, generated) = (HashMap::new(), Generated::default());
+        Self { shown: MetricsReport::of(port), held, next: 0, generated, batch: None }
     }
 
     /// The handle that a frame would have; 0: there is no room.
@@ -143,17 +143,17 @@ impl Calls {
 }
 
 impl Handler for Calls {
-    fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action {
+    fn frame(&mut self, frame: &mut Frame<'_>, generated: &mut Generated) -> Action {
         let action = self.ask(frame);
-        made.append(&mut self.kept().made);
+        generated.append(&mut self.kept().generated);
         action
     }
 
-    fn batch(&mut self, frames: u32, made: &mut Generated) {
+    fn batch(&mut self, frames: u32, generated: &mut Generated) {
         if let Some(batch) = self.kept().batch {
             // SAFETY: a function by the contract in uvala.h.
             unsafe { batch(self.context, frames) };
-            made.append(&mut self.kept().made);
+            generated.append(&mut self.kept().generated);
         }
     }
 }
@@ -194,13 +194,14 @@ pub unsafe extern "C" fn uvala_nf_step(
 /// An open port, used by this thread alone, that is not lent.
 unsafe fn handle(port: *mut Handle, mut calls: Calls, timeout_us: i64) -> Result<u32, Error> {
     // SAFETY: as promised.
-    let made = take(unsafe { &mut (*port).kept.made });
+    let generated = take(unsafe { &mut (*port).kept.generated });
     // SAFETY: as promised; callbacks borrow other fields.
     let rings = unsafe {
         (*port).is_lent = true;
         &mut (*port).port
     };
-    let handled = send(rings, made).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
+    let handled =
+        send(rings, generated).and_then(|()| step(rings, &mut calls, timeout(timeout_us)));
     // SAFETY: as promised; no other thread writes the field.
     unsafe { (*port).is_lent = false };
     handled
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn uvala_nf_send_on(
     };
     match kept.held.remove(&held) {
         Some(frame) => {
-            kept.made.send_as(frame, action);
+            kept.generated.send_as(frame, action);
             0
         }
         None => not_held(held),
@@ -277,6 +278,6 @@ pub unsafe extern "C" fn uvala_nf_send(port: *mut Handle, frame: *const u8, len:
         Err(code) => return code,
     };
     // SAFETY: not NULL; `len` bytes by the contract in uvala.h.
-    kept.made.send(unsafe { std::slice::from_raw_parts(frame, len) });
+    kept.generated.send(unsafe { std::slice::from_raw_parts(frame, len) });
     0
 }

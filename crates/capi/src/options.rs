@@ -45,7 +45,7 @@ pub unsafe trait Versioned: Copy {
     const NAME: &str;
     /// How long it was in older versions.
     const OLDER: &[usize];
-    /// What those have who do not know the rest.
+    /// The values of fields that an older program does not know.
     const DEFAULT: Self;
 }
 
@@ -141,7 +141,7 @@ pub unsafe fn adopt<T: Versioned>(given: *const T) -> Result<T, c_int> {
     }
     let bytes = given.cast::<u8>();
     let mut adopted = T::DEFAULT;
-    // SAFETY: so many bytes are there on both sides, and any bytes are such a structure.
+    // SAFETY: this many bytes are there on both sides, and any bytes are such a structure.
     unsafe { ptr::copy_nonoverlapping(bytes, (&raw mut adopted).cast(), size.min(known)) };
     // SAFETY: nothing, or what lies behind the part that is known.
     let rest =

@@ -73,7 +73,7 @@ impl Queue {
         queue
     }
 
-    /// Does the port have this ring?
+    /// Whether the port has this ring.
     pub fn exists(&self) -> bool {
         !self.ring.is_null()
     }

@@ -1,8 +1,8 @@
 //! The control connection: one call, one reply, blocking.
 //!
-//! A [`Connection`] is the life of what was attached through it: dropped, the daemon detaches every
-//! port of it at once. It is poll-able ([`AsFd`]): readable or hung up between two calls means that
-//! the daemon went away, because a daemon never speaks unasked.
+//! A [`Connection`] owns the ports that were attached through it: when it is dropped, the daemon
+//! detaches them at once. It can be polled ([`AsFd`]): if it is readable or hung up between two
+//! calls, the daemon has ended, because a daemon sends replies only.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,8 +27,8 @@ use thiserror::Error;
 
 /// How long a call may take before the daemon counts as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a call may take for which the daemon commits memory. There may be much of it, and
-/// calls of other clients come first.
+/// How long a call may take for which the daemon commits memory. That may be much memory, and calls
+/// of other clients may come first.
 pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a call has no answer.
@@ -51,37 +51,37 @@ pub enum ControlError {
         .dir.display()
     )]
     Untrusted {
-        /// Where its socket is.
+        /// The directory of its socket.
         dir: PathBuf,
-        /// Whose that is.
+        /// The owner of the directory.
         owner: u32,
     },
     /// The connection broke.
-    #[error("the daemon at {} went away; connect again when it is back", .0.display())]
+    #[error("the daemon at {} has closed the connection; connect again when it runs", .0.display())]
     Lost(PathBuf),
     /// No answer in time.
-    #[error("the daemon at {} did not answer in time", .0.display())]
+    #[error("the daemon at {} did not answer in time; see its log", .0.display())]
     Timeout(PathBuf),
-    /// The daemon said no.
+    /// The daemon refused the call.
     #[error(transparent)]
     Refused(#[from] Failure),
     /// The answer is not one of this protocol.
-    #[error("the daemon's answer makes no sense ({0}); is it another version of uvala?")]
+    #[error("invalid reply from the daemon ({0}); is it another version of uvala?")]
     Protocol(String),
     /// This process may have no more descriptors, or the system has none.
     #[error("no descriptors left in this process: close some, or raise the limit (ulimit -n)")]
     NoDescriptors,
-    /// The system said no.
+    /// A system call failed.
     #[error("control connection to {}: {error}", .socket.display())]
     Io {
         /// The socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         error: Errno,
     },
 }
 
-/// What a daemon must be told to be found behind this socket.
+/// The option with which a daemon listens on this socket.
 fn dir_option(socket: &Path) -> String {
     match socket.parent() {
         Some(dir) if dir != paths::daemon_dir(None) => format!(" --dir {}", dir.display()),
@@ -103,7 +103,7 @@ impl ControlError {
         }
     }
 
-    /// The daemon's code, where it was the daemon that said no.
+    /// The daemon's error code, if the daemon refused the call.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
@@ -160,7 +160,7 @@ impl<S: AsFd> Connection<S> {
         Self { socket, path: path.to_path_buf() }
     }
 
-    /// Has the daemon gone? One system call.
+    /// Whether the daemon has gone. One system call.
     #[must_use]
     pub fn is_over(&self) -> bool {
         // No event asked for: what remains is the hang-up.
@@ -251,8 +251,8 @@ impl<S: AsFd> Connection<S> {
         let message = CallMessage { v: PROTOCOL_VERSION, call };
         let text = serde_json::to_vec(&message)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
-        // A daemon that refuses a connection says so and closes before it reads: its last words are
-        // worth more than the failure to send.
+        // A daemon that refuses a connection sends the reason and closes before it reads: that
+        // reason says more than the failure to send.
         let sent = self.send(&text, given);
         let (text, fds) = self.receive(timeout).map_err(|error| sent.err().unwrap_or(error))?;
         let reply: ReplyMessage = serde_json::from_slice(&text)
@@ -266,8 +266,8 @@ impl<S: AsFd> Connection<S> {
     fn send(&self, text: &[u8], given: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let mut sent = self.offer(text, given);
         if sent == Err(Errno::PERM) && !given.is_empty() {
-            // Who may give, the daemon knows when it has answered something. Of others it takes the
-            // call alone, and says why it is none for them.
+            // The daemon admits descriptors of a caller after its first reply, if the caller may
+            // send some. From others it takes the call alone, and refuses it with the reason.
             let _ = self.call(Request::Port(PortRequest::Geometry(GeometryQuery::default())));
             sent = match self.offer(text, given) {
                 Err(Errno::PERM) => self.offer(text, &[]),
@@ -315,8 +315,8 @@ impl<S: AsFd> Connection<S> {
             return Err(ControlError::Protocol("message too long".to_owned()));
         }
         if flags.contains(ReturnFlags::CTRUNC) {
-            // There is room for all that a reply may carry, so it was the kernel that had none.
-            // Alignment may make room for one more.
+            // The buffer has room for all descriptors of a reply, so the process has reached its
+            // limit. Alignment may make room for one more.
             return Err(if fds.len() >= MAX_FDS {
                 ControlError::Protocol("too many descriptors".to_owned())
             } else {
@@ -364,7 +364,7 @@ impl<S: AsFd> AsFd for Connection<S> {
     }
 }
 
-/// An answer to another question.
+/// The reply belongs to another call.
 #[must_use]
 pub fn unexpected(reply: &Reply) -> ControlError {
     let mut text = format!("{reply:?}");

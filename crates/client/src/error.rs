@@ -32,7 +32,7 @@ pub enum Error {
     #[error("{0} was deleted (uvala port del, uvala switch del)")]
     Deleted(PortName),
     /// The daemon announced rings or memory that cannot be.
-    #[error("the daemon announced an impossible port ({0}); is it another version of uvala?")]
+    #[error("invalid port layout from the daemon ({0}); is it another version of uvala?")]
     Geometry(&'static str),
     /// The port's memory could not be mapped.
     #[error("cannot map the memory of the port: {0}; check memory and mapping limits")]

@@ -1,30 +1,33 @@
 //! Tests against a switch of one port that sends every frame back: the daemon's side of rings and
 //! doorbells, without a daemon.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use ring::cursor::RingSize;
-use ring::doorbell::store_load_fence;
+use ring::doorbell::{WakeBy, store_load_fence};
 use ring::frame::{Frame, Pieces, Prologue};
-use ring::kick::encode;
 use ring::kring::Taken;
 use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::region::Region;
+use ring::wake::PortWake;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::MembarrierCommand;
 
 use protocol::Attached;
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
+use crate::link::Link;
 use crate::nf::calls::Calls;
 use crate::nf::pass::{Look, Others, look, pass};
 use crate::nf::{self, Action, Generated};
 use crate::port::halves;
+use crate::wait::{Sleeps, Woken};
 use crate::{Error, FRAME_MAX, Lost, Receiver, Sender, WaitPolicy, slot_flag};
 
 /// Extra buffers of the first port of a region.
@@ -37,6 +40,8 @@ struct Fake {
     host: Krings,
     kicks: OwnedFd,
     wake: OwnedFd,
+    client_end: OwnedFd,
+    words: PortWake,
     memory: OwnedFd,
     layout: PortLayout,
 }
@@ -61,7 +66,6 @@ fn region(blocks: usize, slots: u32, stride: u32) -> (Arc<Region>, OwnedFd, Atta
     region.format_extra(&PortLayout::new(FIRST_BLOCK, counts), &free.collect::<Vec<_>>());
     let attached = Attached {
         port: "vale0:a".parse().unwrap(),
-        bell: 7,
         region_bytes: layout.size() as u64,
         block: FIRST_BLOCK as u64,
         pool: layout.pool as u64,
@@ -82,11 +86,15 @@ fn open(slots: u32, stride: u32, policy: WaitPolicy) -> (Fake, Sender, Receiver)
     let (region, memory, attached) = region(1, slots, stride);
     let (kicks, kick) = rustix::pipe::pipe().unwrap();
     let (wake_end, wake) = rustix::pipe::pipe().unwrap();
+    let client_end = wake_end.try_clone().unwrap();
     let fds = PortFds { region: memory.try_clone().unwrap(), kick, wake: wake_end };
     let (sender, receiver) = halves(&attached, fds, None, policy, None).unwrap();
     let layout = Geometry::new(&attached).unwrap().port;
-    let host = Krings::new(&region, &layout);
-    (Fake { host, kicks, wake, memory, layout }, sender, receiver)
+    let (host, words) = (Krings::new(&region, &layout), PortWake::new(&region, &layout));
+    words.words().offer_futex();
+    // A daemon that ends drops no region, so its clients find their frames.
+    std::mem::forget(region);
+    (Fake { host, kicks, wake, client_end, words, memory, layout }, sender, receiver)
 }
 
 impl Fake {
@@ -111,10 +119,17 @@ impl Fake {
         tx.publish();
         store_load_fence();
         if rx.wants_kick() | tx.wants_kick() {
-            // The pipe may have lost its reader: the test is about to end.
-            let _ = rustix::io::write(&self.wake, &[1]);
+            self.wake();
         }
         frames
+    }
+
+    fn wake(&self) {
+        match self.words.words().ring() {
+            // The doorbell may have lost its reader: the test is about to end.
+            WakeBy::Descriptor => drop(rustix::io::write(&self.wake, &[1])),
+            WakeBy::Futex => crate::sys::wake_futex(self.words.futex()),
+        }
     }
 
     /// Sleeps until the client kicks. `false`: it is gone.
@@ -234,6 +249,28 @@ fn test_a_kick_into_nowhere_is_lost_and_no_signal() {
 }
 
 #[test]
+fn test_waits_too_short_to_sleep_find_out_that_the_other_side_is_gone() {
+    let is_lost = |wait: &mut dyn FnMut() -> Result<bool, Error>| {
+        let (end, mut lost) = (Instant::now() + Duration::from_secs(20), false);
+        while !lost && Instant::now() < end {
+            lost = matches!(wait(), Err(Error::Lost(Lost)));
+        }
+        lost
+    };
+    let now = Some(Duration::ZERO);
+    for policy in [SLEEPY, WaitPolicy::default(), WaitPolicy { yields: 0, spin: true }] {
+        let (fake, _tx, mut rx) = open(16, 256, policy);
+        drop(fake);
+        let mut got = Vec::new();
+        assert!(is_lost(&mut || rx.recv_timeout(&mut got, now)), "{policy:?}");
+        let (fake, mut tx, _rx) = open(16, 256, policy);
+        while tx.tx(0).send_timeout(&frame(1, 60), now).unwrap() {}
+        drop(fake);
+        assert!(is_lost(&mut || tx.tx(0).send_timeout(&frame(1, 60), now)), "{policy:?}");
+    }
+}
+
+#[test]
 fn test_a_full_doorbell_does_not_block() {
     let (mut fake, mut tx, _rx) = open(1024, 256, SLEEPY);
     rustix::pipe::fcntl_setpipe_size(&fake.kicks, 4096).unwrap();
@@ -241,9 +278,6 @@ fn test_a_full_doorbell_does_not_block() {
         fake.host.arm();
         tx.tx(0).send(&frame(i, 60)).unwrap();
     }
-    let mut kicks = [0; 8];
-    rustix::io::read(&fake.kicks, &mut kicks).unwrap();
-    assert_eq!(kicks, *[encode(7); 2].as_flattened(), "the port's number, whole");
 }
 
 #[test]
@@ -261,14 +295,120 @@ fn test_busy_ports_publish_lightly_and_calm_down_before_sleep() {
     assert!(!fake.host.is_light());
 }
 
+fn readable(doorbell: impl AsFd) -> bool {
+    let mut fds = [rustix::event::PollFd::new(&doorbell, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
+}
+
+/// A link, its other side, and a copy of its descriptor that it knows nothing of.
+fn link() -> (Arc<Link>, Fake, OwnedFd) {
+    let (fake, mut tx, _rx) = open(16, 256, SLEEPY);
+    let (link, bytes) = (tx.link().clone(), fake.client_end.try_clone().unwrap());
+    assert!(tx.tx(0).space() > 0);
+    (link, fake, bytes)
+}
+
+fn soon() -> Option<Instant> {
+    SOON.map(|soon| Instant::now() + soon)
+}
+
+#[test]
+fn test_a_short_sleep_is_ended_by_the_futex() {
+    let (link, fake, bytes) = link();
+    for _ in 0..3 {
+        link.enter();
+        let seen = link.kicks();
+        fake.wake();
+        assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked));
+        link.leave();
+        assert!(!readable(&bytes));
+    }
+    let seen = link.kicks();
+    fake.wake();
+    link.enter();
+    assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked), "it came between two sleeps");
+    assert!(!readable(&bytes));
+    link.leave();
+}
+
+#[test]
+fn test_a_long_sleep_goes_on_by_descriptor() {
+    let (link, fake, bytes) = link();
+    link.enter();
+    let seen = link.kicks();
+    // No wake-up came: the thread arms once more.
+    assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked));
+    let seen = link.kicks();
+    fake.wake();
+    assert!(readable(&bytes));
+    assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked));
+    assert!(!readable(&bytes));
+    drop(fake);
+    let seen = link.kicks();
+    assert_eq!(link.sleep(seen, None), Err(Lost));
+    link.leave();
+}
+
+#[test]
+fn test_all_threads_of_a_port_arm_once_more_when_it_goes_on_by_descriptor() {
+    let (link, _fake, _bytes) = link();
+    let sleepers: Vec<_> = (0..3)
+        .map(|_| {
+            link.enter();
+            (link.clone(), link.kicks())
+        })
+        .map(|(link, seen)| thread::spawn(move || link.sleep(seen, soon())))
+        .collect();
+    for sleeper in sleepers {
+        assert_eq!(sleeper.join().unwrap(), Ok(Woken::Kicked));
+    }
+}
+
+#[test]
+fn test_a_program_that_has_taken_the_descriptor_is_woken_by_it() {
+    let (link, fake, bytes) = link();
+    link.enter();
+    let seen = link.kicks();
+    let taken = link.as_fd();
+    fake.wake();
+    assert!(readable(taken));
+    assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked));
+    assert_eq!(link.acknowledge(), Ok(()));
+    link.leave();
+    link.enter();
+    fake.wake();
+    assert!(readable(&bytes), "from then on always");
+    link.leave();
+}
+
+#[test]
+fn test_bytes_of_earlier_sleeps_end_no_wait() {
+    let (fake, _tx, mut rx) = open(16, 256, SLEEPY);
+    let bytes = fake.client_end.try_clone().unwrap();
+    (0..3).for_each(|_| fake.wake());
+    assert!(readable(&bytes));
+    assert!(!rx.wait(Some(Duration::from_millis(50))).unwrap());
+    assert!(!readable(&bytes));
+}
+
+#[test]
+fn test_a_switch_that_knows_no_futex_wakes_by_descriptor() {
+    let (link, fake, bytes) = link();
+    let rx = fake.layout.ktoa(fake.layout.counts().tx_rings.into());
+    let wakes = rx + std::mem::offset_of!(ring::abi::CsbKtoa, wakes);
+    rustix::io::pwrite(&fake.memory, &[0; 4], wakes as u64).unwrap();
+    link.enter();
+    let seen = link.kicks();
+    fake.wake();
+    assert!(readable(&bytes));
+    assert_eq!(link.sleep(seen, None), Ok(Woken::Kicked));
+    link.leave();
+}
+
 #[test]
 fn test_an_event_loop_of_its_own() {
     let (mut fake, mut tx, mut rx) = open(16, 256, SLEEPY);
-    let readable = |rx: &Receiver| {
-        let mut fds = [rustix::event::PollFd::new(rx, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1
-    };
     assert!(rx.rx(0).arm() && !readable(&rx));
     tx.tx(0).send(&frame(1, 60)).unwrap();
     fake.turn();
@@ -298,13 +438,15 @@ fn test_a_pipe_needs_no_switch() {
     let mut theirs = ours.clone();
     let second = PortLayout::new(FIRST_BLOCK, counts(16)).end() as u64;
     (ours.peer_block, theirs.block, theirs.peer_block) = (Some(second), second, Some(ours.block));
-    let (wake_a, kick_a) = rustix::pipe::pipe().unwrap();
-    let (wake_b, kick_b) = rustix::pipe::pipe().unwrap();
-    let region = || memory.try_clone().unwrap();
-    let fds = PortFds { region: region(), kick: kick_b, wake: wake_a };
-    let (mut tx_a, mut rx_a) = halves(&ours, fds, None, SLEEPY, None).unwrap();
-    let fds = PortFds { region: region(), kick: kick_a, wake: wake_b };
-    let (mut tx_b, mut rx_b) = halves(&theirs, fds, None, SLEEPY, None).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let fds = |socket: OwnedFd| PortFds {
+        region: memory.try_clone().unwrap(),
+        kick: socket.try_clone().unwrap(),
+        wake: socket,
+    };
+    let (mut tx_a, mut rx_a) = halves(&ours, fds(a), None, SLEEPY, None).unwrap();
+    let (mut tx_b, mut rx_b) = halves(&theirs, fds(b), None, SLEEPY, None).unwrap();
     let echo = thread::spawn(move || {
         let mut got = Vec::new();
         while rx_b.recv_timeout(&mut got, None).is_ok() {
@@ -527,7 +669,6 @@ fn spoil_field(attached: &mut Attached, field: usize, value: u64) {
         7 => attached.tx_slots = value as u32,
         8 => attached.rx_slots = value as u32,
         9 => attached.peer_block = Some(value),
-        10 => attached.bell = value as u32,
         _ => attached.peer_block = None,
     }
 }

@@ -1,10 +1,11 @@
-//! What applications link: ports by name, and the control protocol of the daemon.
+//! The client library: opens ports by name, and speaks the daemon's control protocol.
 //!
 //! ```no_run
 //! use client::{Interest, Port};
 //!
 //! let mut port = Port::open("vale0:a")?;          // a running `uvala daemon` is found by itself
-//! port.send(&[0xff; 60])?;                        // copies
+//! let frame = [&[0xff; 6][..], &[2; 54]].concat(); // to all, from 02:02:02:02:02:02
+//! port.send(&frame)?;                             // copies
 //! let tx = port.tx(0);                            // or without a copy:
 //! for i in 0..tx.space().min(64) {
 //!     tx.frame(i, 60)[..6].fill(0xff);            //   frames written where the switch reads them
@@ -26,14 +27,15 @@
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
 //!
-//! No thread is started here but those that a program asks [`nf::Threads`] for, and one for a
-//! function that shows numbers ([`nf::MetricsReport`]); no signal's disposition is changed.
+//! The library starts no thread, except those that a program requests of [`nf::Threads`] and one
+//! for the metrics of a function ([`nf::MetricsReport`]). It changes no signal's disposition.
 
 pub mod control;
 mod error;
 #[cfg(test)]
 mod fake;
 mod geometry;
+mod half;
 mod link;
 pub mod listing;
 pub mod netmap;

@@ -2,53 +2,85 @@
 //!
 //! # Theory of operation
 //!
-//! Both doorbells are pipes: to *kick* is to write a few bytes, to *sleep* is to block in `read`.
-//! What the bytes say does not matter: a thread that wakes up looks at its rings again. End of file
-//! means that the other side is gone.
+//! To *kick* is to write an eventfd (to wake the other end of a pipe: as the switch wakes us). To
+//! *sleep* is to wait on a futex in the port's memory, and if that takes long, in `poll` for the
+//! port's socket. What a wake-up says does not matter: a thread that wakes up looks at its rings
+//! again. End of file means that the other side is gone.
 //!
-//! One pipe serves all rings of a port, and two threads may sleep at once, a sender and a
-//! receiver. A kick that one of them reads may have been meant for the other. So:
+//! ```text
+//!               20 ms are over: change the mode, and all threads arm once more
+//!        ┌──────────────────────────────────┐
+//!   by futex (half the cost)           by descriptor (sees end of file and a stop; no timer)
+//! ```
+//!
+//! The other side rings by the mode that stands in the port's memory; [`ring::doorbell`] says why
+//! no wake-up is lost. It stays as it is between two sleeps, and is that of the
+//! descriptor always once a program has taken the descriptor for an event loop of its own.
+//!
+//! One doorbell serves all rings of a port, and two threads may sleep at once, a sender and a
+//! receiver. A wake-up that one of them takes may have been meant for the other. So:
 //!
 //! ```text
 //!  sleeper                                  state (under a mutex)
-//!  seen = kicks ─────────────────────────►  kicks   how many reads have found something
-//!  arm; look at the ring once more          reading a thread is blocked in `read`
+//!  enter: I sleep; the first sets the mode  sleepers, by_futex
+//!  seen = kicks ─────────────────────────►  kicks   how many wake-ups there were
+//!  arm; look at the ring once more          reading a thread waits for the next
 //!  sleep(seen):                             lost    end of file has been read
 //!    kicks != seen      → awake
-//!    no thread reads    → I block in `read`, then kicks += 1 and wake the others
+//!    no thread reads    → I wait, then kicks += 1 and wake the others
 //!    else               → wait until the reader says something
 //! ```
 //!
-//! No wake-up is lost: a kick that answers my arming is written after I noted `seen`; it is either
-//! still in the pipe when a thread reads, or its reader has counted it after `seen`. A reader
-//! that leaves without a kick (its time is over) wakes the others, and one of them reads on.
+//! No wake-up is lost: one that answers my arming comes after I noted `seen`. It has changed the
+//! futex or stands in the socket when a thread reads, or its reader has counted it after `seen`. A
+//! reader that leaves without a kick (its time is over) wakes the others, and one of them reads on.
+//! A change of the mode counts as a kick, so that all threads arm anew.
+//!
+//! Bytes of earlier sleeps may stand in the socket. The next thread that polls takes them, wakes up
+//! for nothing, and sleeps again.
 //!
 //! Only sleeping takes the mutex; a thread that finds its ring ready never comes here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
 use protocol::{Attached, ErrorCode, PortRef, Reply, Request, SessionRequest};
+use ring::doorbell::WakeBy;
 use ring::extra::ExtraBufs;
-use ring::kick::{KICK, NUMBER_MAX, encode};
+use ring::wake::PortWake;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::control::{Connection, ControlError};
+use crate::control::{Connection, ControlError, PortFds};
 use crate::wait::{Sleeps, Woken};
 use crate::{Error, Lost, Stop, sys};
+
+/// How long a thread sleeps by futex before it sleeps by descriptor: longer than the kernel's tick,
+/// or the kernel programs the core's timer for each sleep.
+const NAP: Duration = Duration::from_millis(20);
+
+/// The words by which the two sides of a port wake each other.
+#[derive(Debug)]
+pub struct PortWakes {
+    /// How this side is woken.
+    pub own: PortWake,
+    /// How the other end of a pipe is woken, which is another client and may be gone.
+    pub peer: Option<PortWake>,
+}
 
 /// Both doorbells and the control connection of one attachment.
 #[derive(Debug)]
 pub struct Link {
     kick: OwnedFd,
     wake: OwnedFd,
+    words: PortWakes,
     name: PortName,
-    /// What to write, the port's number.
-    message: [u8; KICK],
+    seen: Seen,
     state: Mutex<State>,
     turn: Condvar,
     /// Closed before the connection: the list may have another owner then.
@@ -62,6 +94,14 @@ pub struct Link {
 #[derive(Debug, Default)]
 struct State {
     kicks: u64,
+    /// The futex when `kicks` counted it.
+    wakes: u32,
+    /// Threads between [`Sleeps::enter`] and [`Sleeps::leave`].
+    sleepers: u32,
+    /// The mode of sleep that stands in the port's memory.
+    by_futex: bool,
+    /// The program may sleep on the descriptor.
+    descriptor_taken: bool,
     reading: bool,
     /// Threads that wait for the one that reads.
     waiting: u32,
@@ -71,42 +111,34 @@ struct State {
 impl Link {
     /// Takes over the descriptors of an attach reply.
     pub fn new(
-        kick: OwnedFd,
-        wake: OwnedFd,
+        PortFds { kick, wake, .. }: PortFds,
         attached: &Attached,
+        words: PortWakes,
         extra: Arc<ExtraBufs>,
         connection: Option<Connection>,
         stop: Option<Stop>,
     ) -> Result<Self, Error> {
-        let bell = attached.bell;
-        if bell > NUMBER_MAX {
-            return Err(Error::Geometry("number of the doorbell"));
-        }
-        let mut link = Self::with(kick, wake, attached.port.clone(), encode(bell), extra)?;
-        (link.connection, link.stop) = (Mutex::new(connection), stop);
-        Ok(link)
-    }
-
-    fn with(
-        kick: OwnedFd,
-        wake: OwnedFd,
-        name: PortName,
-        message: [u8; KICK],
-        extra: Arc<ExtraBufs>,
-    ) -> Result<Self, Error> {
-        // A kick never waits, a sleep always does.
+        // A kick never waits. The descriptor that a program gets does, but for a pipe, where both
+        // are one.
         set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
-        set_blocking(&wake, true).map_err(|error| Error::Doorbell(error.into()))?;
+        set_blocking(&wake, words.peer.is_none()).map_err(|error| Error::Doorbell(error.into()))?;
+        let own = words.own.words();
+        own.sleep_by(WakeBy::Descriptor);
+        let state = State { wakes: own.wakes(), ..State::default() };
+        if let Some(peer) = &words.peer {
+            peer.words().offer_futex();
+        }
         Ok(Self {
             kick,
             wake,
-            name,
-            message,
-            state: Mutex::default(),
+            words,
+            name: attached.port.clone(),
+            seen: Seen::default(),
+            state: Mutex::new(state),
             turn: Condvar::new(),
             extra,
-            connection: Mutex::default(),
-            stop: None,
+            connection: Mutex::new(connection),
+            stop,
         })
     }
 
@@ -115,15 +147,74 @@ impl Link {
         &self.extra
     }
 
-    /// Rings the other side's doorbell.
+    /// Rings the other side's doorbell. Neither an eventfd nor a futex tells that there is no other
+    /// side any more, so this looks now and then.
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
-        sys::ring_doorbell(self.kick.as_fd(), &self.message).map_err(|_| self.lose())
+        let rung = match &self.words.peer {
+            None => sys::ring(&self.kick),
+            Some(peer) => match peer.words().ring() {
+                WakeBy::Descriptor => sys::ring_socket(&self.kick),
+                WakeBy::Futex => {
+                    sys::wake_futex(peer.futex());
+                    Ok(())
+                }
+            },
+        };
+        rung.map_err(|_| self.lose())?;
+        self.check_now_and_then()
+    }
+
+    fn check_now_and_then(&self) -> Result<(), Lost> {
+        if self.seen.is_long_ago() { self.check() } else { Ok(()) }
+    }
+
+    /// A thread is about to arm and sleep. The first says by what; it sleeps by futex if it may.
+    fn enter(&self) {
+        let mut state = self.lock();
+        let may_change = state.sleepers == 0 && !state.by_futex && !state.descriptor_taken;
+        if may_change && self.words.own.words().offers_futex() {
+            state.by_futex = true;
+            self.words.own.words().sleep_by(WakeBy::Futex);
+        }
+        state.sleepers += 1;
+    }
+
+    /// A thread does not sleep any more.
+    fn leave(&self) {
+        self.lock().sleepers -= 1;
+    }
+
+    /// From here on the other side wakes by descriptor. Threads that sleep arm once more, so that
+    /// it sees that.
+    fn sleep_by_descriptor(&self, state: &mut State) {
+        if state.by_futex {
+            state.by_futex = false;
+            self.words.own.words().sleep_by(WakeBy::Descriptor);
+            self.note(state, Ok(Woken::Kicked));
+        }
+    }
+
+    /// The program may sleep on the descriptor from here on.
+    fn take_descriptor(&self) {
+        let mut state = self.lock();
+        state.descriptor_taken = true;
+        self.sleep_by_descriptor(&mut state);
+    }
+
+    /// Counts the wake-ups by futex since the last look.
+    fn count_wakes(&self, state: &mut State) {
+        let now = self.words.own.words().wakes();
+        if std::mem::replace(&mut state.wakes, now) != now {
+            self.note(state, Ok(Woken::Kicked));
+        }
     }
 
     /// Number of kicks so far: note it before arming.
     pub fn kicks(&self) -> u64 {
-        self.lock().kicks
+        let mut state = self.lock();
+        self.count_wakes(&mut state);
+        state.kicks
     }
 
     /// Sleeps until there has been a kick after `seen`.
@@ -133,11 +224,14 @@ impl Link {
             if state.lost || self.is_stopped() {
                 return Err(Lost);
             }
+            self.count_wakes(&mut state);
             if state.kicks != seen {
                 return Ok(Woken::Kicked);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(Woken::TimedOut);
+                drop(state);
+                // Many short waits in a row sleep for no moment, and still find out.
+                return self.check_now_and_then().map(|()| Woken::TimedOut);
             }
             state = if state.reading {
                 self.wait_for_reader(state, deadline)
@@ -170,12 +264,27 @@ impl Link {
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, State> {
         state.reading = true;
+        let nap = state.by_futex.then_some(state.wakes);
         drop(state);
-        let read = self.read(deadline);
+        let (mut read, mut nap_is_over) = (Ok(Woken::TimedOut), false);
+        match nap {
+            Some(wakes) => nap_is_over = self.nap(wakes, deadline),
+            None => read = self.read(deadline),
+        }
         let mut state = self.lock();
         state.reading = false;
         self.note(&mut state, read);
+        if nap_is_over {
+            self.sleep_by_descriptor(&mut state);
+        }
         state
+    }
+
+    /// Sleeps by futex. `true`: long enough to go on by descriptor.
+    fn nap(&self, wakes: u32, deadline: Option<Instant>) -> bool {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let nap = left.map_or(NAP, |left| left.min(NAP));
+        sys::sleep_on_futex(self.words.own.futex(), wakes, nap) && nap == NAP
     }
 
     /// Records what a read found, for all threads.
@@ -190,23 +299,21 @@ impl Link {
         }
     }
 
-    /// Blocks in `read`: `poll` before it costs a microsecond and is for deadlines, and for ports
-    /// that can be stopped.
+    /// Waits for the descriptor, and takes the kicks out of it.
     fn read(&self, deadline: Option<Instant>) -> Result<Woken, Lost> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let has_kick = match (&self.stop, left) {
-            (None, None) => true,
-            (None, Some(left)) => self.poll(PollFlags::IN, left)?,
-            (Some(stop), left) => self.poll_with(stop, left)?,
-        };
-        if has_kick { self.take_kicks() } else { Ok(Woken::TimedOut) }
+        if self.poll_with_stop(left)? { self.take_kicks() } else { Ok(Woken::TimedOut) }
     }
 
-    /// Is there something to read within `left`, and before it is to stop?
-    fn poll_with(&self, stop: &Stop, left: Option<Duration>) -> Result<bool, Lost> {
+    /// Waits for something to read: `true` within `left`, `false` after it or when the program is
+    /// to stop.
+    fn poll_with_stop(&self, left: Option<Duration>) -> Result<bool, Lost> {
         let left = left.and_then(|left| Timespec::try_from(left).ok());
-        let mut fds = [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, left.as_ref()) {
+        let wake = PollFd::new(&self.wake, PollFlags::IN);
+        let stop = self.stop.as_ref().map(|stop| PollFd::new(stop, PollFlags::IN));
+        let mut fds = [wake.clone(), stop.clone().unwrap_or(wake)];
+        let count = 1 + usize::from(stop.is_some());
+        match rustix::event::poll(&mut fds[..count], left.as_ref()) {
             Ok(_) => Ok(!fds[0].revents().is_empty()),
             Err(Errno::INTR) => Ok(false),
             Err(_) => Err(Lost),
@@ -222,13 +329,14 @@ impl Link {
         loop {
             return match rustix::io::read(&self.wake, &mut kicks) {
                 Err(Errno::INTR) => continue,
-                Ok(1..) => Ok(Woken::Kicked),
+                // Another process with a copy of the descriptor may have taken them.
+                Ok(1..) | Err(Errno::AGAIN) => Ok(Woken::Kicked),
                 Ok(0) | Err(_) => Err(Lost),
             };
         }
     }
 
-    /// Is there something to read, or the end of file, within `left`?
+    /// Waits for something to read or the end of file: true within `left`, false after it.
     fn poll(&self, events: PollFlags, left: Duration) -> Result<bool, Lost> {
         let left = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(&self.wake, events)];
@@ -250,7 +358,7 @@ impl Link {
         if state.lost { Err(Lost) } else { Ok(()) }
     }
 
-    /// Is the other side still there? One system call.
+    /// Checks that the daemon still holds the other side. One system call.
     pub fn check(&self) -> Result<(), Lost> {
         // No event asked for: what remains is the hang-up.
         match self.poll(PollFlags::empty(), Duration::ZERO) {
@@ -306,6 +414,14 @@ impl Link {
 }
 
 impl Sleeps for Arc<Link> {
+    fn enter(&self) {
+        self.as_ref().enter();
+    }
+
+    fn leave(&self) {
+        self.as_ref().leave();
+    }
+
     fn kicks(&self) -> u64 {
         self.as_ref().kicks()
     }
@@ -325,6 +441,13 @@ impl Sleeps for Arc<Link> {
 
 /// Ports of one thread, whose doorbells no other thread reads: a kick on any of them wakes it.
 impl Sleeps for [Arc<Link>] {
+    /// One call waits for all descriptors.
+    fn enter(&self) {
+        self.iter().for_each(|link| link.take_descriptor());
+    }
+
+    fn leave(&self) {}
+
     fn kicks(&self) -> u64 {
         0
     }
@@ -357,6 +480,25 @@ impl Sleeps for [Arc<Link>] {
     }
 }
 
+/// When the other side was seen last.
+#[derive(Debug, Default)]
+pub struct Seen(AtomicU64);
+
+impl Seen {
+    /// Whether it is time to look again: `true` once in a while.
+    pub fn is_long_ago(&self) -> bool {
+        const WHILE_MS: u64 = 20;
+        let time = clock_gettime(ClockId::MonotonicCoarse);
+        let ms = u64::try_from(time.tv_sec * 1000 + time.tv_nsec / 1_000_000).unwrap_or(0);
+        // Relaxed: a look too many, or a little later, does no harm.
+        let long_ago = ms.wrapping_sub(self.0.load(Ordering::Relaxed)) >= WHILE_MS;
+        if long_ago {
+            self.0.store(ms, Ordering::Relaxed);
+        }
+        long_ago
+    }
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
         self.detach();
@@ -364,7 +506,9 @@ impl Drop for Link {
 }
 
 impl AsFd for Link {
+    /// The descriptor, for a program that may sleep on it.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.take_descriptor();
         self.wake.as_fd()
     }
 }

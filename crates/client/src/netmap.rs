@@ -7,15 +7,15 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use protocol::{Attached, Bound, BoundRings, HostBound};
+use protocol::{Bound, BoundRings, HostBound};
 use ring::Region;
-use ring::kick::{KICK, NUMBER_MAX, encode};
 use ring::sync::SyncRings;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
-use crate::link::set_blocking;
+use crate::link::{Seen, set_blocking};
 use crate::{Error, Lost, sys};
 
 /// What a connection has bound.
@@ -24,8 +24,7 @@ pub struct Binding {
     bound: Bound,
     rings: SyncRings,
     fds: PortFds,
-    /// What to write to the doorbell: the number of the port, or those of both sides.
-    message: Vec<u8>,
+    seen: Seen,
 }
 
 impl Binding {
@@ -49,15 +48,11 @@ impl Binding {
             None => rings,
             Some(peer) => rings.facing(peer),
         };
-        let mut message = number(&bound.attached)?.to_vec();
         let rings = match &bound.host {
             None => rings,
-            Some(host) => {
-                message.extend(number(&host.attached)?);
-                beside(rings, &geometry, host)?
-            }
+            Some(host) => beside(rings, &geometry, host)?,
         };
-        Ok(Self { bound, rings, fds, message })
+        Ok(Self { bound, rings, fds, seen: Seen::default() })
     }
 
     /// Names, numbers and offsets.
@@ -85,13 +80,24 @@ impl Binding {
         self.fds.wake.as_fd()
     }
 
-    /// Rings the switch's doorbell.
+    /// Rings the switch's doorbell, and looks after the daemon now and then.
     ///
     /// # Errors
     /// [`Lost`]: the daemon is gone.
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
-        sys::ring_doorbell(self.fds.kick.as_fd(), &self.message).map_err(|_| Lost)
+        sys::ring(&self.fds.kick).map_err(|_| Lost)?;
+        if self.seen.is_long_ago() { self.check() } else { Ok(()) }
+    }
+
+    /// Asks the kernel whether the daemon's end of the doorbell is open.
+    ///
+    /// # Errors
+    /// [`Lost`]: it is not.
+    pub fn check(&self) -> Result<(), Lost> {
+        let mut bell = [PollFd::new(&self.fds.wake, PollFlags::empty())];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if rustix::event::poll(&mut bell, Some(&at_once)) == Ok(1) { Err(Lost) } else { Ok(()) }
     }
 
     /// Takes the kicks out of this process's doorbell; says whether there were any.
@@ -117,12 +123,6 @@ fn beside(rings: SyncRings, nic: &Geometry, host: &HostBound) -> Result<SyncRing
     let counts = geometry.port.counts();
     let (tx, rx) = (range(host.tx, counts.tx_rings)?, range(host.rx, counts.rx_rings)?);
     Ok(rings.beside(&geometry.port, tx, rx))
-}
-
-/// What is written to the doorbell for a port.
-fn number(attached: &Attached) -> Result<[u8; KICK], Error> {
-    let bell = Some(attached.bell).filter(|bell| *bell <= NUMBER_MAX);
-    bell.map(encode).ok_or(Error::Geometry("number of the doorbell"))
 }
 
 fn range(bound: BoundRings, rings: u16) -> Result<Range<u16>, Error> {

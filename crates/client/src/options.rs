@@ -8,7 +8,7 @@ use protocol::name::PortName;
 use crate::Stop;
 use crate::wait::WaitPolicy;
 
-/// How to open a port. What is not said has the daemon's default.
+/// How to open a port. Options that are not set have the daemon's defaults.
 ///
 /// ```no_run
 /// let port = client::Options::new().slots(2048).group("chain1").open("vale0:fw")?;
@@ -96,8 +96,8 @@ impl Options {
         Self { group: Some(name.into()), ..self }
     }
 
-    /// Bytes of memory of its trust group, if this is the group's first port; otherwise the group
-    /// has what it has. All of it is charged to the user, whatever its ports take.
+    /// Bytes of memory of the trust group, if this port creates the group; ignored otherwise. All
+    /// of it is charged to the user, however much its ports take.
     #[must_use]
     pub fn group_memory(self, bytes: u64) -> Self {
         Self { group_memory: Some(bytes), ..self }
@@ -109,15 +109,15 @@ impl Options {
         Self { existing, ..self }
     }
 
-    /// Only if no other process has an instance of the port's service, and none can have one while
-    /// this port is open: for functions that cannot share their flows out. Several ports of this
-    /// process go together.
+    /// Fails if another process has an instance of the port's service, and prevents that while this
+    /// port is open: for functions whose flows cannot be distributed over instances. This process
+    /// may have several instances.
     #[must_use]
     pub fn alone(self, alone: bool) -> Self {
         Self { alone, ..self }
     }
 
-    /// Ports for which an option counts, where these options are for several ports.
+    /// Limits an option to some ports, if these options are for several ports.
     #[must_use]
     pub fn alone_at(self, ports: impl IntoIterator<Item = PortName>) -> Self {
         Self { alone_at: ports.into_iter().collect(), ..self }
@@ -143,30 +143,30 @@ impl Options {
     }
 
     /// Whether the blocking calls of [`Port`](crate::Port) reconnect by themselves when the daemon
-    /// is gone, and go on when it is back. Frames that it had not taken are lost with it.
+    /// is gone, and continue when it is back. Frames that it had not taken are lost.
     #[must_use]
     pub fn reconnect(self, reconnect: bool) -> Self {
         Self { reconnect, ..self }
     }
 
-    /// What ends the port's waits, with [`Error::Stopped`](crate::Error::Stopped), wherever they
-    /// sleep; what has arrived before is found first.
+    /// Ends the port's waits, with [`Error::Stopped`](crate::Error::Stopped), also while they
+    /// sleep; frames that have arrived before are returned first.
     #[must_use]
     pub fn stop(self, stop: &Stop) -> Self {
         Self { stop: Some(stop.clone()), ..self }
     }
 
-    /// The port is for the thread that opens it, which listings tell from others of the process.
+    /// Binds the port to the thread that opens it: listings show the CPU time of this thread.
     pub(crate) fn names_thread(self) -> Self {
         Self { names_thread: true, ..self }
     }
 
-    /// How to introduce the program.
+    /// The name under which the program introduces itself.
     pub(crate) fn introduction(&self) -> String {
         self.client.clone().unwrap_or_else(program_name)
     }
 
-    /// What to ask of the daemon.
+    /// The call to the daemon.
     pub(crate) fn request(&self, port: &PortName) -> Attach {
         Attach {
             port: port.clone(),
@@ -195,6 +195,6 @@ pub fn program_name() -> String {
     let exe = std::env::current_exe().ok();
     let path = exe.or_else(|| std::env::args_os().next().map(PathBuf::from)).unwrap_or_default();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // So the kernel marks a file that was replaced while its program runs.
+    // The kernel marks a file that was replaced while its program runs.
     name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned()
 }

@@ -13,11 +13,12 @@ use protocol::name::PortName;
 use protocol::{Attached, ErrorCode, Reply, Request};
 use ring::extra::ExtraBufs;
 use ring::user::{News, RxRing, TxRing};
+use ring::wake::PortWake;
 use ring::{Region, RegionId};
 
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
-use crate::link::Link;
+use crate::link::{Link, PortWakes};
 use crate::nf::calls::Calls;
 use crate::options::Options;
 use crate::rx::WaitRx;
@@ -34,7 +35,7 @@ impl Options {
     }
 }
 
-/// What it takes to open a port once more.
+/// Everything that is needed to open a port again.
 #[derive(Clone, Debug)]
 struct Origin {
     name: PortName,
@@ -50,7 +51,7 @@ impl Origin {
         halves(&attached, fds, Some(connection), *wait, stop.clone())
     }
 
-    /// Sleeps before the next attempt. `true`: there is to be none.
+    /// Sleeps before the next attempt. `true`: the port is to stop.
     fn pause(&self, pause: Duration) -> bool {
         match &self.options.stop {
             Some(stop) => stop.wait(pause),
@@ -73,7 +74,11 @@ pub(crate) fn halves(
     let geometry = Geometry::new(attached)?;
     let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
     let extra = ExtraBufs::new(&region, &geometry.port);
-    let link = Arc::new(Link::new(fds.kick, fds.wake, attached, extra, connection, stop)?);
+    let words = PortWakes {
+        own: PortWake::new(&region, &geometry.port),
+        peer: geometry.peer.as_ref().map(|peer| PortWake::new(&region, peer)),
+    };
+    let link = Arc::new(Link::new(fds, attached, words, extra, connection, stop)?);
     let light = sys::has_barrier();
     let tx = |i| {
         let mut ring = match &geometry.peer {
@@ -135,7 +140,7 @@ impl Sender {
         &self.link
     }
 
-    /// How it waits.
+    /// How the port waits.
     pub(crate) fn policy(&self) -> WaitPolicy {
         self.policy
     }
@@ -182,11 +187,11 @@ pub struct Receiver {
     pub(crate) rings: Vec<Rx>,
     link: Arc<Link>,
     policy: WaitPolicy,
-    /// Ring to look at first: all get their turn.
+    /// The ring to look at first, in rotation.
     next: usize,
-    /// Whether other functions may follow a function now.
+    /// Whether other functions may follow this one now.
     pub(crate) news: News,
-    /// Whether frames came to it by chains when it was opened.
+    /// Whether chains led to the port when it was opened.
     pub(crate) is_function: bool,
 }
 
@@ -291,7 +296,7 @@ impl AsFd for Receiver {
 ///
 /// ```no_run
 /// let mut port = client::Port::open("vale0:a")?;
-/// port.send(&[0xff; 60])?;
+/// port.send(&[&[0xff; 6][..], &[2; 54]].concat())?;
 /// let mut frame = Vec::new();
 /// port.recv(&mut frame)?;
 /// # Ok::<(), client::Error>(())
@@ -501,7 +506,7 @@ impl Port {
         }
     }
 
-    /// Takes all requests back and the kicks out of the doorbell.
+    /// Cancels all requests and empties the doorbell.
     pub fn disarm(&mut self) -> Result<(), Lost> {
         use crate::wait::Waits;
         WaitRx(&mut self.receiver.rings).disarm();
@@ -509,13 +514,13 @@ impl Port {
         self.sender.link.acknowledge()
     }
 
-    /// Is the other side still there? One system call; waits find out by themselves.
+    /// Checks that the daemon still holds the other side. One system call; waits do it themselves.
     pub fn check(&self) -> Result<(), Lost> {
         self.sender.link.check()
     }
 
-    /// Why the other side is gone, after [`Lost`]: [`Error::Deleted`] or [`Error::Lost`]. Asks the
-    /// daemon; of a port that is there it says that it is lost, and then it is.
+    /// Asks the daemon why the other side is gone, after [`Lost`]: [`Error::Deleted`] or
+    /// [`Error::Lost`]. If the port still exists, it is detached.
     #[must_use]
     pub fn why_lost(&self) -> Error {
         self.sender.link.why()
@@ -531,17 +536,16 @@ impl Port {
         self.sender.link.call(request).map(|(reply, _)| reply)
     }
 
-    /// How often the switch re-synchronised a ring of this port. Waits report news of it once,
-    /// as [`Error::Resynced`].
+    /// How often the switch re-synchronised a ring of this port. Waits report a change once, as
+    /// [`Error::Resynced`].
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         let tx = self.sender.rings.iter().map(Tx::resyncs);
         tx.chain(self.receiver.rings.iter().map(Rx::resyncs)).fold(0, u32::wrapping_add)
     }
 
-    /// Opens the port once more under its name, after [`Lost`], trying again until `timeout`. A
-    /// port that was deleted stays so: [`Error::Deleted`].
-    /// Frames that the client had not read are lost.
+    /// Opens the port again under its name, after [`Lost`], trying until `timeout`. A deleted port
+    /// is not created again: [`Error::Deleted`]. Frames that the client had not read are lost.
     pub fn reconnect(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         const FIRST_PAUSE: Duration = Duration::from_millis(5);
         const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -570,9 +574,9 @@ impl Port {
         }
     }
 
-    /// Makes a blocking call; where the options say so, reconnects and makes it again. If there is
-    /// no daemon before the time is over, that is a call that found nothing, which is what a
-    /// default stands for: the next one tries again.
+    /// Makes a blocking call; if the options say so, reconnects and repeats it. If no daemon
+    /// answers before the time is over, returns the default, as a call that found nothing: the next
+    /// one tries again.
     pub(crate) fn persist<T: Default>(
         &mut self,
         timeout: Option<Duration>,
@@ -605,11 +609,11 @@ impl AsRawFd for Port {
     }
 }
 
-/// May the next attempt go better?
+/// Whether another attempt may succeed.
 fn may_pass(error: &Error) -> bool {
     match error {
         Error::Control(ControlError::Refused(failure)) => {
-            // The port may be one that the new daemon has yet to make, or the old one to let go.
+            // The new daemon may not have created the port yet, or the old one not released it.
             matches!(failure.code, ErrorCode::InUse | ErrorCode::NotFound)
         }
         Error::Control(error) => matches!(

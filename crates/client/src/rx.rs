@@ -9,6 +9,7 @@ use ring::abi::{Slot, slot_flag};
 use ring::extra::{Buffer, ExtraBufs};
 use ring::user::{RawRing, RxRing};
 
+use crate::half::{Half, half};
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
 use crate::{Error, Lost, Tx};
@@ -27,45 +28,15 @@ use crate::{Error, Lost, Tx};
 /// # Ok::<(), client::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Rx {
-    ring: RxRing,
-    link: Arc<Link>,
-    region: RegionId,
-    policy: WaitPolicy,
-    told: u32,
-}
+pub struct Rx(Half<RxRing>);
+
+half!(Rx, RxRing);
 
 impl Rx {
-    pub(crate) fn new(ring: RxRing, link: &Arc<Link>, policy: WaitPolicy) -> Self {
-        let (region, told) = (ring.region().id(), ring.resyncs());
-        Self { ring, link: link.clone(), region, policy, told }
-    }
-
     /// Number of slots that hold frames, after a look at what has arrived.
     #[inline(always)]
     pub fn available(&mut self) -> u32 {
-        self.ring.refresh()
-    }
-
-    /// Number of slots that hold frames as of the last look.
-    #[inline(always)]
-    #[must_use]
-    pub fn owned(&self) -> u32 {
-        self.ring.owned()
-    }
-
-    /// Most slots that can ever hold frames.
-    #[inline]
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.ring.slots() - 1
-    }
-
-    /// Size of each slot's buffer in bytes: longer frames come in a chain of slots.
-    #[inline]
-    #[must_use]
-    pub fn stride(&self) -> usize {
-        self.ring.region().stride() as usize
+        self.0.ring.refresh()
     }
 
     /// The bytes in the `i`-th slot: a frame, or a piece of one where [`Rx::flags`] has
@@ -76,7 +47,7 @@ impl Rx {
     #[inline(always)]
     #[must_use]
     pub fn frame(&self, i: u32) -> &[u8] {
-        self.ring.frame(i)
+        self.0.ring.frame(i)
     }
 
     /// The [`slot_flag`]s of the `i`-th slot.
@@ -86,7 +57,7 @@ impl Rx {
     #[inline(always)]
     #[must_use]
     pub fn flags(&self, i: u32) -> u16 {
-        self.ring.flags(i)
+        self.0.ring.flags(i)
     }
 
     /// The whole buffer of the `i`-th slot, to be changed in place; the frame is its beginning.
@@ -96,41 +67,41 @@ impl Rx {
     #[inline(always)]
     #[must_use]
     pub fn buffer(&mut self, i: u32) -> &mut [u8] {
-        self.ring.buffer(i)
+        self.0.ring.buffer(i)
     }
 
-    /// Adds to what a function got by calls, and passed on of it.
+    /// Adds to the counters of frames that a function got by calls, and passed on.
     pub(crate) fn count_calls(&self, called: u32, passed: u32) {
-        self.ring.count_calls(called, passed);
+        self.0.ring.count_calls(called, passed);
     }
 
     /// The `i`-th slot, read once.
     #[inline(always)]
     pub(crate) fn slot(&self, i: u32) -> Slot {
-        self.ring.slot(i)
+        self.0.ring.slot(i)
     }
 
     /// The whole buffer that a slot had when it was read.
     #[inline(always)]
     pub(crate) fn buffer_of(&mut self, slot: &Slot) -> &mut [u8] {
-        self.ring.buffer_of(slot)
+        self.0.ring.buffer_of(slot)
     }
 
     /// The frame that a slot had, likewise.
     #[inline(always)]
     fn bytes_of(&mut self, slot: &Slot) -> &[u8] {
-        let buffer = self.ring.buffer_of(slot);
+        let buffer = self.0.ring.buffer_of(slot);
         &buffer[..usize::from(slot.len).min(buffer.len())]
     }
 
-    /// What the `i`-th slot says of its frame inside a chain; see [`crate::nf`].
+    /// The metadata of the `i`-th slot's frame inside a chain; see [`crate::nf`].
     ///
     /// # Panics
     /// If that slot does not hold a frame as of the last look.
     #[inline(always)]
     #[must_use]
     pub fn mark(&self, i: u32) -> u64 {
-        self.ring.metadata(i)
+        self.0.ring.metadata(i)
     }
 
     /// All frames as of the last look, each with its whole chain.
@@ -140,31 +111,13 @@ impl Rx {
         Frames { rx: self, at: 0 }
     }
 
-    /// Keeps what the `i`-th slot holds: exchanges its buffer with an extra one, without a copy.
-    /// Note the length first. `false`: they are not in the same memory, or a broken neighbour has
-    /// spoilt the slot.
-    ///
-    /// # Panics
-    /// If that slot does not hold a frame as of the last look.
-    #[inline]
-    #[must_use]
-    pub fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
-        self.ring.swap(i, buffer)
-    }
-
-    /// The port's extra buffers; see [`Port::extra_bufs`](crate::Port::extra_bufs).
-    #[must_use]
-    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
-        self.link.extra_bufs()
-    }
-
-    /// Gives the first `count` slots back.
+    /// Returns the first `count` slots to the switch.
     ///
     /// # Panics
     /// If fewer slots hold frames as of the last look.
     #[inline(always)]
     pub fn release(&mut self, count: u32) -> Result<(), Lost> {
-        if self.ring.release(count) { self.link.kick() } else { Ok(()) }
+        if self.0.ring.release(count) { self.0.link.kick() } else { Ok(()) }
     }
 
     /// Passes the `i`-th slot on into the `j`-th free slot of `tx`: inside a region the buffers
@@ -175,18 +128,18 @@ impl Rx {
     /// If one of the slots is not the client's as of the last look.
     #[inline]
     pub fn pass(&mut self, i: u32, tx: &mut Tx, j: u32) -> bool {
-        let slot = self.ring.slot(i);
+        let slot = self.0.ring.slot(i);
         let Ok(len) = u16::try_from(self.bytes_of(&slot).len()) else { return false };
-        let ptr = if self.region == tx.region() { slot.ptr } else { 0 };
+        let ptr = if self.0.region == tx.region() { slot.ptr } else { 0 };
         self.pass_as(i, tx, j, Slot { len, flags: slot.flags & slot_flag::MOREFRAG, ptr, ..slot })
     }
 
-    /// Passes a frame on like [`Rx::pass`]; `sent` is what the slot of `tx` will say, of the buffer
-    /// that the `i`-th slot had when it was [read](Self::slot).
+    /// Passes a frame on like [`Rx::pass`], with the buffer that the `i`-th slot had when it was
+    /// [read](Self::slot); `sent` becomes the content of the slot of `tx`.
     #[inline(always)]
     pub(crate) fn pass_as(&mut self, i: u32, tx: &mut Tx, j: u32, sent: Slot) -> bool {
-        if self.region == tx.region() {
-            self.ring.exchange(i, tx.ring(), j, sent);
+        if self.0.region == tx.region() {
+            self.0.ring.exchange(i, tx.ring(), j, sent);
             return true;
         }
         let (bytes, buffer) = (self.bytes_of(&sent), tx.buffer(j));
@@ -229,7 +182,7 @@ impl Rx {
     }
 
     fn can_fit(&self, first: u32, slots: u32, tx: &Tx) -> bool {
-        let fits = |i| self.ring.frame(i).len() <= tx.stride();
+        let fits = |i| self.0.ring.frame(i).len() <= tx.stride();
         slots <= tx.capacity() && (self.stride() <= tx.stride() || (first..first + slots).all(fits))
     }
 
@@ -244,14 +197,14 @@ impl Rx {
                 at += 1;
             }
             at += 1;
-            if at - first > 1 || !self.ring.frame(first).is_empty() {
+            if at - first > 1 || !self.0.ring.frame(first).is_empty() {
                 return Some((first, at - first));
             }
         }
         None
     }
 
-    /// Appends the next frame to `to` and gives its slots back. `false`: there is none now.
+    /// Appends the next frame to `to` and returns its slots. `false`: there is none now.
     pub fn try_recv(&mut self, to: &mut Vec<u8>) -> Result<bool, Error> {
         to.clear();
         self.take(|part| to.extend_from_slice(part)).map_err(Error::from)
@@ -289,7 +242,7 @@ impl Rx {
 
     /// Waits for a frame. `false`: `timeout` is over.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let (link, policy) = (self.link.clone(), self.policy);
+        let (link, policy) = (self.0.link.clone(), self.0.policy);
         wait(&mut WaitRx(std::slice::from_mut(self)), &link, policy, timeout)
     }
 
@@ -297,54 +250,12 @@ impl Rx {
     /// already, do not sleep.
     #[must_use]
     pub fn arm(&mut self) -> bool {
-        self.ring.arm(1)
+        self.0.ring.arm(1)
     }
 
-    /// Takes the request back and the kicks out of the doorbell.
-    pub fn disarm(&mut self) -> Result<(), Lost> {
-        self.ring.disarm();
-        self.link.acknowledge()
-    }
-
-    /// How often the switch re-synchronised this ring because of an index or buffer out of range.
-    #[must_use]
-    pub fn resyncs(&self) -> u32 {
-        self.ring.resyncs()
-    }
-
-    /// Addresses of slots and buffers, for bindings to other languages.
-    #[must_use]
-    pub fn raw(&self) -> RawRing {
-        self.ring.raw()
-    }
-
-    /// The memory that the buffers are in.
-    #[must_use]
-    pub fn region(&self) -> RegionId {
-        self.region
-    }
-
-    /// Changes how this half waits.
-    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
-        self.policy = policy;
-    }
-
-    /// Takes a request for a kick back, and leaves the kicks where they are.
+    /// Cancels a request for a kick; kicks that have arrived stay in the doorbell.
     pub(crate) fn stop_waiting(&self) {
-        self.ring.disarm();
-    }
-
-    pub(crate) fn new_resyncs(&mut self) -> u32 {
-        let (now, told) = (self.ring.resyncs(), self.told);
-        self.told = now;
-        now.wrapping_sub(told)
-    }
-}
-
-impl AsFd for Rx {
-    /// The doorbell, shared by all rings of the port.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+        self.0.ring.disarm();
     }
 }
 
@@ -424,7 +335,7 @@ impl Waits for WaitRx<'_> {
     }
 
     fn disarm(&mut self) {
-        self.0.iter().for_each(|rx| rx.ring.disarm());
+        self.0.iter().for_each(|rx| rx.0.ring.disarm());
     }
 
     fn new_resyncs(&mut self) -> u32 {

@@ -1,8 +1,7 @@
 //! A word that ends waits: one thread says it, any number of others that sleep hear it.
 //!
-//! It is a flag for threads that are busy, and an eventfd for threads that sleep: no thread reads
-//! it, so that it stays ready for all of them. It never leaves the process; the doorbells, which
-//! do, are pipes.
+//! A stop is a flag for threads that are busy, and an eventfd for threads that sleep: no thread
+//! reads it, so that it stays ready for all of them. It never leaves the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,15 +31,15 @@ impl Stop {
         Ok(Self(Arc::new(Inner { is_said: AtomicBool::new(false), bell })))
     }
 
-    /// Says it, for good. A store and a write: it may be called in a signal handler.
+    /// Sets the flag, which stays set. A store and a write: it may be called in a signal handler.
     pub fn stop(&self) {
-        // Who is woken by the write sees this store.
+        // A thread that the write wakes sees this store.
         self.0.is_said.store(true, Ordering::Release);
         // It fails when it has been said 2^64 times.
         let _ = rustix::io::write(&self.0.bell, &1u64.to_ne_bytes());
     }
 
-    /// Was it said?
+    /// Whether a stop was requested.
     #[must_use]
     pub fn is_said(&self) -> bool {
         self.0.is_said.load(Ordering::Acquire)

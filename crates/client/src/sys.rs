@@ -1,119 +1,52 @@
-//! The few system calls that need care: a write that cannot kill the process, and the barrier.
-//!
-//! Writing to a pipe whose reader has died raises `SIGPIPE`, which kills a C program that has made
-//! no arrangements. A library must not change a signal's disposition for its host, so the signal
-//! is avoided for this one write: by `RWF_NOSIGNAL` (Linux 6.18), else by blocking it in this
-//! thread around the write and taking it out of the queue if it came.
+//! The few system calls that need care: the doorbells, the masks of signals, and the barrier.
 
 #![allow(unsafe_code)] // UNSAFETY: signal masks have no safe interface.
 
-use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, ReadWriteFlags};
-use rustix::thread::MembarrierCommand;
+use rustix::event::Timespec;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use rustix::thread::{MembarrierCommand, futex};
 
-/// `RWF_NOSIGNAL` of linux/fs.h.
-const NO_SIGNAL: u32 = 0x100;
-
-/// Cleared by the first kernel answer that it does not know the flag. Relaxed: a late look costs
-/// one failing call.
-static HAS_NO_SIGNAL: AtomicBool = AtomicBool::new(true);
-
-/// Rings a doorbell that others ring too; a dead reader is `EPIPE`.
-///
-/// A full one will wake the other side, but does not tell it who else wanted to. A peer may keep
-/// it full on purpose, with very little in it (what is spliced into a pipe takes a slot each time),
-/// so this waits a moment for room: the other side makes some as soon as it is awake.
-pub fn ring_doorbell(fd: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
-    for _ in 0..ATTEMPTS {
-        match write_quietly(fd, message) {
-            Ok(_) => break,
+/// Rings an eventfd. A full one has rung.
+pub fn ring(event: &OwnedFd) -> Result<(), Errno> {
+    loop {
+        match rustix::io::write(event, &1_u64.to_ne_bytes()) {
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                // Room or not, what counts is the next attempt.
-                let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&PATIENCE));
-            }
+            Ok(_) | Err(Errno::AGAIN) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
-/// Attempts to ring a doorbell that is full, and how long each waits: a second in all. A peer that
-/// does not read for so long is stopped, or overloaded.
-const ATTEMPTS: u32 = 100;
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-
-/// Writes to a pipe; a dead reader is `EPIPE` and nothing else.
-pub fn write_quietly(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-    if HAS_NO_SIGNAL.load(Ordering::Relaxed) {
-        let flags = ReadWriteFlags::from_bits_retain(NO_SIGNAL);
-        // Offset -1: the file's own position, as in `write`.
-        match rustix::io::pwritev2(fd, &[IoSlice::new(bytes)], u64::MAX, flags) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                HAS_NO_SIGNAL.store(false, Ordering::Relaxed);
-            }
-            result => return result,
-        }
-    }
-    write_masked(fd, bytes)
-}
-
-fn write_masked(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
-    let mask = SigpipeMask::new();
-    let result = rustix::io::write(fd, bytes);
-    if result == Err(Errno::PIPE) {
-        mask.take_pending();
-    }
-    result
-}
-
-/// `SIGPIPE` is blocked in this thread as long as this lives.
-struct SigpipeMask {
-    pipe: libc::sigset_t,
-    before: libc::sigset_t,
-    was_pending: bool,
-}
-
-impl SigpipeMask {
-    fn new() -> Self {
-        let (mut pipe, mut before) = (empty_set(), empty_set());
-        let mut pending = empty_set();
-        // SAFETY: every pointer is to a live signal set; SIGPIPE is a signal.
-        let was_pending = unsafe {
-            libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
-            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
-            libc::sigpending(&raw mut pending);
-            libc::sigismember(&raw const pending, libc::SIGPIPE) == 1
-        };
-        Self { pipe, before, was_pending }
-    }
-
-    /// Removes the signal that our write raised; one that was there before stays.
-    fn take_pending(&self) {
-        if self.was_pending {
-            return;
-        }
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a live signal set and a live time; no information is asked for.
-        unsafe {
-            libc::sigtimedwait(&raw const self.pipe, std::ptr::null_mut(), &raw const now);
+/// Rings the other end of a pair of sockets; one that is closed is `EPIPE`, without the signal. A
+/// full one has rung.
+pub fn ring_socket(socket: &OwnedFd) -> Result<(), Errno> {
+    loop {
+        match send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
 
-impl Drop for SigpipeMask {
-    fn drop(&mut self) {
-        // SAFETY: a live signal set that `pthread_sigmask` itself wrote.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
-        }
-    }
+/// Wakes one thread that sleeps on the futex, which has changed.
+pub fn wake_futex(word: &AtomicU32) {
+    // The call fails for an address that is not mapped.
+    let _ = futex::wake(word, futex::Flags::empty(), 1);
+}
+
+/// Sleeps until the futex differs from `seen` and is woken, or something else happens. `true`: the
+/// time is over.
+pub fn sleep_on_futex(word: &AtomicU32, seen: u32, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).ok();
+    futex::wait(word, futex::Flags::empty(), seen, timeout.as_ref()) == Err(Errno::TIMEDOUT)
 }
 
 /// Starts a thread that no signal comes to: they are for those of the program. It has its mask from
@@ -140,8 +73,8 @@ fn empty_set() -> libc::sigset_t {
     }
 }
 
-/// Is this process registered for the workers' barrier? Asked once; where the kernel says no,
-/// ports publish with fences.
+/// Whether this process is registered for the workers' barrier. Asked once; where the kernel says
+/// no, ports publish with fences.
 pub fn has_barrier() -> bool {
     static REGISTERED: LazyLock<bool> = LazyLock::new(|| {
         rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
@@ -152,22 +85,24 @@ pub fn has_barrier() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
-    /// Makes `SIGPIPE` deadly, as it is in a C program.
-    fn deadly() {
-        // SAFETY: the default disposition is a valid one.
+    #[test]
+    fn test_a_closed_end_is_an_error_and_no_signal() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        // SAFETY: the default disposition, deadly as in a C program, is a valid one.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let flags = SocketFlags::CLOEXEC;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        // A full one has rung.
+        (0..10_000).for_each(|_| assert_eq!(ring_socket(&a), Ok(())));
+        drop(b);
+        assert_eq!(ring_socket(&a), Err(Errno::PIPE));
     }
 
     #[test]
-    fn test_a_dead_reader_is_an_error_and_no_signal() {
-        deadly();
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        assert_eq!(write_quietly(write.as_fd(), b"four"), Ok(4));
-        assert_eq!(write_masked(write.as_fd(), b"four"), Ok(4));
-        drop(read);
-        assert_eq!(write_quietly(write.as_fd(), b"four"), Err(Errno::PIPE));
-        assert_eq!(write_masked(write.as_fd(), b"four"), Err(Errno::PIPE));
+    fn test_a_futex_that_has_changed_ends_a_sleep_and_one_that_has_not_takes_its_time() {
+        let word = AtomicU32::new(3);
+        assert!(!sleep_on_futex(&word, 1, Duration::from_secs(20)));
+        assert!(sleep_on_futex(&word, 3, Duration::from_millis(1)));
     }
 }

@@ -10,6 +10,7 @@ use ring::extra::{Buffer, ExtraBufs};
 use ring::frame::SLOTS_MAX;
 use ring::user::{RawRing, TxRing};
 
+use crate::half::{Half, half};
 use crate::link::Link;
 use crate::wait::{WaitPolicy, Waits, wait};
 use crate::{Error, FRAME_MAX, FRAME_MIN, Lost};
@@ -26,45 +27,15 @@ use crate::{Error, FRAME_MAX, FRAME_MIN, Lost};
 /// # Ok::<(), client::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Tx {
-    ring: TxRing,
-    link: Arc<Link>,
-    region: RegionId,
-    policy: WaitPolicy,
-    told: u32,
-}
+pub struct Tx(Half<TxRing>);
+
+half!(Tx, TxRing);
 
 impl Tx {
-    pub(crate) fn new(ring: TxRing, link: &Arc<Link>, policy: WaitPolicy) -> Self {
-        let (region, told) = (ring.region().id(), ring.resyncs());
-        Self { ring, link: link.clone(), region, policy, told }
-    }
-
     /// Number of free slots, after a look at how far the switch has got.
     #[inline(always)]
     pub fn space(&mut self) -> u32 {
-        self.ring.refresh()
-    }
-
-    /// Number of free slots as of the last look.
-    #[inline(always)]
-    #[must_use]
-    pub fn owned(&self) -> u32 {
-        self.ring.owned()
-    }
-
-    /// Most slots that can ever be free.
-    #[inline]
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.ring.slots() - 1
-    }
-
-    /// Size of each slot's buffer in bytes: longer frames take a chain of slots.
-    #[inline]
-    #[must_use]
-    pub fn stride(&self) -> usize {
-        self.ring.region().stride() as usize
+        self.0.ring.refresh()
     }
 
     /// The whole buffer of the `i`-th free slot.
@@ -73,7 +44,7 @@ impl Tx {
     /// If that slot is not free as of the last look.
     #[inline(always)]
     pub fn buffer(&mut self, i: u32) -> &mut [u8] {
-        self.ring.buffer(i)
+        self.0.ring.buffer(i)
     }
 
     /// The `i`-th free slot as a frame of `len` bytes, without flags. Its contents are those of an
@@ -83,44 +54,26 @@ impl Tx {
     /// If that slot is not free as of the last look, or `len` exceeds [`Tx::stride`].
     #[inline(always)]
     pub fn frame(&mut self, i: u32, len: u16) -> &mut [u8] {
-        self.ring.frame(i, len)
+        self.0.ring.frame(i, len)
     }
 
-    /// Says how many bytes of the `i`-th free slot's buffer count, and with which
-    /// [`slot_flag`]s: `MOREFRAG` where the frame goes on in the next slot.
+    /// Sets length and [`slot_flag`]s of the `i`-th free slot; `MOREFRAG` if the frame continues in
+    /// the next slot.
     ///
     /// # Panics
     /// If that slot is not free as of the last look.
     #[inline(always)]
     pub fn set(&mut self, i: u32, len: u16, flags: u16) {
-        self.ring.set(i, len, flags);
+        self.0.ring.set(i, len, flags);
     }
 
-    /// What the switch is to be told of the frame in the `i`-th free slot; see [`crate::nf`].
+    /// Sets the metadata of the frame in the `i`-th free slot; see [`crate::nf`].
     ///
     /// # Panics
     /// If that slot is not free as of the last look.
     #[inline(always)]
     pub fn set_mark(&mut self, i: u32, mark: u64) {
-        self.ring.set_metadata(i, mark);
-    }
-
-    /// Exchanges the buffer of the `i`-th free slot with an extra one, without a copy; what the
-    /// slot says stays. `false`: they are not in the same memory, or a broken neighbour has
-    /// spoilt the slot.
-    ///
-    /// # Panics
-    /// If that slot is not free as of the last look.
-    #[inline]
-    #[must_use]
-    pub fn swap(&mut self, i: u32, buffer: &mut Buffer) -> bool {
-        self.ring.swap(i, buffer)
-    }
-
-    /// The port's extra buffers; see [`Port::extra_bufs`](crate::Port::extra_bufs).
-    #[must_use]
-    pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
-        self.link.extra_bufs()
+        self.0.ring.set_metadata(i, mark);
     }
 
     /// Hands the first `count` slots over, whole frames only.
@@ -129,7 +82,7 @@ impl Tx {
     /// If fewer slots are free as of the last look.
     #[inline(always)]
     pub fn submit(&mut self, count: u32) -> Result<(), Lost> {
-        if self.ring.submit(count) { self.link.kick() } else { Ok(()) }
+        if self.0.ring.submit(count) { self.0.link.kick() } else { Ok(()) }
     }
 
     /// Writes frames into up to `max` free slots and hands them over at once. `write` gets a
@@ -143,8 +96,8 @@ impl Tx {
     ) -> Result<u32, Lost> {
         let (max, mut count) = (max.min(self.space()), 0);
         while count < max {
-            let Some(len) = write(self.ring.buffer(count)) else { break };
-            self.ring.set(count, len, 0);
+            let Some(len) = write(self.0.ring.buffer(count)) else { break };
+            self.0.ring.set(count, len, 0);
             count += 1;
         }
         if count > 0 {
@@ -178,8 +131,8 @@ impl Tx {
         for (i, part) in (at..at + slots).zip(frame.chunks(stride)) {
             let more = if i + 1 < at + slots { slot_flag::MOREFRAG } else { 0 };
             let len = u16::try_from(part.len()).map_err(|_| Error::Geometry("stride"))?;
-            self.ring.set(i, len, more);
-            self.ring.buffer(i)[..part.len()].copy_from_slice(part);
+            self.0.ring.set(i, len, more);
+            self.0.ring.buffer(i)[..part.len()].copy_from_slice(part);
         }
         Ok(Some(slots))
     }
@@ -245,7 +198,7 @@ impl Tx {
 
     /// Waits until `count` slots are free (or all, if it has fewer). `false`: `timeout` is over.
     pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
-        let (link, policy) = (self.link.clone(), self.policy);
+        let (link, policy) = (self.0.link.clone(), self.0.policy);
         wait(&mut WaitTx(std::slice::from_mut(self), count), &link, policy, timeout)
     }
 
@@ -254,62 +207,20 @@ impl Tx {
         self.wait(self.capacity(), timeout)
     }
 
-    /// Has the switch taken everything?
+    /// Whether the switch has taken every frame.
     pub fn is_drained(&mut self) -> bool {
-        self.ring.is_drained()
+        self.0.ring.is_drained()
     }
 
     /// Asks for a kick on the doorbell ([`AsFd`]) once `count` slots are free. `false`: they are
     /// already, do not sleep.
     #[must_use]
     pub fn arm(&mut self, count: u32) -> bool {
-        self.ring.arm(count.min(self.capacity()))
-    }
-
-    /// Takes the request back and the kicks out of the doorbell.
-    pub fn disarm(&mut self) -> Result<(), Lost> {
-        self.ring.disarm();
-        self.link.acknowledge()
-    }
-
-    /// How often the switch re-synchronised this ring because of an index out of range.
-    #[must_use]
-    pub fn resyncs(&self) -> u32 {
-        self.ring.resyncs()
-    }
-
-    /// Addresses of slots and buffers, for bindings to other languages.
-    #[must_use]
-    pub fn raw(&self) -> RawRing {
-        self.ring.raw()
-    }
-
-    /// The memory that the buffers are in.
-    #[must_use]
-    pub fn region(&self) -> RegionId {
-        self.region
+        self.0.ring.arm(count.min(self.capacity()))
     }
 
     pub(crate) fn ring(&mut self) -> &mut TxRing {
-        &mut self.ring
-    }
-
-    /// Changes how this half waits.
-    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
-        self.policy = policy;
-    }
-
-    pub(crate) fn new_resyncs(&mut self) -> u32 {
-        let (now, told) = (self.ring.resyncs(), self.told);
-        self.told = now;
-        now.wrapping_sub(told)
-    }
-}
-
-impl AsFd for Tx {
-    /// The doorbell, shared by all rings of the port.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
+        &mut self.0.ring
     }
 }
 
@@ -330,7 +241,7 @@ impl Waits for WaitTx<'_> {
     }
 
     fn disarm(&mut self) {
-        self.0.iter().for_each(|tx| tx.ring.disarm());
+        self.0.iter().for_each(|tx| tx.0.ring.disarm());
     }
 
     fn new_resyncs(&mut self) -> u32 {

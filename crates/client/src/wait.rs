@@ -28,7 +28,7 @@ impl Default for WaitPolicy {
 
 /// Something that may become ready through a kick.
 pub trait Waits {
-    /// Is it ready now?
+    /// Whether the event has happened.
     fn ready(&mut self) -> bool;
     /// Asks for a kick. `false`: it is ready, and nothing has been asked for.
     fn arm(&mut self) -> bool;
@@ -49,11 +49,15 @@ pub enum Woken {
 
 /// What a thread sleeps on: see `crate::link`.
 pub trait Sleeps {
+    /// Before a thread arms for the first time.
+    fn enter(&self);
+    /// After a thread has disarmed for the last time.
+    fn leave(&self);
     /// To be noted before arming.
     fn kicks(&self) -> u64;
     /// Sleeps until there has been a kick after `seen`.
     fn sleep(&self, seen: u64, deadline: Option<Instant>) -> Result<Woken, Lost>;
-    /// Is the other side still there?
+    /// Checks that the daemon still holds the other side.
     fn check(&self) -> Result<(), Lost>;
     /// Why it is gone.
     fn why(&self) -> Error;
@@ -104,10 +108,10 @@ fn spin(
             }
             std::hint::spin_loop();
         }
+        link.check()?;
         if is_over(deadline) {
             return Ok(false);
         }
-        link.check()?;
     }
 }
 
@@ -116,6 +120,7 @@ fn sleep(
     link: &(impl Sleeps + ?Sized),
     deadline: Option<Instant>,
 ) -> Result<bool, Lost> {
+    let _sleeper = Sleeper::new(link);
     loop {
         let seen = link.kicks();
         if !on.arm() {
@@ -130,6 +135,22 @@ fn sleep(
         if woken? == Woken::TimedOut {
             return Ok(false);
         }
+    }
+}
+
+/// A thread that may be asleep.
+struct Sleeper<'a, L: Sleeps + ?Sized>(&'a L);
+
+impl<'a, L: Sleeps + ?Sized> Sleeper<'a, L> {
+    fn new(link: &'a L) -> Self {
+        link.enter();
+        Self(link)
+    }
+}
+
+impl<L: Sleeps + ?Sized> Drop for Sleeper<'_, L> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

@@ -1,31 +1,28 @@
 //! The configuration: a TOML file, read into checked values.
 //!
 //! Two layers. The `Raw…` types mirror the file (`docs/uvala.toml` shows all of it), refuse unknown
-//! keys, and parse each value where it stands, so that every error has a line number. [`Config`] is
-//! what the rest of the daemon uses: every value is there and checked.
+//! keys, and parse each value where it stands, so that every error has a line number. Those of
+//! switches are the protocol's, because `uvala apply` reads them, too. [`Config`] is what the rest
+//! of the daemon uses: every value is there and checked.
 
 mod file;
-mod misfit;
 mod switches;
 mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use port::group::Size;
+pub use protocol::config::ConfigError;
+use protocol::config::{self, InvalidValue};
 use protocol::{Mode, toml_error};
-use serde::de::IgnoredAny;
-use thiserror::Error;
 pub use tracing::Level;
 
 use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
 use crate::model::specs::RingSpec;
 use file::RawConfig;
-use misfit::Misfit;
-pub use switches::SwitchText;
 pub use values::parse_workers;
 
 /// All settings that an operator has.
@@ -43,6 +40,10 @@ pub struct Config {
     pub log: Level,
     /// Helper that opens network interfaces where the daemon may not: a program or a socket.
     pub helper: Option<PathBuf>,
+    /// Whether the daemon is confined after its start.
+    pub confine: confine::Mode,
+    /// Directories in which a confined daemon makes sockets for VMs, besides the usual ones.
+    pub vm_sockets: Vec<PathBuf>,
     /// The worker threads.
     pub workers: WorkersConfig,
     /// Limits of one user.
@@ -51,6 +52,9 @@ pub struct Config {
     pub rings: RingSpec,
     /// Permissions of switches that clients create.
     pub switch_mode: Mode,
+    /// Addresses that are learned on a port of an ordinary user if nothing else is set; 0: any
+    /// number.
+    pub max_macs: u32,
     /// Bytes of a trust group's region if its first port does not choose.
     pub group_memory: u64,
     /// Trust groups that several users share, by name.
@@ -98,33 +102,16 @@ pub enum WaitPolicy {
     Block,
 }
 
-/// Why the daemon refuses a configuration, in one line.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("config {}: {error}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        error: io::Error,
-    },
-    /// Not TOML, an unknown key, a value out of range, or values that contradict each other.
-    #[error("config {}:{line}: {message}", .path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Counted from 1.
-        line: usize,
-        /// The fault and the right form.
-        message: String,
-    },
-}
-
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        Self::parse(&read(path)?, path)
+        Self::parse(&config::read(path)?, path)
+    }
+
+    /// The directory of the saved state of a daemon whose socket is in `dir`.
+    #[must_use]
+    pub fn saved_state(&self, dir: &Path) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(|| dir.join("state"))
     }
 
     /// Region of a trust group whose first port does not choose: at most a quarter of its user's
@@ -137,41 +124,13 @@ impl Config {
 
     /// Reads a text; `path` is for messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        parse(text, path, RawConfig::into_config)
+        let refuse = |at, message| ConfigError::at(path, text, at, message);
+        let raw: RawConfig = toml::from_str(text).map_err(|error| {
+            let (at, why) = toml_error::describe(error.message(), error.span());
+            refuse(at, why)
+        })?;
+        raw.into_config().map_err(|InvalidValue { at, error }| refuse(at, error.to_string()))
     }
-}
-
-/// Reads the switches of a file, and the names of its other tables, which count when a daemon
-/// starts.
-pub fn load_switches(path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), ConfigError> {
-    let text = read(path)?;
-    let switches = parse(&text, path, |mut raw| {
-        let mut switches = raw.switches()?;
-        let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-        let line = |at| ends.partition_point(|&end| end < at) + 1;
-        switches.iter_mut().for_each(|it| it.places.map(line));
-        raw.into_config().map(|_| switches)
-    })?;
-    let keys: BTreeMap<String, IgnoredAny> = toml::from_str(&text).unwrap_or_default();
-    Ok((switches, keys.into_keys().filter(|key| key != "switch").collect()))
-}
-
-/// Reads a text; `mean` turns it into the result.
-fn parse<T>(
-    text: &str,
-    path: &Path,
-    mean: impl FnOnce(RawConfig) -> Result<T, Misfit>,
-) -> Result<T, ConfigError> {
-    let refuse = |at: usize, message: String| ConfigError::Parse {
-        path: path.to_path_buf(),
-        line: toml_error::line(text, at),
-        message,
-    };
-    let raw: RawConfig = toml::from_str(text).map_err(|error| {
-        let (at, why) = toml_error::describe(error.message(), error.span());
-        refuse(at, why)
-    })?;
-    mean(raw).map_err(|Misfit { at, error }| refuse(at, error.to_string()))
 }
 
 impl Default for Config {
@@ -179,11 +138,6 @@ impl Default for Config {
         let raw = RawConfig::default();
         raw.into_config().expect("a configuration without names has no bad name")
     }
-}
-
-fn read(path: &Path) -> Result<String, ConfigError> {
-    protocol::file::read_text(path)
-        .map_err(|error| ConfigError::Read { path: path.to_path_buf(), error })
 }
 
 impl FromStr for WaitPolicy {

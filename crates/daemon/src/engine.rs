@@ -31,32 +31,40 @@ mod interfaces;
 mod machines;
 mod memory;
 mod netmap;
+pub mod notices;
 mod open;
 mod pipes;
 mod ports;
 pub mod reclaimer;
+mod slow_wakes;
 mod stats;
 mod switches;
 mod system;
 mod unswitched;
+pub mod watchdog;
 pub mod worker;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use packet::PortId;
 use port::group::{Group, Size};
 use port::netmap_region::NetmapRegion;
 use port::pipe::Pipe;
 use port::shm::PortMemory;
+use port::sys::{KickSlot, Ringer};
 use protocol::PortStats;
 use protocol::name::PortName;
-use switch::{Plug, PortConfig};
+use rustix::thread::gettid;
+use switch::{Heartbeat, Plug, PortConfig};
 
 use crate::config::{Config, WaitPolicy};
 use crate::control::groups::declared::Declared;
 use crate::control::stats::counters;
 use crate::engine::reclaimer::Reclaimer;
+use crate::engine::watchdog::{Alarm, Watchdog, Watched};
 use crate::engine::worker::Worker;
 use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::engine::worker::idle::{IdleStrategy, Spin};
@@ -68,7 +76,9 @@ use interfaces::HostPorts;
 use machines::MachinePlace;
 use memory::Memory;
 use netmap::BoundPlace;
+use notices::Notices;
 use open::Closing;
+use slow_wakes::SlowWakeReports;
 use stats::{counted, shown};
 use system::usable_cpus;
 
@@ -99,6 +109,11 @@ pub struct Workers {
     /// them.
     machines: BTreeMap<PortKey, MachinePlace>,
     reclaimer: Reclaimer,
+    watchdog: Watchdog,
+    slow_wakes: SlowWakeReports,
+    /// The control thread's, until it takes it.
+    heartbeat: Option<Heartbeat>,
+    notices: Notices,
     /// Interfaces whose ports are gone, for another thread to close.
     closing: Vec<Closing>,
 }
@@ -157,6 +172,8 @@ struct PortPlace {
 struct Site {
     spec: ShmSpec,
     memory: PortMemory,
+    /// What its client kicks by, made together with the memory.
+    kick: Arc<KickSlot>,
 }
 
 impl Workers {
@@ -176,14 +193,21 @@ impl Workers {
         };
         let failed = |error| StartError::Workers { count: config.count, error };
         let reclaimer = Reclaimer::start().map_err(failed)?;
-        let mut cpus = config.cpus.iter().copied().cycle();
+        let (host, notices) = (HostPorts::new().map_err(failed)?, Notices::default());
+        let (alarm, mut cpus) = (Alarm::default(), config.cpus.iter().copied().cycle());
         let start = |number| {
             let options = WorkerOptions { strategy, cpu: cpus.next(), batch: config.batch };
-            let handle = WorkerHandle::spawn(number, options, reclaimer.clone())?;
+            let sender = notices.sender(number as usize, host.ringer().clone());
+            let (reclaimer, alarm) = (reclaimer.clone(), alarm.clone());
+            let handle = WorkerHandle::spawn(number, options, reclaimer, sender, alarm)?;
             Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
         };
         let workers = (0..config.count).map(start).collect::<io::Result<_>>();
-        let workers = workers.map_err(failed)?;
+        let workers: Vec<Crew> = workers.map_err(failed)?;
+        let heartbeat = Heartbeat::default();
+        let control = Watched { heartbeat: heartbeat.reader(), thread: gettid() };
+        let watched = workers.iter().map(|crew| crew.handle.watched()).chain([control]);
+        let watchdog = Watchdog::start(watched.collect(), &alarm).map_err(failed)?;
         Ok(Self {
             workers,
             switches: BTreeMap::new(),
@@ -196,9 +220,13 @@ impl Workers {
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
             kept: Vec::new(),
-            host: HostPorts::new().map_err(failed)?,
+            host,
             machines: BTreeMap::new(),
             reclaimer,
+            watchdog,
+            slow_wakes: SlowWakeReports::default(),
+            heartbeat: Some(heartbeat),
+            notices,
             closing: Vec::new(),
         })
     }
@@ -223,7 +251,7 @@ impl Workers {
         let full = || DatapathError::Full("ports of one switch: 4096 is the limit");
         let id = PortId::new(place.ids.free()).ok_or_else(full)?;
         let number = u32::try_from(self.workers[place.worker].ports.free()).ok();
-        Ok((id, number.filter(|n| *n < worker::CONTROL).ok_or_else(full)?))
+        Ok((id, number.ok_or_else(full)?))
     }
 
     /// Plugs a finished port in. Cannot fail.
@@ -235,6 +263,11 @@ impl Workers {
         self.workers[home.worker].ports.take(number as usize);
         self.ports.insert(key, place);
         self.on_switch(switch, move |worker, at| worker.plug(number, at, id, plug, config));
+    }
+
+    /// The doorbell of the worker of a switch.
+    fn ringer_of(&self, switch: SwitchKey) -> Ringer {
+        self.workers[self.place(switch).worker].handle.ringer().clone()
     }
 
     fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {

@@ -1,5 +1,4 @@
-//! The daemon as a library: workers that move frames, and the control plane that tells them what
-//! to do.
+//! The daemon as a library: workers that move frames, and the control plane that directs them.
 //!
 //! ```text
 //! Daemon::start    directory, lock, socket, switches of the configuration
@@ -8,6 +7,7 @@
 //! ```
 
 pub mod config;
+pub mod confinement;
 pub mod control;
 pub mod engine;
 pub mod lockfile;
@@ -33,9 +33,6 @@ use start::{Place, StartError};
 use store::Store;
 use store::writer::Writer;
 
-/// Where what commands make is kept, in the directory of the socket.
-const STATE_DIR: &str = "state";
-
 /// A daemon that is ready to run.
 #[derive(Debug)]
 pub struct Daemon<D> {
@@ -56,9 +53,8 @@ impl<D: Datapath> Daemon<D> {
     pub fn start(config: &Config, datapath: D) -> Result<Self, StartError> {
         let dir = paths::daemon_dir(config.dir.as_deref());
         let (place, listener) = Place::take(&dir, &config.socket)?;
-        let state_dir = config.state_dir.clone().unwrap_or_else(|| dir.join(STATE_DIR));
         let mut control = Control::new(config, datapath);
-        make_switches(&mut control, config, Store::open(state_dir)?)?;
+        make_switches(&mut control, config, Store::open(config.saved_state(&dir))?)?;
         let io = |error: io::Error| StartError::Io {
             doing: "serve",
             path: place.socket().to_path_buf(),
@@ -103,7 +99,7 @@ impl<D: Datapath> Daemon<D> {
         }
         let result = self.server.run();
         tracing::info!("stopping");
-        // Whether systemd hears of it changes nothing any more.
+        // An error changes nothing any more: systemd sees the daemon end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         result.map_err(io::Error::from)
     }
@@ -128,7 +124,7 @@ fn make_switches<D: Datapath>(
     }
     let (records, dir) = (store.load()?, store.dir().to_path_buf());
     if !records.is_empty() {
-        tracing::info!("{} switches as commands left them", records.len());
+        tracing::info!("restored {} switches from the state directory", records.len());
     }
     let daemon = Caller {
         pid: std::process::id(),
@@ -142,7 +138,7 @@ fn make_switches<D: Datapath>(
             .make_planned(&daemon, &plan)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
-    // Who starts us counts on them.
+    // The process that starts the daemon counts on them.
     control.await_interfaces();
     let start = |error| StartError::Io { doing: "keep what commands make in", path: dir, error };
     control.save_with(Writer::start(store).map_err(start)?, &config.switches);

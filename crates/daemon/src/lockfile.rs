@@ -67,7 +67,7 @@ fn holder(file: &mut File) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// Is the process ending, or has it ended? Then the kernel takes back what it held.
+/// Whether the process is ending or has ended: the kernel takes back what it held.
 fn is_dying(pid: u32) -> bool {
     const EXITING: u32 = 4;
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -87,7 +87,7 @@ fn note_owner(file: &mut File) -> io::Result<()> {
 }
 
 /// Until a child has begun, it has every descriptor of its parent: what another test closes
-/// meanwhile is not closed. Held by who starts one, and by tests that this matters to.
+/// meanwhile is not closed. Held while a process is started, and by tests that this matters to.
 #[cfg(test)]
 pub(crate) static CHILD: std::sync::Mutex<()> = std::sync::Mutex::new(());
 

@@ -61,7 +61,7 @@ impl RateLimit {
         Self { pause, last: None }
     }
 
-    /// May the next line be logged? If so, it counts as logged `now`.
+    /// Whether the next line may be logged. If so, it counts as logged `now`.
     pub fn allows(&mut self, now: Instant) -> bool {
         let rested = self.last.is_none_or(|last| now.duration_since(last) >= self.pause);
         if rested {

@@ -148,7 +148,7 @@ pub fn raise_descriptor_limit() {
 
 /// Makes the directory, closed to other users unless the socket is open to them; checks one that
 /// exists.
-fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
+pub fn make_dir(dir: &Path, config: &SocketConfig) -> Result<(), StartError> {
     let io = |error| StartError::Io { doing: "make directory", path: dir.to_path_buf(), error };
     let private = config.mode.bits() & 0o077 == 0;
     let mode = if private { 0o700 } else { 0o755 };

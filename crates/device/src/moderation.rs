@@ -35,13 +35,13 @@ const EPOCH: u64 = 1_000_000;
 /// The gap of a busy driver, in nanoseconds: 125 000 to 15 625 interrupts a second.
 const SHORTEST: u64 = 8_000;
 const LONGEST: u64 = 64_000;
-/// So many frames do not wait for an adaptive gap, so that a fast driver is not delayed.
+/// Frames that end an adaptive gap early, so that a fast driver is not delayed.
 const MANY: u16 = 64;
 
 /// A fixed gap, in the terms of `ethtool -C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalesce {
-    /// So many frames do not wait any longer; 0 means no such limit.
+    /// Interrupt after this many frames, regardless of the timer; 0 means no such limit.
     pub frames: u16,
     /// The least time between two interrupts, in microseconds.
     pub usecs: u16,
@@ -54,7 +54,7 @@ pub struct Moderation {
     epoch: Option<Epoch>,
     /// The least time between two interrupts.
     gap_ns: u64,
-    /// So many frames do not wait for the gap; 0 means no such limit.
+    /// Frames that end the gap early; 0 means no such limit.
     many: u32,
     /// Frames since the last interrupt.
     owed: u32,
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The interrupts in 20 ms, if so many frames come every so many nanoseconds.
+    /// The interrupts in 20 ms, if this many frames come every this many nanoseconds.
     fn told_in_20_ms(queue: &mut Moderation, from: u64, frames: u32, every: u64) -> u64 {
         let times = (from..from + 20_000_000).step_by(usize::try_from(every).expect("short"));
         times.filter(|&now| tells(queue, frames, now)).count().try_into().expect("few")

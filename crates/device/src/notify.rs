@@ -1,4 +1,4 @@
-//! Who must be told: notification suppression of split virtqueues (2.7.7, 2.7.10).
+//! Notification suppression of split virtqueues (2.7.7, 2.7.10).
 //!
 //! Driver and device each publish an index (`avail.idx`, `used.idx`) and each say when the other
 //! is to tell them: by a flag, or, with `VIRTIO_F_EVENT_IDX`, by the index whose publication is to
@@ -27,8 +27,8 @@ use crate::atomic::{AtomicU16, Ordering};
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` are both bit 0.
 pub const NO_NOTIFICATION: u16 = 1;
 
-/// Is `event` one of the indexes that were passed on the way from `old` to `new`?
-/// (2.7.10, `vring_need_event`)
+/// Whether the indexes that were passed on the way from `old` to `new` include `event` (2.7.10,
+/// `vring_need_event`).
 #[inline]
 #[must_use]
 pub fn passes(event: u16, old: u16, new: u16) -> bool {
@@ -71,7 +71,7 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Must the driver be told? `used` was published, and a fence has been passed since.
+    /// Whether the driver must be told. Call after `used` was published and a fence.
     #[inline]
     pub fn must_tell(
         &mut self,

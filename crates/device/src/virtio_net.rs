@@ -50,7 +50,7 @@ pub fn header_len(features: u64) -> usize {
 /// The bytes of the header that describe offloads; all zeros if there are none.
 pub const LEFT: usize = 10;
 
-/// The header of a frame that fills so many buffers.
+/// The header of a frame that fills this many buffers.
 #[must_use]
 pub const fn header(left: [u8; LEFT], buffers: u16) -> [u8; HEADER_MAX] {
     let mut header = [0; HEADER_MAX];

@@ -10,9 +10,9 @@
 //! weight = 2                       # twice as many; 0: no new ones
 //! ```
 //!
-//! It stands on the way to the servers and on the way back, in front of a router: what is for the
+//! The balancer is placed on the way to the servers and back, in front of a router: what is for the
 //! address of a service goes to one of its backends, and their answers come from that address.
-//! Servers see who asks. Everything else passes as it is.
+//! Servers see the client's address. Everything else passes as it is.
 //!
 //! A new connection goes where *rendezvous hashing* says: each backend gets a number from the hash
 //! of client and backend, scaled by its weight, and the highest wins (Thaler and Ravishankar, 1998;
@@ -270,7 +270,7 @@ impl Balancer {
         Ok(Became::Passed)
     }
 
-    /// Is it from or to an address of ours, whatever the port?
+    /// Whether the packet is from or to an address of a service, whatever the port.
     fn is_ours(&self, bytes: &[u8], packet: &Packet) -> bool {
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
         let has = |service: &Service| {
@@ -306,7 +306,7 @@ impl Balancer {
         Some(backend)
     }
 
-    /// Does a backend answer a client of its service, and not speak for itself?
+    /// Whether a backend answers a client of its service, and does not open a connection itself.
     fn is_answer(
         &mut self,
         (client, backend): (End, End),

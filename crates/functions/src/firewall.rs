@@ -12,7 +12,8 @@
 //!
 //! Once a rule has let a packet through, those of its connection pass in both directions, until
 //! none has come for `idle_s` seconds; what begins one passes by rules from the other side
-//! ([`packet`]).
+//! ([`packet`]). One source begins at most `max_per_source` of the `connections`, a quarter by
+//! default, so no host can fill the table for all others.
 //!
 //! Rules are for IP packets that can be read. What hides its ports (fragments, long chains of
 //! headers) is dropped by a rule that would drop it with some ports, accepted only by one that
@@ -38,7 +39,7 @@ use super::text::{
     Match, Ports, a_network, a_protocol, entries, for_none, hidden, parse, seconds, wrong,
 };
 use super::time::Ms;
-use packet::{Connection, Ends, Packet};
+use packet::{Connection, Ends, Packet, Source};
 use terminal::say;
 
 #[derive(Deserialize)]
@@ -52,8 +53,31 @@ struct Config {
     idle_s: Duration,
     #[serde(default = "connections", deserialize_with = "entries")]
     connections: u32,
+    max_per_source: Option<Spanned<Entries>>,
     #[serde(default)]
     rule: Vec<Spanned<RuleText>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Entries(#[serde(deserialize_with = "entries")] u32);
+
+impl Config {
+    /// The most connections that one source begins.
+    fn per_source(&self, text: &str) -> anyhow::Result<u32> {
+        let (Some(wanted), all) = (&self.max_per_source, self.connections) else {
+            return Ok(self.connections.div_ceil(4));
+        };
+        match wanted.get_ref().0 {
+            most if most <= all => Ok(most),
+            most => {
+                let why = format_args!(
+                    "max_per_source: one source would have {most}, and all together have {all} \
+                     (connections); lower it, or raise connections"
+                );
+                Err(wrong(text, wanted, why))
+            }
+        }
+    }
 }
 
 fn pass() -> Vec<Spanned<String>> {
@@ -117,7 +141,7 @@ impl Rule {
         Ok(Self { action, matches, asks_for_ports, packets: 0 })
     }
 
-    /// Is it for this packet? One that hides its ports is taken to have the worse ones.
+    /// Whether the rule is for this packet. Hidden ports are taken to be the worse ones.
     fn is_for(&self, key: &FlowKey, hides_ports: bool) -> bool {
         match self.action {
             Verdict::Drop => self.matches.may_be_for(key),
@@ -149,6 +173,10 @@ struct Others {
     passed: u64,
     /// As `default` says.
     default: u64,
+    /// Packets that passed by a rule and were not noted: the table was full.
+    table_full: u64,
+    /// Packets that passed by a rule and were not noted: their source had its share.
+    source_full: u64,
 }
 
 /// The function.
@@ -159,8 +187,11 @@ pub struct Firewall {
     others: Others,
     dropped: u64,
     known: HashMap<Ends, Connection, Seed>,
+    /// How many of them each source began.
+    sources: HashMap<Source, u32, Seed>,
     idle: Ms,
     most: usize,
+    per_source: u32,
     now: Ms,
     /// When the silent were forgotten last.
     swept: Option<Ms>,
@@ -186,6 +217,8 @@ impl Firewall {
             others: Others::default(),
             dropped: 0,
             known: HashMap::default(),
+            sources: HashMap::default(),
+            per_source: config.per_source(text)?,
             idle: config.idle_s.into(),
             most: config.connections as usize,
             now: Ms::now(),
@@ -197,13 +230,16 @@ impl Firewall {
     /// are others now, count from the beginning.
     pub fn replace(&mut self, new: Self) {
         let (known, others) = (std::mem::take(&mut self.known), self.others);
-        *self = Self { known, others, dropped: self.dropped, ..new };
+        let sources = std::mem::take(&mut self.sources);
+        *self = Self { known, sources, others, dropped: self.dropped, ..new };
     }
 
     /// What it knows, and packets by what decided about them.
     pub fn counts(&self) -> Counts {
-        let Others { known, passed, default } = self.others;
-        let all = [("by_connection", known), ("by_type", passed), ("by_default", default)];
+        let Others { known, passed, default, table_full, source_full } = self.others;
+        let by = [("by_connection", known), ("by_type", passed), ("by_default", default)];
+        let full = [("table_full", table_full), ("source_full", source_full)];
+        let all = by.into_iter().chain(full);
         let all = [("connections", self.known.len() as u64), ("dropped", self.dropped)]
             .into_iter()
             .chain(all);
@@ -241,36 +277,60 @@ impl Firewall {
         verdict
     }
 
-    /// Is it of a connection that lives?
+    /// Whether the packet belongs to a connection that has not timed out.
     fn is_known(&mut self, packet: &Packet) -> bool {
         let Some((ends, part)) = packet.part else { return false };
         let known = self.known.get_mut(&ends);
         known.is_some_and(|known| known.takes(packet, part, self.now, self.idle))
     }
 
-    /// A table that is full forgets who is silent; what is new passes by its rule alone.
+    /// A table that is full forgets silent connections, as one whose source has its share does;
+    /// what is new passes by its rule alone.
     fn note(&mut self, ends: Ends, connection: Connection) {
-        let (now, idle) = (self.now, self.idle);
-        let is_full = self.known.len() >= self.most;
-        if is_full && self.swept.is_none_or(|swept| now - swept >= SWEEP) {
-            self.known.retain(|_, known| known.lives(now, idle));
-            self.swept = Some(now);
-            if self.known.len() >= self.most {
+        let source = connection.source;
+        let is_full = |firewall: &Self| firewall.known.len() >= firewall.most;
+        let has_share = |firewall: &Self| {
+            firewall.sources.get(&source).is_some_and(|count| *count >= firewall.per_source)
+        };
+        let now = self.now;
+        if (is_full(self) || has_share(self)) && self.swept.is_none_or(|at| now - at >= SWEEP) {
+            self.sweep();
+            if is_full(self) {
                 let most = self.most;
                 say::remark(format_args!(
                     "firewall: {most} connections are open: answers to further ones pass by rules"
                 ));
             }
         }
-        if self.known.len() < self.most {
-            self.known.insert(ends, connection);
+        if is_full(self) {
+            self.others.table_full += 1;
+        } else if has_share(self) {
+            self.others.source_full += 1;
+        } else {
+            if let Some(before) = self.known.insert(ends, connection)
+                && let Some(count) = self.sources.get_mut(&before.source)
+            {
+                *count -= 1;
+            }
+            *self.sources.entry(source).or_default() += 1;
         }
+    }
+
+    /// Forgets the silent.
+    fn sweep(&mut self) {
+        let (now, idle) = (self.now, self.idle);
+        self.known.retain(|_, known| known.lives(now, idle));
+        self.sources.clear();
+        for known in self.known.values() {
+            *self.sources.entry(known.source).or_default() += 1;
+        }
+        self.swept = Some(now);
     }
 }
 
 impl Handler for Firewall {
     fn frame(&mut self, frame: &mut Frame<'_>, _: &mut Generated) -> Action {
-        // Who cuts a frame there wants it not to be read.
+        // A sender that cuts a frame there wants it not to be read.
         let is_cut = !frame.is_whole() && frame.bytes().len() < PREFIX;
         if is_cut || self.verdict(&Packet::of(frame.bytes())) == Verdict::Drop {
             self.dropped += 1;
@@ -328,7 +388,8 @@ mod tests {
 
     #[test]
     fn test_a_full_table_forgets_only_the_silent() {
-        let mut firewall = Firewall::new(&format!("connections = 2\n{CONFIG}")).unwrap();
+        let mut firewall =
+            Firewall::new(&format!("connections = 2\nmax_per_source = 2\n{CONFIG}")).unwrap();
         for port in 1..5 {
             let there = key([10, 0, 0, 1], [10, 0, 1, 1], [port, 80]);
             assert_eq!(firewall.verdict(&there), Verdict::Accept);
@@ -337,6 +398,40 @@ mod tests {
         firewall.now += Ms::from_secs(200);
         firewall.verdict(&key([10, 0, 0, 1], [10, 0, 1, 1], [9, 80]));
         assert_eq!(firewall.known.len(), 1);
+    }
+
+    #[test]
+    fn test_one_source_has_its_share_of_the_table() {
+        let config = format!("connections = 8\n{CONFIG}");
+        let mut firewall = Firewall::new(&config).unwrap();
+        let come = |firewall: &mut Firewall, host, port| {
+            let there = key([10, 0, 0, host], [10, 0, 1, 1], [port, 80]);
+            assert_eq!(firewall.verdict(&there), Verdict::Accept, "by its rule");
+            firewall.known.contains_key(&there.part.unwrap().0)
+        };
+        let noted = (1..=20).filter(|port| come(&mut firewall, 1, *port)).count();
+        assert_eq!((noted, firewall.others.source_full), (2, 18), "a quarter of the table");
+        assert!(come(&mut firewall, 2, 1) && come(&mut firewall, 3, 1), "others have theirs");
+        firewall.now += Ms::from_secs(121);
+        assert!(come(&mut firewall, 1, 30), "what it had is silent");
+        assert_eq!((firewall.known.len(), firewall.sources.len()), (1, 1));
+        // One that was silent begins again, and counts once.
+        firewall.now += Ms::from_secs(121);
+        assert!(come(&mut firewall, 1, 30));
+        assert_eq!(firewall.sources.values().sum::<u32>(), 1);
+    }
+
+    #[test]
+    fn test_addresses_of_one_ipv6_network_are_one_source() {
+        let source = |host: u8| {
+            let mut ip = [0; 40];
+            (ip[0], ip[5], ip[6], ip[8], ip[23], ip[24]) = (0x60, 8, 17, 0xfd, host, 0xfd);
+            let frame =
+                ethernet([2; 6], [4; 6], 0x86dd, &[&ip[..], &[0, 5, 0, 80, 0, 8, 0, 0]].concat());
+            key_of(&frame).begins(Ms::from_secs(1)).unwrap().1.source
+        };
+        assert_eq!(source(1), source(2));
+        assert_eq!(source(1), 0xfd << 56);
     }
 
     #[test]
@@ -413,6 +508,8 @@ mod tests {
             "idle_s = 0",
             "connections = 0",
             "connections = 99999999999",
+            "max_per_source = 0",
+            "connections = 4\nmax_per_source = 5",
         ] {
             assert!(Firewall::new(text).is_err(), "{text}");
         }

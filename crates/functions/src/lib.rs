@@ -1,7 +1,8 @@
-//! Functions in the box: each a program of the kind people copy.
+//! The network functions that come with uvala: firewall, NAT, router, load balancer and others.
 //!
-//! A function is a [`Handler`] that a TOML table makes. They know nothing of
-//! the command line, and the command line (`uvala nf run`) nothing of what they do.
+//! Each is a [`Handler`] with a configuration in TOML, short enough to copy and change. This crate
+//! knows nothing of the command line; `uvala nf run` knows a function only by this crate's
+//! interface.
 
 mod balancer;
 mod bypass;
@@ -193,7 +194,7 @@ impl Function {
         if let Self::Balancer(balancer) = self { balancer.check_start() } else { Ok(()) }
     }
 
-    /// Does it speak of services or chains, whose numbers it has to [know](Self::know)?
+    /// Whether its rules name services or chains, whose numbers it has to [know](Self::know).
     pub fn asks_for_names(&self) -> bool {
         match self {
             Self::Matcher(matcher) => matcher.asks_for_services(),

@@ -1,4 +1,4 @@
-//! `limiter`: so many frames and bits in a second, and no more.
+//! `limiter`: limits frames and bits per second.
 //!
 //! ```toml
 //! [[limit]]                        # the first that matches counts
@@ -52,7 +52,7 @@ struct LimitText {
     per: Per,
 }
 
-/// Who shares a bucket.
+/// The frames that share a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Per {
@@ -125,7 +125,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// What a frame of so many bytes costs, in nanoseconds.
+    /// What a frame of this many bytes costs, in nanoseconds.
     fn costs(&self, bytes: usize) -> [u64; 2] {
         let bits = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(8);
         let bits = self.text.bits_per_s.map_or(0, |rate| bits.saturating_mul(SECOND) / rate);

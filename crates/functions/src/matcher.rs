@@ -145,7 +145,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Does it have to know them?
+    /// Whether the rule names services, whose numbers it has to know.
     pub fn asks_for_services(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.service.is_some())
     }

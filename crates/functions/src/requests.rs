@@ -18,7 +18,7 @@ use client::Stop;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-/// What was wanted of an instance and not yet done. Relaxed: nothing else goes from thread to
+/// The requests that an instance has not served yet. Relaxed: nothing else goes from thread to
 /// thread by it.
 #[derive(Clone, Debug, Default)]
 pub struct Requests(Arc<AtomicU8>);
@@ -30,7 +30,7 @@ const SHOW: u8 = 2;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Requests {
-    /// From now on these signals are requests of so many instances, SIGHUP only where there is a
+    /// From now on these signals are requests of this many instances, SIGHUP only where there is a
     /// file; or say that they are to stop.
     pub fn by_signals(has_file: bool, instances: usize, stop: &Stop) -> io::Result<Vec<Self>> {
         let always = [SIGUSR1, SIGINT, SIGTERM];
@@ -53,12 +53,12 @@ impl Requests {
         self.0.fetch_or(request, Ordering::Relaxed);
     }
 
-    /// Is the file to be read? Once for each time.
+    /// Whether the file is to be read: true once for each request.
     pub fn reload(&self) -> bool {
         self.done(RELOAD)
     }
 
-    /// Is there a request to print the counters? Likewise.
+    /// Whether the counters are to be printed: true once for each request.
     pub fn show(&self) -> bool {
         self.done(SHOW)
     }

@@ -10,9 +10,9 @@
 //! via = "10.0.2.254"
 //! ```
 //!
-//! It answers ARP and echo requests for its addresses, looks the longest prefix up, counts TTL
-//! down, and learns neighbours as any host does: by asking. Until one answers, a few packets for
-//! it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
+//! The router answers ARP and echo requests for its addresses, looks the longest prefix up, counts
+//! TTL down, and learns neighbours as any host does: by asking. Until one answers, a few packets
+//! for it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
 //! have one Ethernet address. Instances in threads of one process tell each other where neighbours
 //! are.
 
@@ -215,7 +215,7 @@ impl Router {
         self.board = Some(board);
     }
 
-    /// Does it wait for what another instance may hear?
+    /// Whether a pending lookup depends on an ARP reply that another instance may receive.
     pub fn awaits_news(&self) -> bool {
         self.board.is_some() && !self.held.is_empty()
     }
@@ -241,7 +241,7 @@ impl Router {
         }
     }
 
-    /// Who gets packets for a destination from us.
+    /// The next hop for a destination.
     fn next(&self, dst: Ipv4Addr) -> Option<Ipv4Addr> {
         self.hop(dst).map(|hop| if let Hop::Via(via) = hop { via } else { dst })
     }

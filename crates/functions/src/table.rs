@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use hashbrown::HashTable;
 use packet::hash::folded_multiply;
 
-/// Values by keys, at most so many.
+/// A map with a fixed capacity.
 #[derive(Debug)]
 pub struct Table<K, V> {
     /// The place of each key.
@@ -22,7 +22,7 @@ pub struct Table<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> Table<K, V> {
-    /// For so many.
+    /// An empty table for this many values.
     pub fn new(most: u32) -> Self {
         let most = usize::try_from(most).expect("64 bits");
         Self {
@@ -97,7 +97,7 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
         self.at(place).is_some_and(|value| is_over(value)).then(|| self.remove(place))?
     }
 
-    /// Does it take no new key?
+    /// Whether the table takes no new key.
     pub fn is_full(&self) -> bool {
         self.len() >= self.most
     }

@@ -178,17 +178,17 @@ impl From<&Fields> for Match {
 }
 
 impl Match {
-    /// Is it for all packets that the other is for, where they hide nothing?
+    /// Whether this covers all packets that `other` covers, if no header is hidden.
     pub fn covers(&self, other: &Self) -> bool {
         self.all.covers(&other.all)
     }
 
-    /// Is it for this packet, by what can be seen?
+    /// Whether this covers the packet, judged by the headers that can be read.
     pub fn is_for(&self, key: &FlowKey) -> bool {
         self.all.matches(key)
     }
 
-    /// Can it be for it? One that hides something is taken to have what is asked for.
+    /// Whether this may cover the packet: a header that is hidden is taken to match.
     pub fn may_be_for(&self, key: &FlowKey) -> bool {
         match Hidden::by(key) {
             None => self.all.matches(key),

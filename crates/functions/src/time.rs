@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub struct Ms(u64);
 
 impl Ms {
-    /// So many seconds.
+    /// A number of seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds * 1000)
     }

@@ -1,4 +1,5 @@
-//! The daemon's side: starts the helper, or connects to one that the service manager starts.
+//! The daemon's side: starts the helper (a confined daemon by its broker), or connects to one that
+//! the service manager starts.
 //!
 //! However the helper behaves, a call returns within `PATIENCE`, which is shorter than a client
 //! waits for the daemon.
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hostif::Undo;
+use hostif::{Undo, broker};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair,
@@ -37,7 +38,7 @@ pub enum HelperError {
     )]
     NobodyListens,
     /// The helper hangs, or is busy with other daemons.
-    #[error("did not answer within {} s; see what blocks it, or end it: ps", PATIENCE.as_secs())]
+    #[error("did not answer within {} s; find what blocks it, or end it: ps", PATIENCE.as_secs())]
     Silent,
     /// The helper ended.
     #[error("ended without an answer; is it uvala-helper, of the daemon's version?")]
@@ -152,6 +153,10 @@ fn reach(patience: Duration, path: &Path) -> Result<Listener, HelperError> {
         return Ok(Listener { socket: Some(socket), helper: None });
     }
     let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+    if let Some(broker) = broker::get() {
+        broker.start_helper(theirs)?;
+        return Ok(Listener { socket: Some(ours), helper: None });
+    }
     let mut command = Command::new(path);
     command.env_clear().stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     // The helper gets the only copy of its end, so the daemon notices when the helper dies.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   daemon             ── socket ──► uvala-helper (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF)
-//!                       question        who asks? /etc/uvala/helper.toml: may they?
+//!                       question        which user asks? /etc/uvala/helper.toml: may it?
 //!                      ◄─────────        opens one interface, and ends
 //!                       descriptors
 //!                      ─────────►        where it has changed something: stays so
@@ -22,7 +22,7 @@
 //! other, with an address only of the networks that the policy names. Packet and AF_XDP sockets are
 //! not tied to an interface: their holder can bind them to another one of the namespace.
 //! For these kinds, the names in the policy are a guard against mistakes. Allow them only to users
-//! who may read the traffic of the whole namespace.
+//! that may read the traffic of the whole namespace.
 
 pub mod ask;
 pub mod policy;

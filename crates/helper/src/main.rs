@@ -14,7 +14,7 @@ use hostif::netlink::Interface;
 use hostif::sys::steer;
 use hostif::tap::TapSpec;
 use hostif::xdp::XdpSpec;
-use hostif::{HostError, Undo, namespace, packet, tap, xdp};
+use hostif::{HostError, Undo, mac, namespace, packet, tap, xdp};
 use protocol::Queues;
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
@@ -72,13 +72,14 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Reply, OpenInterface), String> {
     let policy = Policy::load().map_err(|error| error.to_string())?;
     policy.judge(uid, &request).map_err(|error| error.to_string())?;
     let namespace = namespace::own().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
+    mac::init(&uid.to_le_bytes());
     let opened = open(&request).map_err(|error| explain(&error))?;
     let interface = opened.interface.clone();
     // The kernel also finds an interface by its alternative names, which a rule could match by
     // chance.
     if interface.name != request.ifname {
         return Err(format!(
-            "{} is another name of interface {}, and the policy goes by that: choose it as ifname",
+            "{} is another name of interface {1}, and the policy applies to {1}: use ifname {1}",
             request.ifname, interface.name
         ));
     }
@@ -86,8 +87,8 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Reply, OpenInterface), String> {
     Ok((Reply::Opened { native, changed, namespace, interface }, opened))
 }
 
-/// The user who asks: the peer of the socket, if root started the helper, as a service manager
-/// does. Otherwise the peer must be the user who started it, who may have got the socket anywhere.
+/// The user that asks: the peer of the socket, if root started the helper, as a service manager
+/// does. Otherwise the peer must be the user that started it: the socket may come from anywhere.
 fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     let odd = |error| format!("uvala-helper: standard input is no socket: {error}");
     if sockopt::socket_type(socket).map_err(odd)? != SocketType::SEQPACKET {

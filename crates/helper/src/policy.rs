@@ -8,7 +8,7 @@
 //! addresses = ["10.0.0.0/24"]
 //! ```
 //!
-//! An address brings a route: a user who could choose any address would receive all that the host
+//! An address brings a route: a user that could choose any address would receive all that the host
 //! sends. So a TAP gets an address of the networks that the policy names, or none.
 
 use std::fs::{File, OpenOptions};
@@ -282,7 +282,7 @@ mod tests {
             "[[allow]]\nuser = -1\nkinds = []\ninterfaces = []",
             "[[allow]]\nkinds = []\ninterfaces = []",
             "[[allow]]\nuser = 1\nkinds = []\ninterfaces = []\naddresses = [\"10.0.0.0\"]",
-            "everybody = true",
+            "everyone = true",
             "[[",
         ] {
             assert!(matches!(Policy::parse(text), Err(PolicyError::Nonsense(_))), "{text}");

@@ -29,7 +29,7 @@ pub enum HostError {
     #[error("there is an interface {0} in {1} already; choose another ifname, or delete it")]
     Taken(String, String),
     /// Another program has the TAP open.
-    #[error("interface {0} is in use by another program; end that, or choose another ifname")]
+    #[error("interface {0} is in use by another program; end it, or choose another ifname")]
     Busy(String),
     /// The interface is a port of the same switch already.
     #[error(
@@ -69,7 +69,7 @@ pub enum HostError {
     #[error("no descriptor of TAP {0} came with the call; add the port again, with --fd")]
     NotGiven(String),
     /// The interface is a loopback or a tunnel.
-    #[error("interface {0} carries no Ethernet frames")]
+    #[error("interface {0} carries no Ethernet frames (loopback, tunnel); choose another ifname")]
     NotEthernet(String),
     /// The daemon may not create or open a TAP.
     #[error(
@@ -79,8 +79,8 @@ pub enum HostError {
     MayNotTap(&'static str, String, String),
     /// The daemon may not open the device file of all TAPs.
     #[error(
-        "no permission for /dev/net/tun; chmod 666 /dev/net/tun (it takes CAP_NET_ADMIN besides), \
-         or, in a unit of systemd, DeviceAllow=/dev/net/tun rw"
+        "no permission to open /dev/net/tun; chmod 666 /dev/net/tun or, in the daemon's systemd \
+         unit, DeviceAllow=/dev/net/tun rw (the daemon needs CAP_NET_ADMIN, too)"
     )]
     MayNotTun,
     /// The daemon may not open packet sockets.
@@ -114,7 +114,9 @@ pub enum HostError {
     )]
     MayNotCut(String),
     /// The kernel cannot attach the programs that cut the host's stack off.
-    #[error("the host cannot be cut off from {0}: that takes Linux 6.6 with BPF")]
+    #[error(
+        "this kernel cannot cut the host off from {0}: Linux 6.6 with BPF can; leave --alone out"
+    )]
     CannotCut(String),
     /// The daemon may not open AF_XDP sockets.
     #[error(

@@ -12,8 +12,7 @@ use crate::sys::packet::is_interface;
 /// # Errors
 /// [`HostError::Name`].
 pub fn check_name(name: &str) -> Result<(), HostError> {
-    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
-    let good = (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(bad);
+    let good = protocol::check::is_interface_name(name);
     if good { Ok(()) } else { Err(HostError::Name(name.to_owned())) }
 }
 

@@ -22,10 +22,13 @@
 //! | [`namespace`] | a network namespace | `CAP_SYS_ADMIN` to enter it |
 //!
 //! What a function changes on an interface that existed before, it can change back: see [`Undo`].
-//! Each [`HostError`] tells an operator what to do. Only [`sys`] contains unsafe code.
+//! A new TAP gets a stable MAC address: see [`mac`]. Each [`HostError`] tells an operator what to
+//! do. A confined daemon has a [`broker`]. Only that and [`sys`] contain unsafe code.
 
+pub mod broker;
 mod error;
 mod interface;
+pub mod mac;
 pub mod namespace;
 pub mod netlink;
 pub mod packet;

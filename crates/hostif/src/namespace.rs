@@ -1,6 +1,5 @@
 //! Network namespaces: opened by name, and entered by a short-lived thread.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::HostError;
+use crate::{HostError, broker};
 
 /// The namespace that an interface is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +79,15 @@ pub fn path_of(name: &str) -> Result<String, HostError> {
 /// The namespace does not exist, or the process may not open it.
 pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     let path = path_of(name)?;
-    // Opening another kind of file, such as a FIFO, could block.
-    let opened = rustix::fs::statfs(&path).map_err(io::Error::from).and_then(|on| {
-        let is_namespace = on.f_type == NAMESPACES;
-        if is_namespace { File::open(&path) } else { Err(io::ErrorKind::NotFound.into()) }
-    });
-    opened.map(OwnedFd::from).map_err(|error| match error.kind() {
+    let opened = match broker::get() {
+        Some(broker) => broker.namespace(&path),
+        None => broker::open_path(&path),
+    };
+    opened.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => HostError::MayNotEnter(name.to_owned()),
         _ => none(name),
     })
 }
-
-/// The magic number of the namespace file system (`linux/magic.h`).
-const NAMESPACES: rustix::fs::FsWord = 0x6e73_6673;
 
 /// The command by which an operator runs `ip` in a namespace.
 #[must_use]

@@ -27,7 +27,7 @@ use crate::namespace::{self, Home};
 use crate::netlink::{Change, Interface, Netlink};
 use crate::sys::tun::{self, About};
 use crate::sysctl::ignore_advertisements;
-use crate::{HostError, Undo, check_name};
+use crate::{HostError, Undo, check_name, mac};
 use saved::SavedState;
 
 /// The settings of a TAP.
@@ -37,7 +37,8 @@ pub struct TapSpec {
     pub name: String,
     /// The MTU to set, if any.
     pub mtu: Option<u32>,
-    /// The MAC address to set, if any.
+    /// The MAC address to set. By default a TAP that is created gets a [stable](mac) one, and an
+    /// existing TAP keeps its own.
     pub mac: Option<MacAddr>,
     /// The namespace to move the TAP to.
     pub namespace: Option<String>,
@@ -236,7 +237,8 @@ fn configure(spec: &TapSpec, is_new: bool) -> Result<(Interface, SavedState), Ho
     };
     let own = Netlink::open().map_err(HostError::system("open netlink for", name))?;
     let mut saved = SavedState::new(own, was);
-    if let Some(mac) = spec.mac {
+    let stable = || mac::derived(spec.namespace.as_deref(), name).filter(|_| is_new);
+    if let Some(mac) = spec.mac.or_else(stable) {
         saved.set_mac(mac).map_err(failed("set the address"))?;
     }
     if let Some(mtu) = spec.mtu {

@@ -31,7 +31,7 @@ pub mod ioctl {
 
     /// Every request of today.
     pub const CTRL: u64 = both_ways(151, size_of::<Header>());
-    /// Legacy: what does a port look like?
+    /// Legacy: describes a port.
     pub const GINFO: u64 = both_ways(145, size_of::<Legacy>());
     /// Legacy: bind, and all the rest.
     pub const REGIF: u64 = both_ways(146, size_of::<Legacy>());
@@ -53,7 +53,7 @@ pub mod reqtype {
     pub const VALE_ATTACH: u16 = 3;
     /// Take it out.
     pub const VALE_DETACH: u16 = 4;
-    /// Who is in which switch.
+    /// Lists the ports of the switches.
     pub const VALE_LIST: u16 = 5;
     /// Set the length of the virtio-net header.
     pub const PORT_HDR_SET: u16 = 6;
@@ -85,7 +85,7 @@ pub mod option {
     pub const SYNC_KLOOP_EVENTFDS: u32 = 2;
     /// Where the status blocks are.
     pub const CSB: u32 = 3;
-    /// Who syncs.
+    /// The side that syncs.
     pub const SYNC_KLOOP_MODE: u32 = 4;
     /// Frames begin inside of buffers.
     pub const OFFSETS: u32 = 5;
@@ -161,7 +161,7 @@ pub mod command {
     pub const BDG_DETACH: u16 = 2;
     /// For kernel modules.
     pub const BDG_REGOPS: u16 = 3;
-    /// Who is in which switch; through `NIOCGINFO`.
+    /// Lists the ports of the switches; through `NIOCGINFO`.
     pub const BDG_LIST: u16 = 4;
     /// Set the length of the virtio-net header.
     pub const BDG_VNET_HDR: u16 = 5;

@@ -53,14 +53,14 @@ pub struct CsbMode {
 }
 
 impl CsbMode {
-    /// Do the program's indexes go through its own memory?
+    /// Whether the program's indexes go through its own memory.
     #[inline]
     #[must_use]
     pub fn has_csb(&self) -> bool {
         self.atok.load(Ordering::Relaxed) != 0
     }
 
-    /// Is this a CSB for so many rings? Writes zeros into it, as netmap does.
+    /// Checks that this is a CSB for this number of rings. Writes zeros into it, as netmap does.
     ///
     /// # Errors
     /// `EINVAL`: not aligned; `EFAULT`: not the program's memory.
@@ -112,7 +112,7 @@ impl CsbMode {
         }
     }
 
-    /// Must the loop end?
+    /// Whether the loop must end.
     #[inline]
     #[must_use]
     pub fn is_stopping(&self) -> bool {

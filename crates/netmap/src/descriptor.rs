@@ -19,7 +19,7 @@
 //! a program that closes everything it does not know does not close them; `dup2` on one of them is
 //! `EBUSY`.
 //!
-//! **Which process drains the doorbell.** The wake pipe of a binding belongs to one process. A
+//! **Which process drains the doorbell.** The wake socket of a binding belongs to one process. A
 //! child of `fork` asks the daemon for doorbells of its own before it first sleeps; so does a
 //! process that gets the descriptor by `recvmsg` or keeps it through `exec`. Within a process,
 //! threads may wait on one descriptor at the same time; each that wakes takes the bytes out and
@@ -28,9 +28,9 @@
 //! `RECHECK_SHARED`, and in any case after `RECHECK`, which costs an idle thread nothing that could
 //! be measured.
 //!
-//! **A daemon that is gone** closes its end of the wake pipe, which wakes every sleeping thread at
-//! once. Programs that never sleep find out by a look every `LOOKS` fruitless syncs. From then on
-//! `poll` says `POLLERR` and syncs fail with `ENXIO`; the mapping stays, as memory does.
+//! **A daemon that is gone** closes its end of the wake socket, which wakes every sleeping thread
+//! at once. Programs that never sleep find out by a look every `LOOKS` fruitless syncs. From then
+//! on `poll` says `POLLERR` and syncs fail with `ENXIO`; the mapping stays, as memory does.
 //!
 //! | word | writers | readers | ordering |
 //! |---|---|---|---|
@@ -48,7 +48,6 @@ use std::time::Duration;
 use client::control::{Connection, ControlError, PortFds};
 use client::netmap::Binding;
 use protocol::{Bind, Bound};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::abi::OptCsb;
@@ -262,7 +261,7 @@ impl Descriptor {
         self.check(binding, synced.ready)
     }
 
-    /// After a sync: is the daemon there?
+    /// Checks after a sync that the daemon is still there.
     ///
     /// # Errors
     /// `ENXIO`: the daemon is gone.
@@ -291,9 +290,7 @@ impl Descriptor {
     /// Asks the kernel whether the daemon's end of the doorbell is open.
     #[cold]
     fn look(&self, binding: &Binding) {
-        let mut bell = [PollFd::from_borrowed_fd(binding.doorbell(), PollFlags::empty())];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if rustix::event::poll(&mut bell, Some(&at_once)) == Ok(1) {
+        if binding.check().is_err() {
             self.lost.store(true, Ordering::Relaxed);
         }
     }
@@ -360,13 +357,13 @@ impl Descriptor {
             && (self.edition(events) == reported || !binding.rings().is_ready(tx, rx))
     }
 
-    /// Do threads sleep on the doorbell that are not in an epoll set?
+    /// Whether threads outside of epoll sets sleep on the doorbell.
     #[must_use]
     pub fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Is an error all that will ever come?
+    /// Whether every later call can only fail.
     fn is_shut(&self) -> bool {
         self.csb.has_csb() || self.lost.load(Ordering::Relaxed)
     }

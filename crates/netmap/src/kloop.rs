@@ -87,14 +87,14 @@ fn read_options(options: &mut Options, rings: usize) -> Result<(LoopMode, Option
     };
     let numbers = numbers(&bytes, rings);
     let asleep = numbers.as_ref().is_some_and(|all| all.iter().all(|[io, _]| *io >= 0));
-    // Who syncs where the program rings needs the program to ring.
+    // A loop that syncs on the program's kicks needs the program to kick.
     let direct = mode.direct_tx || mode.direct_rx;
     let numbers = numbers.filter(|_| asleep || !direct).ok_or(Errno::INVAL);
     options.set_status(option::SYNC_KLOOP_EVENTFDS, numbers.as_ref().map(drop).map_err(|e| *e));
     Ok((mode, Some(Events::copy(&numbers?, asleep)?)))
 }
 
-/// The numbers in the option's body; `None`: not so many pairs.
+/// The numbers in the option's body; `None`: the number of pairs is wrong.
 fn numbers(bytes: &[u8], rings: usize) -> Option<Vec<[RawFd; 2]>> {
     let (pairs, rest) = bytes.as_chunks::<8>();
     if pairs.len() != rings || !rest.is_empty() {

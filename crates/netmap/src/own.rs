@@ -1,7 +1,8 @@
 //! The library's own descriptors: regions, doorbells, eventfds. The program must not close them.
 //!
-//! They are kept at high numbers, where a program that closes everything from 3 to some limit does
-//! not meet them, and one bit for each number says which they are: `close` of one is `EBADF`,
+//! The library keeps them at high numbers, where a program that closes everything from 3 to some
+//! limit does not meet them, and one bit for each number says which they are: `close` of one is
+//! `EBADF`,
 //! `dup2` onto one is `EBUSY`, `close_range` goes around them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -44,14 +45,14 @@ pub fn clear(fd: RawFd) {
     }
 }
 
-/// Is `fd` one of the library's own?
+/// Whether `fd` is one of the library's own.
 #[inline]
 #[must_use]
 pub fn contains(fd: RawFd) -> bool {
     !is_empty() && place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// Has the library no descriptors of its own?
+/// Whether the library has no descriptors of its own.
 #[inline]
 #[must_use]
 pub fn is_empty() -> bool {

@@ -187,7 +187,7 @@ fn other_side(port: &PortName) -> Pair {
     if port.is_interface() && port.pipe().is_none() { (1, 1) } else { NO_RINGS }
 }
 
-/// What a program that has registered is told; `other`: of the side that it has not bound.
+/// The reply to a program that has registered; `other`: of the side that it has not bound.
 fn registered(body: &mut Register, bound: &Bound, side: Side, other: Pair) {
     let port = &bound.attached;
     (body.nr_offset, body.nr_memsize) = (bound.nifp, port.region_bytes);
@@ -213,7 +213,7 @@ fn registered(body: &mut Register, bound: &Bound, side: Side, other: Pair) {
     body.nr_extra_bufs = port.extra_bufs;
 }
 
-/// What a program opens. A monitor without copies sees both directions, and is told so.
+/// What a program opens. A monitor without copies sees both directions; the reply says so.
 fn kind_of(body: &mut Register) -> BindKind {
     const BOTH: u64 = flag::MONITOR_TX | flag::MONITOR_RX;
     if body.nr_mode == mode::NULL {

@@ -122,7 +122,7 @@ impl Limit {
         }
     }
 
-    /// Is nothing left?
+    /// Whether the time has run out.
     #[must_use]
     pub fn is_over(self) -> bool {
         self.left() == Some(Duration::ZERO)

@@ -34,6 +34,8 @@ pub mod field {
     pub const TCI: Range<usize> = 14..16;
     /// What a [`Header`](super::Header) copies out.
     pub const HEADER: Range<usize> = 0..16;
+    /// EtherType behind the tag of a tagged frame.
+    pub const INNER_ETHERTYPE: Range<usize> = 16..18;
 }
 
 /// The length of a header without tags.
@@ -54,6 +56,20 @@ impl EtherType {
     pub const SERVICE_VLAN: Self = Self(0x88a8);
     /// IPv6.
     pub const IPV6: Self = Self(0x86dd);
+
+    /// Whether a VLAN tag follows, a customer's or a service provider's.
+    #[inline]
+    #[must_use]
+    pub const fn is_tag(self) -> bool {
+        matches!(self, Self::VLAN | Self::SERVICE_VLAN)
+    }
+
+    /// Whether the field is a length instead of a type, and an LLC header follows it.
+    #[inline]
+    #[must_use]
+    pub const fn is_length(self) -> bool {
+        self.0 < 0x600
+    }
 }
 
 impl fmt::Display for EtherType {
@@ -107,10 +123,10 @@ impl Tag {
 pub fn network_header(frame: &[u8]) -> (EtherType, usize) {
     let mut at = field::ETHERTYPE.start;
     for _ in 0..2 {
-        match EtherType(u16_at(frame, at)) {
-            EtherType::VLAN | EtherType::SERVICE_VLAN => at += 4,
-            _ => break,
+        if !EtherType(u16_at(frame, at)).is_tag() {
+            break;
         }
+        at += 4;
     }
     (EtherType(u16_at(frame, at)), at + 2)
 }

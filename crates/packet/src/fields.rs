@@ -209,7 +209,7 @@ impl Matcher {
         }
     }
 
-    /// Does the frame with this key match?
+    /// Whether the frame with this key matches.
     #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)] // reason: takes ports out of a word.
@@ -223,7 +223,7 @@ impl Matcher {
             && within(self.dst_ports, (rest >> layout::DST_PORT) as u16)
     }
 
-    /// Does this matcher match every frame that `other` matches?
+    /// Whether this matcher matches every frame that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let asks_no_more =
@@ -235,7 +235,7 @@ impl Matcher {
             && contains(self.dst_ports, other.dst_ports)
     }
 
-    /// Can a frame match both?
+    /// Whether one frame can match both.
     #[must_use]
     pub fn meets(&self, other: &Self) -> bool {
         let meet = |a: [u16; 2], b: [u16; 2]| a[0] <= b[1] && b[0] <= a[1];
@@ -244,7 +244,7 @@ impl Matcher {
             && meet(self.dst_ports, other.dst_ports)
     }
 
-    /// Do they ask for the same where both ask?
+    /// Whether both ask for the same value of each field that both name.
     fn agrees(&self, other: &Self) -> bool {
         let ours = self.want.iter().zip(&self.mask);
         let theirs = other.want.iter().zip(&other.mask);

@@ -221,7 +221,7 @@ impl FlowKey {
         (rest & layout::IP != 0).then_some([a[0], a[1], a[2], b[0], b[1], b[2], protocol])
     }
 
-    /// Does it come from the end that its [conversation](Self::conversation) names first?
+    /// Whether the frame comes from the end that [`conversation`](Self::conversation) names first.
     #[inline]
     #[must_use]
     pub fn is_from_first(&self) -> bool {
@@ -301,7 +301,7 @@ fn ipv6(frame: Prefix<'_>, at: usize) -> Option<Packet> {
     Some(Packet { src, dst, rest, payload: (!is_piece).then_some(next) })
 }
 
-/// Does the protocol have ports: TCP, UDP, DCCP, SCTP or UDP-Lite?
+/// Whether the protocol has ports: TCP, UDP, DCCP, SCTP and UDP-Lite do.
 #[inline]
 #[must_use]
 pub fn has_ports(protocol: u8) -> bool {

@@ -84,7 +84,7 @@ pub mod icmp {
     /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
 
-    /// Is a message of this type an error, which quotes a packet?
+    /// Whether a message of this type is an error, which quotes a packet.
     #[must_use]
     pub fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM)
@@ -236,7 +236,7 @@ impl Packet {
         u16_at(bytes, self.l3 + 4)
     }
 
-    /// Is the transport header in the packet?
+    /// Whether the packet holds the transport header.
     #[inline]
     #[must_use]
     pub fn has_header(&self, protocol: Protocol) -> bool {

@@ -1,4 +1,4 @@
-//! Frames and packets: what their bytes mean.
+//! Frames and packets: reads and writes their headers.
 //!
 //! This crate reads and writes bytes that the caller holds. It does no input or output, has no
 //! state, and depends on no other crate unless its feature `serde` is on. So the switch, the
@@ -8,19 +8,21 @@
 //! | module | holds |
 //! |---|---|
 //! | [`mac`] | MAC addresses |
+//! | [`mac_lock`] | the source addresses that a port may use |
 //! | [`ethernet`] | the head of an Ethernet frame: addresses, EtherType, 802.1Q tag |
 //! | [`ipv4`] | IPv4 packets with TCP, UDP or ICMP: fields, and changes that keep checksums right |
 //! | [`checksum`] | the Internet checksum |
 //! | [`bytes`] | fields of packets that may be cut |
 //! | [`build`] | frames from their fields |
-//! | [`vlan`] | VLAN numbers and sets of them |
+//! | [`vlan`] | VLAN numbers, sets of them, and how a port takes part in VLANs |
 //! | [`port`] | the number of a switch port |
 //! | [`flow`] | flow keys: what rules and flow tables compare |
 //! | [`fields`] | rule fields, and whether a frame matches them |
+//! | [`rule`] | rules of chains, and whether they go with each other |
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`text`] | rule fields as people write them |
-//! | [`hash`] | the mixing step of hash functions |
+//! | [`hash`] | the mixing step of hash functions; a hash of names |
 //! | [`error`] | the error of text that cannot be read |
 #![forbid(unsafe_code)]
 
@@ -34,14 +36,17 @@ pub mod flow;
 pub mod hash;
 pub mod ipv4;
 pub mod mac;
+pub mod mac_lock;
 pub mod metadata;
 pub mod offload;
 pub mod port;
+pub mod rule;
 pub mod text;
 pub mod vlan;
 
 pub use error::ParseError;
 pub use ethernet::EtherType;
 pub use mac::MacAddr;
+pub use mac_lock::{LOCKED_MACS_MAX, MacList, MacLock};
 pub use port::{MAX_PORTS, PortId};
-pub use vlan::{VlanId, VlanSet};
+pub use vlan::{VlanId, VlanMode, VlanSet};

@@ -23,6 +23,9 @@ impl MacAddr {
     /// The destination of 802.3x PAUSE frames, which no bridge forwards.
     pub const PAUSE: Self = Self::new([0x01, 0x80, 0xc2, 0x00, 0x00, 0x01]);
 
+    /// The destination of BPDUs, the frames of spanning tree protocols.
+    pub const BRIDGE_GROUP: Self = Self::new([0x01, 0x80, 0xc2, 0x00, 0x00, 0x00]);
+
     /// The address with these octets.
     #[inline]
     pub const fn new(o: [u8; 6]) -> Self {
@@ -67,6 +70,19 @@ impl MacAddr {
     #[inline]
     pub const fn is_station(self) -> bool {
         !self.is_multicast() && self.0 != Self::ZERO.0
+    }
+
+    /// The last octet of a reserved group address, 01:80:C2:00:00:00 to 0F, which a bridge does not
+    /// forward (802.1Q, 8.6.3).
+    #[inline]
+    pub const fn reserved_group(self) -> Option<u8> {
+        const LAST: u64 = 0x0f << 40;
+        let [.., last, _, _] = self.0.to_le_bytes();
+        if self.0 & !LAST == MacAddr::new([0x01, 0x80, 0xc2, 0, 0, 0]).0 {
+            Some(last)
+        } else {
+            None
+        }
     }
 
     /// Whether this is the broadcast address.
@@ -130,7 +146,7 @@ impl From<MacAddr> for String {
     }
 }
 
-/// Six octets of so many hexadecimal digits each, with colons between them.
+/// Six octets of `digits` hexadecimal digits each, with colons between them.
 fn parse(text: &str, digits: RangeInclusive<usize>) -> Result<MacAddr, ParseError> {
     let error = || ParseError::new("a MAC address such as 02:00:00:00:00:01", text);
     // `from_str_radix` alone would also take a sign.
@@ -162,6 +178,16 @@ mod tests {
         let station = MacAddr::new([2, 0, 0, 0, 0, 1]);
         assert!(!station.is_multicast() && station.is_station());
         assert!(!MacAddr::ZERO.is_station() && !MacAddr::BROADCAST.is_station());
+    }
+
+    #[test]
+    fn test_sixteen_groups_are_reserved() {
+        let group = |last| MacAddr::new([0x01, 0x80, 0xc2, 0, 0, last]);
+        assert!((0..16).all(|last| group(last).reserved_group() == Some(last)));
+        for other in [group(16), group(0x80), MacAddr::new([1, 0x80, 0xc2, 0, 1, 0])] {
+            assert_eq!(other.reserved_group(), None, "{other}");
+        }
+        assert_eq!(MacAddr::BROADCAST.reserved_group(), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Frame metadata: what the switch and the functions of a chain tell each other about a frame.
 //!
-//! It is one word, which lies in the slot of the frame and travels with it from function to
-//! function (`docs/spec/frame-metadata.md`).
+//! The metadata is one word, which lies in the slot of the frame and travels with it from function
+//! to function (`docs/spec/frame-metadata.md`).
 //!
 //! ```text
 //!  63    62     61 60 59  55 54    52 51   44 43       32 31   24 23            0
@@ -99,7 +99,7 @@ impl Metadata {
         self.0
     }
 
-    /// Is the frame in a chain?
+    /// Whether the frame is in a chain.
     #[inline]
     #[must_use]
     pub const fn is_valid(self) -> bool {
@@ -163,7 +163,7 @@ impl Metadata {
         self.0 >> HOPS & HOPS_MAX
     }
 
-    /// May the frame pass to a further function?
+    /// Whether the frame may pass to a further function.
     #[inline]
     #[must_use]
     pub const fn may_hop(self) -> bool {
@@ -179,7 +179,7 @@ impl Metadata {
         Self(self.0 & !fields | (position as u64 & 7) << POSITION | hops << HOPS)
     }
 
-    /// Has the function made another frame of it, which may leave by the port by which it entered?
+    /// Whether a function made a new frame of this one, which may leave by the port it entered by.
     #[inline]
     #[must_use]
     pub const fn is_turned(self) -> bool {

@@ -39,8 +39,8 @@ pub fn protocol(text: &str) -> Result<u8, String> {
         .ok_or(format!("proto {text:?}: expected tcp, udp, icmp, icmpv6, sctp or 0 to 255"))
 }
 
-/// A network, or one address. An address with the length of its network is refused: who writes
-/// `10.0.0.1/8` may mean one host, or sixteen million.
+/// A network, or one address. An address with the length of its network is refused: `10.0.0.1/8`
+/// may mean one host, or sixteen million.
 ///
 /// # Errors
 /// What was expected.

@@ -1,4 +1,4 @@
-//! VLAN numbers and sets of them.
+//! VLAN numbers, sets of them, and how a port takes part in VLANs.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -59,7 +59,7 @@ impl fmt::Display for VlanId {
 /// A set of VLANs. Its text is a list of numbers and ranges, `1,10,100-200`, or `all` or `none`.
 ///
 /// The bits are boxed: most ports have no such set, and a port's configuration stays small.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct VlanSet(Box<[u64; WORDS]>);
 
 impl VlanSet {
@@ -194,6 +194,117 @@ fn place(vlan: VlanId) -> (usize, u64) {
     (usize::from(vlan.get() >> 6), 1 << (vlan.get() & 63))
 }
 
+/// How a port takes part in VLANs. Its text is `transparent[:VLAN]`, `access:VLAN` or
+/// `trunk:VLANS[,native=VLAN]`, for example `trunk:10,20-30,native=1`.
+///
+/// | mode | untagged in | tagged in | out |
+/// |---|---|---|---|
+/// | transparent | its VLAN | its VLAN; the tag is payload | without the tag of a trunk |
+/// | access | its VLAN | only if tagged with its VLAN | untagged |
+/// | trunk | the native VLAN, if any | the tag's VLAN, if allowed | tagged, but the native VLAN |
+///
+/// A priority tag (VLAN 0) counts as untagged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
+pub enum VlanMode {
+    /// The port does not look at tags: what it carries is a VLAN of the switch as a whole (a
+    /// "dot1q tunnel"). The default, because it is how VALE, and a bridge that does not filter
+    /// VLANs, treat tagged frames.
+    Transparent(VlanId),
+    /// One VLAN, without tags.
+    Access(VlanId),
+    /// Several VLANs, told apart by tags.
+    Trunk {
+        /// The VLAN of untagged frames; a member even where `allowed` does not name it.
+        native: Option<VlanId>,
+        /// The VLANs of tagged frames.
+        allowed: VlanSet,
+    },
+}
+
+impl VlanMode {
+    /// Whether frames of this VLAN may pass the port.
+    #[inline]
+    pub fn carries(&self, vlan: VlanId) -> bool {
+        match self {
+            Self::Transparent(own) | Self::Access(own) => *own == vlan,
+            Self::Trunk { native, allowed } => *native == Some(vlan) || allowed.contains(vlan),
+        }
+    }
+
+    /// Whether frames of this VLAN leave without a tag where frames of others have one.
+    #[inline]
+    #[must_use]
+    pub fn is_native(&self, vlan: VlanId) -> bool {
+        matches!(self, Self::Trunk { native, .. } if *native == Some(vlan))
+    }
+
+    /// Whether VLAN tags are payload.
+    #[inline]
+    #[must_use]
+    pub fn is_transparent(&self) -> bool {
+        matches!(self, Self::Transparent(_))
+    }
+}
+
+impl Default for VlanMode {
+    fn default() -> Self {
+        Self::Transparent(VlanId::DEFAULT)
+    }
+}
+
+impl fmt::Display for VlanMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transparent(vlan) => write!(f, "transparent:{vlan}"),
+            Self::Access(vlan) => write!(f, "access:{vlan}"),
+            Self::Trunk { native: None, allowed } => write!(f, "trunk:{allowed}"),
+            Self::Trunk { native: Some(vlan), allowed } => {
+                write!(f, "trunk:{allowed},native={vlan}")
+            }
+        }
+    }
+}
+
+impl FromStr for VlanMode {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.split_once(':') {
+            None if text == "transparent" => Ok(Self::default()),
+            Some(("transparent", vlan)) => vlan.parse().map(Self::Transparent),
+            Some(("access", vlan)) => vlan.parse().map(Self::Access),
+            Some(("trunk", vlans)) => parse_trunk(vlans),
+            _ => {
+                Err(ParseError::new("transparent, access:VLAN or trunk:VLANS[,native=VLAN]", text))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for VlanMode {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
+}
+
+impl From<VlanMode> for String {
+    fn from(mode: VlanMode) -> Self {
+        mode.to_string()
+    }
+}
+
+fn parse_trunk(text: &str) -> Result<VlanMode, ParseError> {
+    let (vlans, native) = match text.rsplit_once(",native=") {
+        Some((vlans, native)) => (vlans, Some(native.parse()?)),
+        None => (text, None),
+    };
+    Ok(VlanMode::Trunk { native, allowed: vlans.parse()? })
+}
+
 const WORDS: usize = 4096 / 64;
 const EXPECTED_ID: &str = "a VLAN, 1 to 4094";
 const EXPECTED_SET: &str = "VLANs such as 1,10,100-200, all or none";
@@ -236,6 +347,30 @@ mod tests {
         let mut set = VlanSet::all();
         set.remove(VlanId::DEFAULT);
         assert!(!set.contains(VlanId::DEFAULT) && !set.is_all());
+    }
+
+    #[test]
+    fn test_vlan_modes_survive_their_text() {
+        for text in ["transparent:1", "access:10", "trunk:10,20-30", "trunk:all,native=1"] {
+            assert_eq!(text.parse::<VlanMode>().unwrap().to_string(), text);
+        }
+        assert_eq!("transparent".parse(), Ok(VlanMode::default()));
+    }
+
+    #[test]
+    fn test_text_that_is_no_vlan_mode_is_refused() {
+        for text in ["", "access", "access:0", "trunk:", "trunk:1,native=", "trunk:native=1", "hub"]
+        {
+            assert!(text.parse::<VlanMode>().is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn test_trunk_carries_its_native_vlan() {
+        let trunk: VlanMode = "trunk:10,native=1".parse().unwrap();
+        let carried: Vec<_> =
+            [1, 2, 10].into_iter().filter_map(VlanId::new).filter(|v| trunk.carries(*v)).collect();
+        assert_eq!(carried.iter().map(|vlan| vlan.get()).collect::<Vec<_>>(), [1, 10]);
     }
 
     proptest! {

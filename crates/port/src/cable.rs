@@ -73,7 +73,7 @@ impl CableEnd {
 }
 
 impl Adapter for CableEnd {
-    fn recv(&mut self, batch: &mut Batch, _: &mut Drops) {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
         self.intake.clear();
         batch.restart(self.intake.region());
         let Some(socket) = &self.socket else { return };
@@ -85,8 +85,10 @@ impl Adapter for CableEnd {
                     self.intake.push(&[frame], batch.frags());
                     batch.push_received(first, u32::try_from(frame.len()).expect("a frame"));
                     let head = *head.first_chunk().expect("the other end writes it");
-                    if let Ok(Some(left)) = PendingOffload::read(head, frame.len()) {
-                        batch.push_offload(left);
+                    if let Ok(Some(left)) = PendingOffload::read(head, frame.len())
+                        && batch.push_offload(left).is_err()
+                    {
+                        drops.add(DropReason::Offload, 1);
                     }
                 }
                 Err(Errno::INTR) => {}

@@ -23,14 +23,13 @@ use ring::layout::{FIRST_BLOCK, PAGE, PortLayout, RegionLayout, RingCounts};
 use ring::leaver::Leaver;
 use ring::owners::Owner;
 use ring::{BufferIndex, HUGE_PAGE, Region};
-use switch::Wake;
 
 use crate::free_space::FreeSpace;
 use crate::reservation::{Reservation, ReservedPort};
 use crate::shm::PortMemory;
 use crate::sys::Waker;
 
-/// The part of a region that is for port blocks, beside their slots: one in so many.
+/// The part of a region that is for port blocks, beside their slots: one byte of 64.
 const BLOCKS_SHARE: usize = 64;
 
 /// The size of a group's region.
@@ -294,11 +293,11 @@ impl Group {
         &self.building
     }
 
-    /// Removes a port that no worker uses any more. `settle` makes every other member return the
-    /// buffers that are the port's.
-    pub fn leave(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
+    /// Removes a port that no worker uses any more. `return_buffers` makes every other member
+    /// return the port's buffers.
+    pub fn leave(&mut self, layout: &PortLayout, return_buffers: impl FnOnce(Arc<Leaver>)) {
         let leaver = Arc::new(Leaver::new(self.region.clone(), layout));
-        settle(leaver.clone());
+        return_buffers(leaver.clone());
         leaver.release();
         self.free_block(layout);
     }

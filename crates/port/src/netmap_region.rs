@@ -37,7 +37,7 @@ const BUFFERS: u32 = 1 << 19;
 
 /// The number of holders' pages in a region of limited size.
 const FEW_HOLDERS: usize = 16;
-/// The part of such a region that is for port blocks, beside the first port's: one in so many.
+/// The part of such a region that is for port blocks, beside the first port's: one byte of 16.
 const BLOCKS_SHARE: usize = 16;
 
 /// A region of ports that netmap programs bind.
@@ -74,7 +74,7 @@ impl NetmapRegion {
         Self::with_parts(name, stride, buffers, Parts::default())
     }
 
-    /// A region without ports of at most so many bytes, with as many buffers as fit.
+    /// A region without ports of at most this many bytes, with as many buffers as fit.
     ///
     /// # Errors
     /// `ENOSPC` if that is too small for a port with such rings; no descriptors left.
@@ -133,10 +133,10 @@ impl NetmapRegion {
         self.group.abandon(layout);
     }
 
-    /// Removes a port that has no holder and that no worker uses any more; `settle` as in
+    /// Removes a port that has no holder and that no worker uses any more; `return_buffers` as in
     /// [`Group::leave`].
-    pub fn remove_port(&mut self, layout: &PortLayout, settle: impl FnOnce(Arc<Leaver>)) {
-        self.group.leave(layout, settle);
+    pub fn remove_port(&mut self, layout: &PortLayout, return_buffers: impl FnOnce(Arc<Leaver>)) {
+        self.group.leave(layout, return_buffers);
     }
 
     /// Reserves a page for a holder of ports, and up to `extra` buffers.

@@ -1,18 +1,20 @@
 //! Pipes: two clients and one region, without a switch in between.
 //!
 //! Each end has a port block, and a client writes what it sends into the receive rings of the other
-//! end. The daemon makes the region and the doorbells and takes no part afterwards. It keeps both,
-//! so that a client can open an end again.
+//! end. The daemon makes the region and the doorbell, a pair of sockets with one for each end, and
+//! takes no part afterwards. It keeps both, so that a client can open an end again.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ring::Region;
+use ring::doorbell::WakeBy;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::wake::PortWake;
 
 use crate::reservation::{Reservation, ReservedPort};
-use crate::sys::Waker;
+use crate::sys::{ClosedElsewhere, Closer, doorbell_pair};
 
 /// The daemon's part of a pipe.
 #[derive(Debug)]
@@ -26,8 +28,7 @@ pub struct Pipe {
 struct End {
     layout: PortLayout,
     extra_bufs: u32,
-    wake: OwnedFd,
-    waker: Waker,
+    socket: ClosedElsewhere,
 }
 
 /// One end, as its client gets it.
@@ -43,10 +44,8 @@ pub struct OpenEnd {
     pub peer: PortLayout,
     /// The number of extra buffers of this end.
     pub extra_bufs: u32,
-    /// The doorbell that wakes the other end.
-    pub kick: OwnedFd,
-    /// The doorbell by which the other end wakes this one.
-    pub wake: OwnedFd,
+    /// The doorbell of both ends, as this end sees it.
+    pub socket: OwnedFd,
 }
 
 impl Pipe {
@@ -56,14 +55,23 @@ impl Pipe {
     ///
     /// # Errors
     /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
-    pub fn new(name: &str, counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Result<Self> {
+    pub fn new(
+        name: &str,
+        counts: RingCounts,
+        extra_bufs: u32,
+        stride: u32,
+        closer: &Closer,
+    ) -> io::Result<Self> {
         let block = PortLayout::new(FIRST_BLOCK, counts).end() - FIRST_BLOCK;
         let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
         let ends = [FIRST_BLOCK, FIRST_BLOCK + block].map(|at| PortLayout::new(at, counts));
         let port = |layout| ReservedPort { layout, buffers: Vec::new(), extra_bufs };
         let reservation = Arc::new(Reservation::new(&region, name, ends.map(port).into(), true));
-        let [a, b] = ends;
-        Ok(Self { reservation, fd, ends: [End::new(a, extra_bufs)?, End::new(b, extra_bufs)?] })
+        let (a, b) = doorbell_pair()?;
+        let sockets = [a, b].map(|socket| ClosedElsewhere::new(socket, closer));
+        let ([a, b], [to_b, to_a]) = (ends, sockets);
+        let end = |layout, socket| End { layout, extra_bufs, socket };
+        Ok(Self { reservation, fd, ends: [end(a, to_b), end(b, to_a)] })
     }
 
     /// The pipe's memory.
@@ -78,14 +86,16 @@ impl Pipe {
     /// No descriptors left.
     pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
         let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
+        let region = self.reservation.region();
+        // Its last client may have died asleep.
+        PortWake::new(region, &mine.layout).words().sleep_by(WakeBy::Descriptor);
         Ok(OpenEnd {
-            region: self.reservation.region().clone(),
+            region: region.clone(),
             fd: self.fd.try_clone()?,
             layout: mine.layout,
             peer: other.layout,
             extra_bufs: mine.extra_bufs,
-            kick: other.waker.other_end()?,
-            wake: mine.wake.try_clone()?,
+            socket: mine.socket.fd().try_clone()?,
         })
     }
 }
@@ -100,11 +110,4 @@ pub fn region_layout(counts: RingCounts, extra_bufs: u32, stride: u32) -> io::Re
     let both = each.and_then(|each| each.checked_mul(2));
     let layout = both.and_then(|buffers| RegionLayout::new(2 * block, stride, buffers));
     layout.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a region is at most 4 GiB"))
-}
-
-impl End {
-    fn new(layout: PortLayout, extra_bufs: u32) -> io::Result<Self> {
-        let (wake, waker) = Waker::new()?;
-        Ok(Self { layout, extra_bufs, wake, waker })
-    }
 }

@@ -7,14 +7,22 @@ use std::sync::Arc;
 use ring::Region;
 use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+use ring::wake::PortWake;
 use switch::{Plug, Wake};
 
 use crate::reservation::{Reservation, ReservedPort};
+use crate::sys::{PortWaker, Waker};
 
 /// The switch's side of a client's port whose rings have just been formatted.
 #[must_use]
 pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
     Plug::Rings(Krings::new(region, layout), Box::new(wake))
+}
+
+/// Wakes the client of the port, by its socket or in its memory.
+#[must_use]
+pub fn port_waker(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> PortWaker {
+    PortWaker::new(PortWake::new(region, layout), waker)
 }
 
 /// The memory of a client's port.

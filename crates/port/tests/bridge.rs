@@ -200,7 +200,7 @@ fn forget() -> Result<(), HostError> {
     }
     (0..1000).for_each(|_| drop(pair.switch.housekeep(now(2000))));
     pair.send(0, &frame(station(1), station(2), 3), now(2000));
-    assert_eq!(pair.ours.counts(), [1, 2, 2, 2], "to everybody");
+    assert_eq!(pair.ours.counts(), [1, 2, 2, 2], "to every port");
     pair.check();
     Ok(())
 }

@@ -50,7 +50,7 @@ fn set_limit(current: Option<u64>) {
 fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vm.sock");
-    let (_wake, bell) = Waker::new().unwrap();
+    let (_wake, bell) = Waker::of_daemon().unwrap();
     let (name, access) = ("vale0:vm".to_owned(), Access::default());
     let (path2, peer) = (path.clone(), None);
     let quota = Quota::new(0, Limits::NONE);

@@ -107,7 +107,7 @@ impl Net {
         self.members[at].as_mut().expect("a member")
     }
 
-    /// So many frames, as far as there is room, to these in turn.
+    /// Sends this many frames, as far as there is room, to these members in turn.
     fn send(&mut self, from: usize, to: &[usize], frames: u32) {
         let tx = &mut self.member(from).tx;
         let frames = frames.min(tx.refresh());
@@ -162,7 +162,7 @@ impl Net {
     }
 
     fn in_pool(&self) -> usize {
-        self.region.as_ref().expect("somebody was here").owners().count(Owner::POOL)
+        self.region.as_ref().expect("a member was here").owners().count(Owner::POOL)
     }
 
     /// No two slots of living members have the same buffer, and none is in the pool.
@@ -235,7 +235,7 @@ fn a_number_in_a_strange_slot_gives_no_buffer_away() {
     net.member(0).tx.set_buffer_index(1, 0);
     net.leave(1);
     let own = Owner::of(net.member(0).memory.reservation.layout());
-    let region = net.region.clone().expect("somebody is here");
+    let region = net.region.clone().expect("a member is here");
     let owner = |buffer| region.owners().of(region.check(buffer).expect("a buffer"));
     assert_eq!(owner(left), own, "it stands in the living one's slot");
     assert_eq!(owner(kept), Owner::POOL, "exchanged for the other");

@@ -29,8 +29,8 @@ pub struct Attach {
     /// the caller's, or one of that name that the daemon's configuration declares for several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Bytes of that region, where this is its first port: so many are charged to its user, and no
-    /// port of the group is charged for anything else. Where there are others already, this says
+    /// Bytes of that region, where this is its first port: this many are charged to its user, and
+    /// no port of the group is charged for anything else. Where there are others already, this says
     /// nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_memory: Option<u64>,
@@ -69,17 +69,15 @@ impl Attach {
 
 /// Where everything lies in the region of an attached port.
 ///
-/// These numbers, not the region's contents, are what a client computes its offsets from. The
-/// descriptors beside the reply are, in this order: the region (map it shared), the doorbell to
-/// write to (the number [`Attached::bell`]; for a pipe: any byte), the doorbell to read from
-/// (poll-able; end of file means that the other side is gone).
+/// A client computes its offsets from these numbers, not from the region's contents. The
+/// descriptors beside the reply are, in this order: the region (map it shared), the eventfd to
+/// kick by (write 1), the doorbell to read from (poll-able; end of file means that the other side
+/// is gone).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attached {
     /// The port's name.
     pub port: PortName,
-    /// The number to write to the doorbell, as `ring::kick::encode` writes it.
-    pub bell: u32,
     /// Size of the region in bytes.
     pub region_bytes: u64,
     /// Offset of the port's block, at whose start the `netmap_if` lies.

@@ -35,7 +35,7 @@ pub struct GroupAudit {
     pub members: Vec<MemberAudit>,
 }
 
-/// Who may have ports in a trust group (`w`) and see what it has (`r`), besides its owner.
+/// Access to a trust group besides its owner's: `w` to have ports in it, `r` to list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupAccess {
@@ -106,7 +106,8 @@ impl GroupAudit {
             let text = "free and members' are not all there are";
             return Some(format!("{text}: {free} + {owned} of {all}; please report it"));
         }
-        // Who exchanges buffers between two ports of its own and dies may leave one of them two.
+        // A client that dies while it exchanges buffers of its two ports may leave two in one of
+        // them.
         let cure = "they come back when these members go";
         (given != owned)
             .then(|| format!("members were given {given} buffers and have {owned}; {cure}"))

@@ -13,7 +13,7 @@ pub struct DropReason {
 }
 
 /// Every reason, in the order of the switch's counters.
-pub const DROP_REASONS: [DropReason; 27] = [
+pub const DROP_REASONS: [DropReason; 35] = [
     reason("no_room", "The destination had no free slot."),
     reason("too_long", "The frame is longer than the destination's MTU or buffers allow."),
     reason("too_short", "The frame is shorter than an Ethernet header."),
@@ -22,11 +22,19 @@ pub const DROP_REASONS: [DropReason; 27] = [
     reason("bad_fragments", "The frame has too many slots, or its last slot is missing."),
     reason("dead_port", "No client holds the destination's port."),
     reason("pause", "A PAUSE frame, which a bridge does not forward."),
+    reason("reserved_group", "The destination is a group not in group_fwd_mask."),
+    reason("bad_source", "The source is a group's address, or zeros (allowed from shm)."),
     reason("vlan", "The port is not a member of the frame's VLAN."),
+    reason("nested_tag", "A second tag would be the frame's first on a trunk (native VLAN)."),
     reason("isolated", "Both ports are isolated."),
     reason("policy_unicast", "The destination takes no unknown unicast (unicast_flood off)."),
     reason("policy_multicast", "The destination takes no multicast (multicast_flood off)."),
     reason("policy_broadcast", "The destination takes no broadcast (broadcast_flood off)."),
+    reason("mac_lock", "The port may not send from the frame's source address (mac_lock)."),
+    reason("storm_unicast", "The port sends more unknown unicast than unknown_unicast_limit."),
+    reason("storm_multicast", "The port sends more multicast than multicast_limit."),
+    reason("storm_broadcast", "The port sends more broadcast than broadcast_limit."),
+    reason("disabled", "The switch has disabled the port (bpdu_guard, loop_protect)."),
     reason("same_port", "The destination is on the port that the frame came from."),
     reason("unknown", "No static entry names the destination."),
     reason("no_destination", "The flood reached no other port."),

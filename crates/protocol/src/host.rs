@@ -49,8 +49,8 @@ pub struct HostIf {
     /// where the kernel can; by default, they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uring: Option<bool>,
-    /// For a TAP: it is open already, and so many descriptors of it, one for each queue, come with
-    /// the call.
+    /// For a TAP: it is open already, and the call brings this many descriptors of it, one for
+    /// each queue.
     #[serde(skip_serializing_if = "is_zero")]
     pub fds: u8,
 }
@@ -227,14 +227,14 @@ impl fmt::Display for Filter {
     }
 }
 
-/// Queues of an interface: in JSON a number, the first so many, or a text, those of a set:
+/// Queues of an interface. In JSON a number N stands for the first N, and a text for a set:
 /// `"0-3,6"`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Queues {
-    /// The first so many.
+    /// The first N queues.
     First(u16),
-    /// These.
+    /// The queues of a set.
     Set(QueueSet),
 }
 

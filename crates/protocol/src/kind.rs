@@ -207,7 +207,7 @@ impl PortKind {
         self.row().options.contains(&option)
     }
 
-    /// Whether a port can be given to a user and a group, who attach to it or connect to its
+    /// Whether a port can be granted to a user and a group, to attach to it or to connect to its
     /// socket.
     #[must_use]
     pub fn is_given(self) -> bool {

@@ -15,9 +15,13 @@
 //! whatever the reason. Unknown fields are refused on both sides, so a typing error is never a
 //! silent default.
 
+mod address;
 mod attach;
 mod audit;
 mod chain;
+pub mod check;
+mod choices;
+pub mod config;
 mod drops;
 mod fdb;
 pub mod file;
@@ -36,10 +40,12 @@ mod switch;
 pub mod toml_error;
 pub mod users;
 mod values;
+mod worker;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use address::{MAX_STATIC, StaticAddress};
 pub use attach::{Attach, Attached};
 pub use audit::{GroupAccess, GroupAudit, MemberAudit};
 pub use chain::{
@@ -47,12 +53,13 @@ pub use chain::{
     FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, sent_by_function,
 };
+pub use choices::{Forwarding, OnFull};
 pub use drops::{DROP_REASONS, DropReason};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
-pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, SocketPlace};
+pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
     PortGeometry, RingChoice, Room,
@@ -60,11 +67,14 @@ pub use netmap::{
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
 pub use request::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest,
+    Request, RuleRequest, SessionRequest, SwitchRequest, WorkerRequest,
 };
 pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
-pub use switch::{FdbCounters, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec};
+pub use switch::{
+    FDB_CAPACITY_MAX, FdbCounters, LoopInfo, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
+};
 pub use values::{Mode, NewPorts, ValueError};
+pub use worker::{StallCause, StallInfo, StallStage, WorkerInfo};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -144,6 +154,8 @@ pub enum Reply {
     Audit(Page<GroupAudit>),
     /// To [`FunctionRequest::Next`].
     NextFunctions(Vec<NextFunction>),
+    /// To [`WorkerRequest::List`].
+    Workers(Page<WorkerInfo>),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

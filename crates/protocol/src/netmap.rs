@@ -1,8 +1,8 @@
 //! Calls of netmap programs: ports opened as `/dev/netmap` opens them.
 //!
-//! They differ from [`Attach`](super::Attach) in what a connection stands for: here it *is* the
-//! program's descriptor. It opens one port, or some rings of it; others may hold the same rings at
-//! the same time. A process that gets the descriptor later may ask what it is
+//! These calls differ from [`Attach`](super::Attach) in what a connection stands for: here it *is*
+//! the program's descriptor. It opens one port, or some rings of it; others may hold the same rings
+//! at the same time. A process that gets the descriptor later may ask what it is
 //! ([`SessionRequest::Resume`]). The port goes with its last holder.
 //!
 //! [`SessionRequest::Resume`]: super::SessionRequest::Resume
@@ -256,7 +256,7 @@ pub struct PortGeometry {
 pub struct Pool {
     /// Offset of the first.
     pub offset: u64,
-    /// Room for so many.
+    /// Room for this many entries.
     pub count: u32,
     /// Bytes of each.
     pub size: u32,

@@ -24,6 +24,30 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("expected a size such as 512MiB or 16GiB, found {text:?}"))
 }
 
+/// A set of reserved group addresses: `0x4000`, `16384`. Bit N stands for 01:80:C2:00:00:0N.
+///
+/// # Errors
+/// The text is no number of 16 bits, or it names PAUSE.
+pub fn group_fwd_mask(text: &str) -> Result<u16, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let number = hex.map_or_else(|| text.parse(), |hex| u16::from_str_radix(hex, 16));
+    let wrong = |_| format!("expected a mask of 16 bits such as 0x4000 (LLDP), found {text:?}");
+    check_group_fwd_mask(number.map_err(wrong)?)
+}
+
+/// A set of reserved group addresses that a switch may forward: without PAUSE (bit 1), which is
+/// meant for the other end of one link.
+///
+/// # Errors
+/// PAUSE is among them.
+pub fn check_group_fwd_mask(mask: u16) -> Result<u16, String> {
+    const PAUSE: u16 = 1 << 1;
+    match mask & PAUSE {
+        0 => Ok(mask),
+        _ => Err(format!("bit 1 is PAUSE, which ends at the switch: take {:#06x}", mask & !PAUSE)),
+    }
+}
+
 /// A number with or without one of the suffixes k, M, G: `500`, `10k`, `1.5M`.
 ///
 /// # Errors
@@ -117,6 +141,17 @@ pub fn positive_seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_a_mask_of_groups_has_16_bits_without_pause() {
+        assert_eq!(group_fwd_mask("0x4008"), Ok(0x4008));
+        assert_eq!(group_fwd_mask("5"), Ok(5));
+        assert_eq!(group_fwd_mask("0xfffd"), Ok(0xfffd));
+        assert!(group_fwd_mask("0xffff").unwrap_err().contains("0xfffd"));
+        for text in ["", "x", "0x", "0x10000", "65536", "-1"] {
+            assert!(group_fwd_mask(text).unwrap_err().contains("0x4000"), "{text}");
+        }
+    }
 
     #[test]
     fn test_sizes_take_suffixes() {

@@ -1,8 +1,10 @@
 //! Ports: made, changed, listed.
 
+use packet::{MacAddr, VlanMode};
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
+use super::choices::OnFull;
 use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
 use crate::kind::PortKind;
@@ -52,7 +54,7 @@ pub struct PortSet {
 pub struct PortSettings {
     /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub vlan: Option<String>,
+    pub vlan: Option<VlanMode>,
     /// Exchanges frames only with ports that are not isolated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
@@ -68,12 +70,31 @@ pub struct PortSettings {
     /// Gets broadcast frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broadcast_flood: Option<bool>,
-    /// Most addresses learnt here; 0 for no limit.
+    /// Most addresses learnt here; 0 for no limit. Like the six settings below, a value that was
+    /// never set is the switch's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_macs: Option<u32>,
+    /// Source addresses that the port may send from: `off`, `first:N` or addresses with commas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac_lock: Option<String>,
+    /// Broadcast frames that the port may send in a second; 0 for any number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broadcast_limit: Option<u32>,
+    /// Multicast frames, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicast_limit: Option<u32>,
+    /// Frames to unknown unicast addresses, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_unicast_limit: Option<u32>,
+    /// A BPDU disables the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bpdu_guard: Option<bool>,
+    /// A loop disables the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loop_protect: Option<bool>,
     /// What happens to a frame that finds no room: `drop` or `wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_full: Option<String>,
+    pub on_full: Option<OnFull>,
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vnet_header: Option<u8>,
@@ -93,7 +114,7 @@ pub struct PortSettings {
     /// Numeric group, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// Who may attach (`w`), as for a file: `0o660`.
+    /// The users that may attach (`w`), as for a file: `0o660`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
 }
@@ -118,8 +139,15 @@ pub struct PortInfo {
     pub memory: u64,
     /// Trust group whose region it lives in.
     pub group: Option<String>,
-    /// All settings. A port that goes with its client has no owner, group and mode among them.
+    /// All settings, with the switch's where the port has none. A port that goes with its client
+    /// has no owner, group and mode among them.
     pub settings: PortSettings,
+    /// The setting that has disabled the port, `bpdu_guard` or `loop_protect`, if one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<String>,
+    /// The first addresses that the port has sent from, where `mac_lock` is `first:N`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first_macs: Vec<MacAddr>,
     /// The network interface behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Box<HostIfInfo>>,

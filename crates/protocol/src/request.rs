@@ -39,6 +39,8 @@ pub enum Request {
     Function(FunctionRequest),
     /// About trust groups.
     Group(GroupRequest),
+    /// About workers.
+    Worker(WorkerRequest),
 }
 
 /// A call about the connection, and the ports that it holds.
@@ -94,6 +96,9 @@ pub enum PortRequest {
     /// Changes the settings that are given.
     #[serde(rename = "port_set")]
     Set(PortSet),
+    /// Enables a port that the switch has disabled.
+    #[serde(rename = "port_enable")]
+    Enable(PortRef),
     /// Deletes a port; a client that holds it loses it.
     #[serde(rename = "port_del")]
     Del(PortRef),
@@ -204,4 +209,13 @@ pub enum GroupRequest {
     /// Answer: [`Reply::Audit`](crate::Reply::Audit).
     #[serde(rename = "audit")]
     Audit(PageFrom),
+}
+
+/// A call about workers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum WorkerRequest {
+    /// Lists the workers, a page at a time.
+    /// Answer: [`Reply::Workers`](crate::Reply::Workers).
+    #[serde(rename = "worker_list")]
+    List(PageFrom),
 }

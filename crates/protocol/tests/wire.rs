@@ -22,6 +22,7 @@ enum Flat {
     SwitchShow(SwitchRef),
     PortAdd(Box<PortAdd>),
     PortSet(PortSet),
+    PortEnable(PortRef),
     PortDel(PortRef),
     PortList(PortList),
     PortShow(PortRef),
@@ -50,48 +51,15 @@ enum Flat {
     FunctionNote(FunctionNote),
     Audit(PageFrom),
     NextFunctions(PortRef),
+    WorkerList(PageFrom),
 }
 
-/// A message of each call.
-const MESSAGES: [&str; 37] = [
-    r#"{"hello":{"client":"x"}}"#,
-    r#"{"switch_add":{"switch":"vale0","settings":{"age_s":7}}}"#,
-    r#"{"switch_set":{"switch":"vale0","settings":{"mode":"660"}}}"#,
-    r#"{"switch_draft":{"switch":"vale0","settings":{"chains":[]}}}"#,
-    r#"{"switch_del":{"switch":"vale0"}}"#,
-    r#"{"switch_list":{"from":"vale0"}}"#,
-    r#"{"switch_show":{"switch":"vale0"}}"#,
-    r#"{"port_add":{"port":"vale0:a","kind":"tap","settings":{"vlan":"access:7"}}}"#,
-    r#"{"port_set":{"port":"vale0:a","settings":{"isolated":true}}}"#,
-    r#"{"port_del":{"port":"vale0:a"}}"#,
-    r#"{"port_list":{"switch":"vale0"}}"#,
-    r#"{"port_show":{"port":"vale0:a"}}"#,
-    r#"{"fdb_list":{"switch":"vale0"}}"#,
-    r#"{"fdb_add":{"port":"vale0:a","mac":"02:00:00:00:00:01","vlan":1}}"#,
-    r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01","vlan":1}}"#,
-    r#"{"fdb_flush":{"switch":"vale0"}}"#,
-    r#"{"stats":{"switch":"vale0"}}"#,
-    r#"{"attach":{"port":"vale0:a","tx_rings":2}}"#,
-    r#"{"detach":{"port":"vale0:a"}}"#,
-    r#"{"bind":{"port":"vale0:a"}}"#,
-    r#""resume""#,
-    r#"{"port_geometry":{"port":"vale0:a"}}"#,
-    r#"{"interface_add":{"port":"netmap:v0"}}"#,
-    r#"{"interface_del":{"port":"netmap:v0"}}"#,
-    r#"{"interface_attach":{"port":"vale0:v0"}}"#,
-    r#"{"interface_detach":{"port":"vale0:v0"}}"#,
-    r#"{"interface_poll":{"port":"vale0:v0"}}"#,
-    r#"{"chain_add":{"switch":"vale0","chain":{"name":"c","services":["s@least"]}}}"#,
-    r#"{"chain_del":{"switch":"vale0","chain":"c"}}"#,
-    r#"{"chain_list":{"switch":"vale0"}}"#,
-    r#"{"rule_add":{"switch":"vale0","rules":[{"priority":3,"action":"drop"}]}}"#,
-    r#"{"rule_del":{"switch":"vale0","rules":[3]}}"#,
-    r#"{"rule_list":{"switch":"vale0"}}"#,
-    r#"{"function_list":{"switch":"vale0"}}"#,
-    r#"{"function_note":{"port":"vale0:a","counts":{"x":3}}}"#,
-    r#"{"audit":{}}"#,
-    r#"{"next_functions":{"port":"vale0:a"}}"#,
-];
+/// A message of each call, one on each line.
+const MESSAGES: &str = include_str!("calls.txt");
+
+fn messages() -> Vec<&'static str> {
+    MESSAGES.lines().collect()
+}
 
 /// What a reader makes of a text: the message written anew, or why it is none. The list of names
 /// behind an unknown one has another order.
@@ -110,7 +78,7 @@ fn read<'a, T: Serialize + Deserialize<'a>>(text: &'a str) -> Result<String, Str
 
 #[test]
 fn each_call_reads_and_writes_as_in_the_flat_form() {
-    for text in MESSAGES {
+    for text in messages() {
         assert!(read::<Flat>(text).is_ok(), "{text}: {:?}", read::<Flat>(text));
         assert_eq!(read::<Request>(text), read::<Flat>(text), "{text}");
     }
@@ -137,10 +105,10 @@ fn an_unknown_name_is_refused_with_all_names() {
 proptest! {
     #[test]
     fn a_text_with_errors_reads_as_in_the_flat_form(
-        which in 0..MESSAGES.len(),
+        which in 0..messages().len(),
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), "[ -~]{0,2}"), 1..4),
     ) {
-        let mut text = MESSAGES[which].to_owned();
+        let mut text = messages()[which].to_owned();
         for (at, with) in edits {
             let at = at.index(text.len());
             text.replace_range(at..at + 1, &with);
@@ -153,11 +121,11 @@ proptest! {
 
     #[test]
     fn fields_of_other_calls_read_as_in_the_flat_form(
-        a in 0..MESSAGES.len(),
-        b in 0..MESSAGES.len(),
+        a in 0..messages().len(),
+        b in 0..messages().len(),
     ) {
-        let body = MESSAGES[b].split_once(':').map_or("null}", |(_, body)| body);
-        let name = MESSAGES[a].split_once(':').map_or(r#"{"resume""#, |(name, _)| name);
+        let body = messages()[b].split_once(':').map_or("null}", |(_, body)| body);
+        let name = messages()[a].split_once(':').map_or(r#"{"resume""#, |(name, _)| name);
         let text = format!("{name}:{body}");
         prop_assert_eq!(read::<Request>(&text), read::<Flat>(&text), "{}", text);
     }

@@ -66,7 +66,7 @@ impl Intake {
         self.used = 0;
     }
 
-    /// Is there room for a frame of so many bytes?
+    /// Whether there is room for a frame of `bytes` bytes.
     #[must_use]
     pub fn fits(&self, bytes: usize) -> bool {
         let room = (self.region.layout().buffers - FIRST_BUFFER - self.used) as usize;
@@ -116,27 +116,27 @@ impl Intake {
     }
 
     /// Rooms for frames that come at once: each for one of [`FRAME_MAX`] and a byte that it must
-    /// not have, behind `front` bytes. They are part of no frame before they are
-    /// [taken](Intake::take_room), in order.
-    pub fn rooms(&mut self, front: usize) -> impl Iterator<Item = &mut [u8]> {
+    /// not have, behind a virtio-net header of `header_len` bytes. They are part of no frame before
+    /// they are [taken](Intake::take_room), in order.
+    pub fn rooms(&mut self, header_len: usize) -> impl Iterator<Item = &mut [u8]> {
         let stride = self.region.stride() as usize;
-        assert!(front <= stride, "a header has one buffer");
+        assert!(header_len <= stride, "a header has one buffer");
         let count = (self.region.layout().buffers - FIRST_BUFFER - self.used) / ROOM;
         let first = self.region.check(FIRST_BUFFER + self.used).expect("it is not past the end");
         let room = ROOM as usize * stride;
-        // SAFETY: so many rooms lie one behind the other from `first` on; no other process maps the
-        // region, only bytes that were taken are read, and `self` is borrowed.
+        // SAFETY: this many rooms lie one behind the other from `first` on; no other process maps
+        // the region, only bytes that were taken are read, and `self` is borrowed.
         let all = unsafe {
             std::slice::from_raw_parts_mut(self.region.buffer(first), count as usize * room)
         };
         // So that frames begin where buffers do.
-        let bounds = stride - front..stride + FRAME_MAX as usize + 1;
+        let bounds = stride - header_len..stride + FRAME_MAX as usize + 1;
         all.chunks_exact_mut(room).map(move |room| &mut room[bounds.clone()])
     }
 
-    /// The `N` bytes in front of the frame in the first room: its virtio-net header.
+    /// The `N` bytes before the frame in the first room: its virtio-net header.
     #[must_use]
-    pub fn front<const N: usize>(&self) -> [u8; N] {
+    pub fn vnet_header<const N: usize>(&self) -> [u8; N] {
         let first = self.region.check(FIRST_BUFFER + self.used).expect("there is a room");
         let behind = self.region.stride() as usize - N;
         // SAFETY: these bytes are in that buffer; no other process maps the region, and a writer
@@ -236,16 +236,16 @@ mod tests {
 
     #[test]
     fn frames_that_come_at_once_lie_in_rooms_of_their_own() {
-        const FRONT: usize = 12;
+        const HEADER: usize = 12;
         let mut intake = Intake::with_rooms(3).expect("memory");
         for _ in 0..2 {
             let lens = [60u32, 0, 65_553];
-            let mut rooms = intake.rooms(FRONT);
+            let mut rooms = intake.rooms(HEADER);
             for number in 1..=3 {
                 let room = rooms.next().expect("three of them");
-                assert_eq!(room.len(), FRONT + FRAME_MAX as usize + 1);
-                room[..FRONT].fill(0xff);
-                room[FRONT..].fill(number);
+                assert_eq!(room.len(), HEADER + FRAME_MAX as usize + 1);
+                room[..HEADER].fill(0xff);
+                room[HEADER..].fill(number);
             }
             drop(rooms);
             for (number, len) in (1..).zip(lens) {

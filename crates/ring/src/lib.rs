@@ -27,7 +27,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`], [`kick`]: what both sides agree on |
+//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`]: what both sides agree on |
 //! | `region` | the sealed memory: created, attached, formatted; its pool of buffers |
 //! | `frame` | a frame in pieces, in a region or in a guest's memory, and copies of it |
 //! | `kring` | the switch's half of a ring: take, put, run, mirror, exchange |
@@ -68,13 +68,15 @@ pub mod region;
 pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
+#[cfg(not(loom))]
+pub mod wake;
 
 pub use format::{cursor, doorbell};
 
 #[cfg(not(loom))]
 pub use format::layout::BufferIndex;
 #[cfg(not(loom))]
-pub use format::{abi, held, kick, layout};
+pub use format::{abi, held, layout};
 #[cfg(not(loom))]
 pub use group::{audit, holder, leaver, owners};
 #[cfg(not(loom))]

@@ -65,7 +65,7 @@ impl From<BufferIndex> for Chunk {
 }
 
 impl Umem {
-    /// So many chunks of `size` bytes each, in memory of its own.
+    /// A UMEM of this many chunks of `size` bytes each, in memory of its own.
     ///
     /// # Errors
     /// `ENOMEM`, or too many files.
@@ -108,7 +108,7 @@ impl Umem {
         self.chunk
     }
 
-    /// Do chunks begin at multiples of their size?
+    /// Whether chunks begin at multiples of their size.
     #[must_use]
     pub fn is_aligned(&self) -> bool {
         self.lead == 0

@@ -10,7 +10,7 @@ mod facts;
 use facts::Fact;
 use ring::abi::{
     Bell, CsbAtok, CsbKtoa, FIRST_BUFFER, LINE, NAME_SIZE, NI_PRIV_MEM, RegionHeader, dir,
-    slot_flag, sync_flag,
+    sleep_mode, slot_flag, sync_flag,
 };
 use ring::doorbell::Ringer;
 
@@ -19,9 +19,9 @@ fn structures() -> Vec<Fact> {
     structure!(
         facts,
         "uvala_csb_atok",
-        CsbAtok { head, cur, appl_need_kick, sync_flags, called, passed }
+        CsbAtok { head, cur, appl_need_kick, sync_flags, called, passed, sleep_mode }
     );
-    structure!(facts, "uvala_csb_ktoa", CsbKtoa { hwcur, hwtail, kern_need_kick, resyncs });
+    structure!(facts, "uvala_csb_ktoa", CsbKtoa { hwcur, hwtail, kern_need_kick, resyncs, wakes });
     structure!(facts, "uvala_bell", Bell { need_kick, news });
     structure!(
         facts,
@@ -50,6 +50,8 @@ fn constants() -> Vec<Fact> {
         ("UVALA_SYNC_LIGHT", sync_flag::LIGHT.into()),
         ("UVALA_SYNC_OFFSETS", sync_flag::OFFSETS.into()),
         ("UVALA_SYNC_OFFSET_MAX_SHIFT", sync_flag::OFFSET_MAX_SHIFT.into()),
+        ("UVALA_SLEEP_DESCRIPTOR", sleep_mode::DESCRIPTOR.into()),
+        ("UVALA_SLEEP_FUTEX", sleep_mode::FUTEX.into()),
         ("UVALA_KICK_ALWAYS", Ringer::ALWAYS.into()),
     ])
 }

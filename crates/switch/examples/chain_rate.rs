@@ -25,7 +25,7 @@ const RECEIVERS: u8 = 4;
 const RULES: u16 = 1000;
 const BATCH: u16 = 256;
 const SLOTS: u32 = 1024;
-/// All flows are sent so many times.
+/// How often every flow is sent.
 const ROUNDS: u32 = 9;
 
 fn main() {

@@ -128,7 +128,7 @@ fn worker(work: &Receiver<Work>, taken: &Sender<(Duration, Option<Tables>)>) {
     }
 }
 
-/// A port for who only has a place.
+/// A port that only has a place.
 struct Nothing;
 
 impl Adapter for Nothing {

@@ -1,14 +1,14 @@
 //! The switch: decides where frames go, and moves them there.
 //!
-//! A switch connects ports. What comes in by one port goes out by others, as a bridge between
-//! Ethernet segments does it (IEEE 802.1D, 802.1Q), and as VALE does it: a batch at a time, in two
-//! passes.
+//! A switch forwards frames between its ports, as an Ethernet bridge does (IEEE 802.1D, 802.1Q),
+//! and as VALE does: a batch at a time, in two passes.
 //!
-//! 1. *Decide.* The first 16 bytes of a frame, copied out once ([`packet::ethernet::Header`]), are
-//!    all that is looked at. [`Bridge`] finds the VLAN, learns the source, and asks a forwarding
-//!    function, which gives a [`Verdict`]: to one port, to many, or to none for a [`DropReason`].
-//! 2. *Deliver.* Frames for one destination are sent in one go. This pass knows nothing of
-//!    addresses, and the first knows nothing of rings.
+//! 1. *Decide.* The switch copies the first 16 bytes of a frame out once
+//!    ([`packet::ethernet::Header`]) and reads nothing else. [`Bridge`] finds the VLAN, learns the
+//!    source, and asks a forwarding function for a [`Verdict`]: to one port, to many, or to none
+//!    for a [`DropReason`].
+//! 2. *Deliver.* The switch sends all frames for one destination at once. This pass knows nothing
+//!    of addresses, and the first knows nothing of rings.
 //!
 //! | module | holds |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | [`chain`] | chains of functions: rules, services, the flow cache |
 //! | `deliver` | lists of frames, one for each destination |
 //! | [`mirror`] | rings that get copies of what passes a port |
-//! | [`model`] | settings, ports, counters, moments |
+//! | [`model`] | settings, ports, counters, moments, the worker's heartbeat |
 //! | [`turn`] | one batch from one port, through all of these |
 //!
 //! # Invariants
@@ -30,8 +30,8 @@
 //!   [`packet::VlanId`]) where they enter.
 //! - A frame that is not delivered is counted, under one reason.
 //! - A frame costs the same whether the switch has 2 ports or 4096 that do not get it.
-//! - Deciding does not allocate, but for the tables of the forwarding database: these double when
-//!   stations come that were never seen, up to their configured size.
+//! - Deciding does not allocate, except for the tables of the forwarding database: these double
+//!   when new stations appear, up to their configured size.
 #![forbid(unsafe_code)]
 
 pub mod chain;
@@ -43,15 +43,16 @@ pub mod receive;
 mod switch;
 pub mod turn;
 
-pub use decide::bridge::{Bridge, StaticError, TagAction, Tagging, VlanVerdict};
+pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerdict};
 pub use decide::fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::{FloodClass, Verdict};
+pub use decide::loops::Loop;
 pub use mirror::{Mirror, MirrorPoint, MirrorSource};
-pub use model::config::{
-    FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig, VlanMode,
-};
+pub use model::config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig};
+pub use model::heartbeat::{Beat, Heartbeat, HeartbeatReader, Stage};
 pub use model::now::Now;
 pub use model::port::{Adapter, Full, Notify, Plug, Sent, Wake};
+pub use model::security::{Disabled, PortSecurity, SecurityState};
 pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
 pub use turn::{Moved, Scratch};

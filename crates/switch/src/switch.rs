@@ -11,10 +11,10 @@ use ring::leaver::Leaver;
 
 use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
-use crate::decide::bridge::Bridge;
+use crate::decide::bridge::{Bridge, News};
 use crate::decide::egress::VerdictCache;
 use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
-use crate::model::config::{OnFull, PortConfig, SwitchConfig};
+use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::port::{Full, Plug};
 use crate::model::stats::PortStats;
@@ -26,6 +26,8 @@ pub struct Switch {
     pub(crate) mirrors: Mirrors,
     /// Some port has `on_full = wait`.
     pub(crate) has_backpressure: bool,
+    /// Most frames that a turn takes before the switch knows whether it floods them.
+    pub(crate) staged_max: u32,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
     seed: u64,
@@ -58,6 +60,7 @@ impl Switch {
             ports: Vec::new(),
             mirrors,
             has_backpressure: false,
+            staged_max: COPIES,
             steering: None,
             seed,
             map,
@@ -86,7 +89,7 @@ impl Switch {
     ///
     /// # Panics
     /// If there is one with this number.
-    pub fn add_port(&mut self, id: PortId, mut plug: Plug, config: PortConfig) {
+    pub fn add_port(&mut self, id: PortId, mut plug: Plug, mut config: PortConfig) {
         if self.ports.len() <= id.index() {
             self.ports.resize_with(id.index() + 1, || None);
         }
@@ -94,6 +97,7 @@ impl Switch {
         plug.set_vnet_header(config.vnet_header);
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
+        config.zero_source |= matches!(plug, Plug::Rings(..));
         self.bridge.add_port(id, config);
         assert!(stats.queues.len() == plug.queues(), "a row of counters for each queue");
         let cache = VerdictCache::default();
@@ -115,10 +119,11 @@ impl Switch {
     }
 
     /// Changes a port's configuration.
-    pub fn set_port(&mut self, id: PortId, config: PortConfig) {
+    pub fn set_port(&mut self, id: PortId, mut config: PortConfig) {
         if let Some(entry) = self.entry_mut(id) {
             entry.on_full = config.on_full;
             entry.plug.set_vnet_header(config.vnet_header);
+            config.zero_source |= matches!(entry.plug, Plug::Rings(..));
             self.bridge.set_port(id, config);
             self.note_waiting_ports();
         }
@@ -127,6 +132,8 @@ impl Switch {
     fn note_waiting_ports(&mut self) {
         self.has_backpressure =
             self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
+        let ports = u32::try_from(self.ports.iter().flatten().count()).unwrap_or(u32::MAX);
+        self.staged_max = (COPIES / ports.max(1)).max(1);
     }
 
     /// Reconciles the members of a trust group with one that has left, here or in another switch.
@@ -270,6 +277,11 @@ impl Switch {
         if let Some(steering) = &mut self.steering {
             steering.open_gate();
         }
+    }
+
+    /// What has happened since the last call that an operator wants to hear of.
+    pub fn take_news(&mut self) -> Option<News> {
+        self.bridge.take_news()
     }
 
     /// The counters of chains, rules and instances.

@@ -27,6 +27,12 @@
 //! The switch publishes ring indexes once for each run or list. It rings the doorbells at the end
 //! of the turn, after one fence for all of them.
 //!
+//! *Floods.* A flooded frame costs a copy, or one for each of its segments, for each port that gets
+//! it. The turn of its sender pays for them: it ends after 32,768 copies, and the frames behind
+//! wait in their ring. In a switch with many ports batches are short, because an adapter gives
+//! frames before the switch knows where they go. A run of segments that alone would take twice as
+//! many copies is dropped.
+//!
 //! *Backpressure.* A frame for a full port with `on_full = wait` stays in its transmit ring and
 //! blocks the frames behind it. The switch must deliver nothing before it knows that everything in
 //! front of it fits. A switch with such a port therefore stages only plain frames for single ports,
@@ -45,6 +51,8 @@ use ring::intake::Intake;
 use crate::chain::classified::Classified;
 use crate::deliver::groups::Groups;
 use crate::deliver::software_offload::SoftwareOffload;
+use crate::model::config::COPIES;
+use crate::model::heartbeat::{Heartbeat, Stage};
 use crate::model::now::Now;
 use crate::model::port::{Full, Plug};
 use crate::receive::batch::{Batch, Delivery, to_u32};
@@ -65,6 +73,7 @@ pub struct Scratch {
     pub(crate) woken: Vec<PortId>,
     pub(crate) owed_wakes: Vec<PortId>,
     pub(crate) crowded: bool,
+    pub(crate) heartbeat: Heartbeat,
     frames_max: u32,
 }
 
@@ -87,8 +96,15 @@ impl Scratch {
             woken: Vec::with_capacity(MAX_PORTS),
             owed_wakes: Vec::with_capacity(MAX_PORTS),
             crowded: false,
+            heartbeat: Heartbeat::default(),
             frames_max: u32::from(frames_max),
         }
+    }
+
+    /// Where the worker that owns this memory says what it does.
+    #[inline]
+    pub fn heartbeat(&mut self) -> &mut Heartbeat {
+        &mut self.heartbeat
     }
 
     /// Releases the last batch and its region, because the port that it came from may be gone.
@@ -139,6 +155,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) queue: usize,
     /// Most frames to take from each ring.
     pub(crate) frames_max: u32,
+    /// Copies that floods may still make.
+    pub(crate) copies_left: u32,
     pub(crate) now: Now,
 }
 
@@ -146,7 +164,7 @@ impl Switch {
     /// Takes at most one batch from `src` and delivers it.
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
         let frames_max = scratch.frames_max;
-        Turn { switch: self, scratch, src, queue: 0, frames_max, now }.run()
+        Turn { switch: self, scratch, src, queue: 0, frames_max, copies_left: COPIES, now }.run()
     }
 }
 
@@ -162,10 +180,12 @@ impl Turn<'_> {
         let (ahead, room) = self.room_ahead();
         let src = self.src;
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
-        self.scratch.batch.restrict(room.min(most.into()));
+        let staged_max = usize::try_from(self.switch.staged_max).unwrap_or(usize::MAX);
+        self.scratch.batch.restrict(room.min(most.into()).min(staged_max));
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
+                self.scratch.heartbeat.beat(Stage::Forward, src);
                 let queues = host.tx.len();
                 let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
                 self.frames_max = self.frames_max.min(each.max(1));
@@ -175,6 +195,7 @@ impl Turn<'_> {
                 self.take_rings(queues)
             }
             Plug::Adapter(adapter) => {
+                self.scratch.heartbeat.beat(Stage::Receive, src);
                 self.scratch.batch.clear();
                 adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
                 // A batch does not wait: the adapter gave none if there was no room ahead.

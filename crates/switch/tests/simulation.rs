@@ -7,15 +7,18 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use packet::ethernet::Header;
-use packet::{EtherType, MacAddr, PortId, VlanId};
+use packet::{EtherType, MacAddr, MacLock, PortId, VlanId, VlanMode};
+use switch::receive::slot_flags::SlotFlags;
 use switch::{
-    Bridge, DropReason, Flush, Forwarding, Now, PortConfig, PortStats, SwitchConfig, TagAction,
-    Verdict, VlanMode,
+    Bridge, DropReason, Flush, Forwarding, Now, PortConfig, PortSecurity, PortStats, SwitchConfig,
+    TagAction, Verdict,
 };
 
 const HOSTS: usize = 40;
 const STEPS: usize = 50_000;
 const AGEING_MS: u64 = 5_000;
+/// LACP and LLDP.
+const GROUPS: u16 = 1 << 2 | 1 << 14;
 const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.snap");
 
 #[test]
@@ -84,6 +87,11 @@ impl Frame {
         bytes[14..].copy_from_slice(&rest.to_be_bytes());
         Header::new(bytes)
     }
+
+    fn flags(&self) -> SlotFlags {
+        let is_nested = self.tags.len() > 1;
+        if is_nested { SlotFlags::NONE.with_inner_tag() } else { SlotFlags::NONE }
+    }
 }
 
 /// What is done with a frame: the ports it leaves by, with its tags there.
@@ -103,14 +111,26 @@ struct World {
 
 impl World {
     fn new(forwarding: Forwarding) -> Self {
-        let config = SwitchConfig { forwarding, ageing_ms: AGEING_MS, fdb_capacity: 1024 };
+        let config = SwitchConfig {
+            forwarding,
+            ageing_ms: AGEING_MS,
+            fdb_capacity: 1024,
+            group_fwd_mask: GROUPS,
+            ..SwitchConfig::default()
+        };
         let sockets = if forwarding == Forwarding::Patch { 3 } else { 12 };
         let mut world = Self {
             random: Random(1),
             sockets,
             now: 0,
             bridge: Bridge::new(config, 1),
-            model: Model { forwarding, ports: vec![None; sockets], fdb: HashMap::new(), moved: 0 },
+            model: Model {
+                forwarding,
+                ports: vec![None; sockets],
+                first: vec![Vec::new(); sockets],
+                fdb: HashMap::new(),
+                moved: 0,
+            },
             hosts: (0..HOSTS).map(|host| host % sockets).collect(),
             stats: vec![PortStats::new(1); sockets],
         };
@@ -158,13 +178,14 @@ impl World {
         let dst = match random.below(20) {
             0 => MacAddr::BROADCAST,
             1 => MacAddr::new([0x01, 0x00, 0x5e, 0, 0, 5]),
-            2 => MacAddr::new([0x01, 0x80, 0xc2, 0, 0, random.pick(&[0, 1, 2, 14])]),
+            2 => MacAddr::new([0x01, 0x80, 0xc2, 0, 0, random.pick(&[0, 1, 2, 3, 14])]),
             _ => mac(random.below(HOSTS)),
         };
         let tags = match random.below(8) {
             0 => vec![0],
             1 => vec![4095],
             2 | 3 => vec![random.pick(&[1, 2, 3, 4])],
+            4 => vec![random.pick(&[0, 1, 2, 3]), random.pick(&[1, 2, 3, 4])],
             _ => vec![],
         };
         let length = 60 + u64::try_from(random.below(1440)).unwrap();
@@ -175,9 +196,10 @@ impl World {
     /// leaves the generation as it is: else verdicts could not be cached.
     fn switch(&mut self, src: usize, frame: &Frame) -> Outcome {
         let now = Now::from_ms(self.now);
-        let verdict = self.bridge.decide(port(src), frame.header(), now);
+        let (header, flags) = (frame.header(), frame.flags());
+        let verdict = self.bridge.decide_with_flags(port(src), header, flags, now);
         let generation = self.bridge.generation();
-        assert_eq!(self.bridge.decide(port(src), frame.header(), now), verdict);
+        assert_eq!(self.bridge.decide_with_flags(port(src), header, flags, now), verdict);
         assert_eq!(self.bridge.generation(), generation);
         let targets = match verdict.forward {
             Verdict::Drop(reason) => return Err(reason),
@@ -188,7 +210,11 @@ impl World {
             let action = self.bridge.egress(port(src), dst, &verdict)?;
             Ok((dst.index(), retag(&frame.tags, action)))
         };
-        let copies: Vec<_> = targets.into_iter().map(copy).collect::<Result<_, _>>()?;
+        // A flood reaches the others all the same.
+        let floods = matches!(verdict.forward, Verdict::Flood(_));
+        let arrives = |copy: &Result<_, _>| !floods || *copy != Err(DropReason::NestedTag);
+        let copies = targets.into_iter().map(copy).filter(arrives);
+        let copies: Vec<_> = copies.collect::<Result<_, _>>()?;
         if copies.is_empty() { Err(DropReason::NoDestination) } else { Ok(copies) }
     }
 
@@ -233,12 +259,15 @@ impl World {
         let config = self.some_config();
         self.bridge.add_port(port(index), config.clone());
         self.model.ports[index] = Some(config);
+        self.model.first[index].clear();
     }
 
     fn some_config(&mut self) -> PortConfig {
         let random = &mut self.random;
         let modes =
             ["transparent", "transparent", "access:1", "access:2", "trunk:2-4", "trunk:all"];
+        let few = (0..8).map(|host| mac(host).to_string()).collect::<Vec<_>>().join(",");
+        let locks = ["first:3".to_owned(), few, "off".to_owned()];
         let mode = random.pick(&modes).to_owned();
         let native = if mode.starts_with("trunk") && random.one_in(2) { ",native=1" } else { "" };
         PortConfig {
@@ -248,7 +277,12 @@ impl World {
             unicast_flood: !random.one_in(8),
             multicast_flood: !random.one_in(8),
             broadcast_flood: !random.one_in(8),
-            max_macs: random.one_in(4).then_some(2),
+            security: PortSecurity {
+                max_macs: random.one_in(4).then_some(2),
+                mac_lock: random.one_in(8).then(|| random.pick(&locks).parse().unwrap()),
+                ..PortSecurity::default()
+            },
+            zero_source: random.one_in(2),
             ..PortConfig::default()
         }
     }
@@ -277,7 +311,7 @@ impl World {
         let name = self.bridge.config().forwarding;
         writeln!(
             out,
-            "{name}: {} ms, entries {}, learned {}, moved {}, aged {}, refused {}",
+            "{name:?}: {} ms, entries {}, learned {}, moved {}, aged {}, refused {}",
             self.now,
             self.bridge.fdb().count(),
             stats.learned,
@@ -320,6 +354,8 @@ fn mac(host: usize) -> MacAddr {
 struct Model {
     forwarding: Forwarding,
     ports: Vec<Option<PortConfig>>,
+    /// The addresses that each port has sent from first, where it is locked to them.
+    first: Vec<Vec<MacAddr>>,
     fdb: HashMap<(VlanId, MacAddr), Entry>,
     moved: u64,
 }
@@ -333,9 +369,12 @@ struct Entry {
 impl Model {
     fn switch(&mut self, src: usize, frame: &Frame, now: u64) -> Outcome {
         let config = self.ports[src].clone().ok_or(DropReason::DeadPort)?;
+        if !self.unlocks(src, &config, frame.src) {
+            return Err(DropReason::MacLock);
+        }
         let (vlan, payload) = ingress(&config.vlan, &frame.tags).ok_or(DropReason::Vlan)?;
         if self.forwarding != Forwarding::Patch {
-            self.check_addresses(frame)?;
+            check_addresses(frame, config.zero_source)?;
         }
         let learns = matches!(self.forwarding, Forwarding::Learning | Forwarding::Chain);
         if learns && config.learning {
@@ -348,10 +387,17 @@ impl Model {
         }
     }
 
-    fn check_addresses(&self, frame: &Frame) -> Result<(), DropReason> {
-        match frame.dst.octets() {
-            [0x01, 0x80, 0xc2, 0, 0, 1] => Err(DropReason::Pause),
-            _ => Ok(()),
+    fn unlocks(&mut self, src: usize, config: &PortConfig, mac: MacAddr) -> bool {
+        let first = &mut self.first[src];
+        match config.security.mac_lock.unwrap_or_default() {
+            MacLock::Off => true,
+            MacLock::Only(macs) => macs.contains(mac),
+            MacLock::First(_) if first.contains(&mac) => true,
+            MacLock::First(most) => {
+                let new = mac.is_station() && first.len() < usize::from(most);
+                first.extend(new.then_some(mac));
+                new
+            }
         }
     }
 
@@ -364,7 +410,9 @@ impl Model {
         let here = known.is_some_and(|entry| entry.port == src);
         let learned =
             self.fdb.values().filter(|entry| entry.port == src && entry.seen.is_some()).count();
-        if here || config.max_macs.is_none_or(|max| learned < usize::try_from(max).unwrap()) {
+        if here
+            || config.security.max_macs.is_none_or(|max| learned < usize::try_from(max).unwrap())
+        {
             self.moved += u64::from(known.is_some() && !here);
             self.fdb.insert((vlan, mac), Entry { port: src, seen: Some(now) });
         }
@@ -400,8 +448,11 @@ impl Model {
     fn unicast(&self, from: &PortConfig, dst: usize, vlan: VlanId, payload: &Tags) -> Outcome {
         let to = self.ports[dst].as_ref().expect("stations of a removed port are forgotten");
         let tags = egress(&to.vlan, vlan, payload).ok_or(DropReason::Vlan)?;
-        let isolated = from.isolated && to.isolated;
-        if isolated { Err(DropReason::Isolated) } else { Ok(vec![(dst, tags)]) }
+        match from.isolated && to.isolated {
+            true => Err(DropReason::Isolated),
+            false if is_hop(&to.vlan, vlan, &tags) => Err(DropReason::NestedTag),
+            false => Ok(vec![(dst, tags)]),
+        }
     }
 
     fn flood(
@@ -420,7 +471,8 @@ impl Model {
                 _ => to.unicast_flood,
             };
             let passes = takes && !(from.isolated && to.isolated);
-            egress(&to.vlan, vlan, payload).filter(|_| passes).map(|tags| (index, tags))
+            let tags = egress(&to.vlan, vlan, payload).filter(|_| passes)?;
+            (!is_hop(&to.vlan, vlan, &tags)).then_some((index, tags))
         };
         let copies: Vec<_> = (0..self.ports.len()).filter_map(copy).collect();
         if copies.is_empty() { Err(DropReason::NoDestination) } else { Ok(copies) }
@@ -431,7 +483,23 @@ impl Model {
         self.fdb.retain(|(vlan, _), entry| {
             entry.port != index || entry.seen.is_none() || egress(mode, *vlan, &vec![]).is_some()
         });
+        let lock = |config: &PortConfig| config.security.mac_lock.unwrap_or_default();
+        if self.ports[index].as_ref().map(lock) != Some(lock(&config)) {
+            self.first[index].clear();
+        }
         self.ports[index] = Some(config);
+    }
+}
+
+/// What a bridge says to the addresses of a frame.
+fn check_addresses(frame: &Frame, zero_source: bool) -> Result<(), DropReason> {
+    match (frame.src.octets(), frame.dst.octets()) {
+        ([0, 0, 0, 0, 0, 0], _) if !zero_source => Err(DropReason::BadSource),
+        ([first, ..], _) if first % 2 == 1 => Err(DropReason::BadSource),
+        (_, [0x01, 0x80, 0xc2, 0, 0, 1]) => Err(DropReason::Pause),
+        (_, [0x01, 0x80, 0xc2, 0, 0, 2 | 14]) => Ok(()),
+        (_, [0x01, 0x80, 0xc2, 0, 0, 0..16]) => Err(DropReason::ReservedGroup),
+        _ => Ok(()),
     }
 }
 
@@ -443,12 +511,19 @@ fn ingress(mode: &VlanMode, tags: &Tags) -> Option<(VlanId, Tags)> {
         VlanMode::Trunk { native, .. } => *native,
     };
     match tags.split_first() {
-        None | Some((0, _)) => Some((untagged_in?, vec![])),
+        None => Some((untagged_in?, vec![])),
+        Some((0, inner)) => Some((untagged_in?, inner.to_vec())),
         Some((&vid, inner)) => {
             let vlan = VlanId::new(vid)?;
             egress(mode, vlan, &vec![]).map(|_| (vlan, inner.to_vec()))
         }
     }
+}
+
+/// Whether the other end of a trunk takes a frame of one VLAN for one of another.
+fn is_hop(mode: &VlanMode, vlan: VlanId, tags: &Tags) -> bool {
+    let native = matches!(mode, VlanMode::Trunk { native: Some(native), .. } if *native == vlan);
+    native && !tags.is_empty()
 }
 
 /// The tags of a frame that goes out, if the port carries its VLAN.

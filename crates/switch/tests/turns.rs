@@ -6,6 +6,8 @@ mod adapters;
 mod chain;
 #[path = "turns/exchange.rs"]
 mod exchange;
+#[path = "turns/floods.rs"]
+mod floods;
 #[path = "turns/foreign.rs"]
 mod foreign;
 #[path = "turns/mirrors.rs"]
@@ -14,6 +16,8 @@ mod mirrors;
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
+#[path = "turns/security.rs"]
+mod security;
 #[path = "turns/slot_flags.rs"]
 mod slot_flags;
 #[path = "turns/vnet_headers.rs"]
@@ -21,7 +25,7 @@ mod vnet_headers;
 
 use std::os::fd::AsFd;
 
-use packet::PortId;
+use packet::{PortId, VlanMode};
 use ring::Region;
 use ring::abi::slot_flag;
 use ring::cursor::RingSize;
@@ -34,7 +38,7 @@ use ring::user::{RxRing, TxRing};
 use switch::chain::Planner;
 use switch::{
     DropReason, Forwarding, Moved, Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig,
-    VlanMode, Wake,
+    Wake,
 };
 
 const SLOTS: u32 = 32;
@@ -291,7 +295,10 @@ fn a_client_that_takes_frames_and_has_not_kept_up_is_given_way() {
     };
     assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true], "the second does not fit");
     let times = (0..100).filter(|_| crowded(&mut net)).count();
-    assert!((1..20).contains(&times), "who takes nothing costs the others nothing: {times}");
+    assert!(
+        (1..20).contains(&times),
+        "a port that takes nothing costs the others nothing: {times}"
+    );
     net.received(1);
     assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true]);
 }
@@ -319,6 +326,42 @@ fn a_port_that_asks_to_be_waited_for_loses_nothing() {
     }
     assert_eq!(got, sent);
     assert_eq!(net.drops(1, DropReason::NoRoom), 0);
+}
+
+/// Four senders wait for port 0, with runs and with frames for others in between. Meanwhile others
+/// get full batches in every round, and each sender that waits takes nothing and costs one look.
+#[test]
+fn a_stopped_receiver_stops_its_senders_and_no_others() {
+    let mut net = Net::new(SwitchConfig::default());
+    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
+    (0..4).for_each(|_| net.add(PortConfig::default()));
+    let pairs = [(5, 6, OnFull::Drop), (7, 8, OnFull::Wait)];
+    for (_, _, on_full) in pairs {
+        net.add(PortConfig::default());
+        net.add(PortConfig { on_full, ..PortConfig::default() });
+    }
+    net.introduce();
+    for sender in 1..5u8 {
+        let to = |i: u8| if sender < 3 || i.is_multiple_of(2) { mac(0) } else { mac(9) };
+        let sent: Vec<_> = (0..30).map(|i| frame(to(i), mac(sender), 60, i)).collect();
+        net.send(sender.into(), &sent);
+    }
+    while (1..5).map(|sender| net.turn(sender).slots).sum::<u32>() > 0 {}
+    assert_eq!(net.switch.stats(id(0)).map(|it| it.total().rx.frames), Some(31 + 8));
+    for round in 0..50 {
+        for sender in 1..5 {
+            let moved = net.turn(sender);
+            assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port)), (0, Some(id(0))));
+        }
+        for (from, to, _) in pairs {
+            let dst = mac(u8::try_from(to).expect("few"));
+            let src = mac(u8::try_from(from).expect("few"));
+            let sent: Vec<_> = (0..20).map(|_| frame(dst, src, 60, round)).collect();
+            net.send(from, &sent);
+            assert_eq!([net.turn(from).slots, net.turn(from).slots], [u32::from(BATCH), 4]);
+            assert_eq!(net.received(to), sent);
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What programs of a command line share: their output, tables, figures with units, and their own
-//! file and parent among processes.
+//! Terminal output that commands share: tables, figures with units, a closed stdout; also the
+//! path and the parent of the running program.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `say` does not panic
 

@@ -55,7 +55,7 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Summary {
     ports: [String; 2],
-    /// Did buffers change places?
+    /// Whether the bridge swaps buffers rather than copies.
     zero_copy: bool,
     seconds: f64,
     /// From the first port to the second; nothing for pipes, which have no counters.
@@ -121,7 +121,7 @@ impl Bridge<'_> {
 
     /// Opens the ports when the daemon is back; `None` if a signal came first.
     fn reopen(&mut self) -> Result<Option<[Port; 2]>> {
-        say::remark("the daemon went away; waiting for it");
+        say::remark("the daemon has stopped; waiting for it to start again");
         while self.stop.sleep(TICK) {
             match self.open() {
                 Ok(ports) => {

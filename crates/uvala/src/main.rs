@@ -1,4 +1,4 @@
-//! The one binary: `uvala daemon`, `demo`, `gen`, `bridge`, `bench`, and the listings.
+//! The program `uvala`: the daemon, and every command.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
 

@@ -14,8 +14,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use packet::PortId;
 use packet::fields::Fields;
+use packet::{PortId, VlanMode};
 use ring::Region;
 use ring::abi::{NetmapRing, Slot};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
@@ -27,7 +27,7 @@ use ring::user::{RxRing, TxRing};
 use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, Planner, ServicePlan};
-use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, VlanMode, Wake};
+use switch::{Forwarding, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 
 use crate::Input;
 use crate::rings::{SLOTS, STRIDE, Small, block, block_size, counts};

@@ -4,11 +4,12 @@ use helper::policy::Policy;
 use helper::wire::{MESSAGE_MAX, Request, receive_request, send_message};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
-/// Who asks. No name of `/etc/passwd` has this number.
+/// The user that asks. No name of `/etc/passwd` has this number.
 const UID: u32 = 123_456;
 
-/// The first line of the input is the question, the rest the policy. A question that is heard means
-/// the same after it was reply again; what a policy allows, a rule of it says in so many words.
+/// The first line of the input is the question, the rest the policy. A question that is
+/// understood means the same after it was written and read again; a policy allows only what one of
+/// its rules names.
 pub fn helper_question(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (question, rest) = data.split_at(at);
@@ -43,7 +44,7 @@ fn heard(say: impl FnOnce(&std::os::fd::OwnedFd)) -> Option<Request> {
     receive_request(&theirs).ok()
 }
 
-/// Does a rule say so? Read without the helper's types.
+/// Whether a rule says so. Read without the helper's types.
 fn is_said(text: &str, ask: &Request) -> bool {
     let said: toml::Table = toml::from_str(text).expect("it was a policy");
     let rules = said["allow"].as_array().expect("it has rules");

@@ -12,7 +12,7 @@ use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 pub const STRIDE: u32 = 128;
 pub const SLOTS: u32 = 8;
 
-/// A region with so many ports, and its memory.
+/// A region with this many ports, and its memory.
 pub struct Small {
     pub ports: Vec<Krings>,
     pub file: File,

@@ -1,36 +1,50 @@
 //! The import graph of the workspace, and how many other crates the core may depend on.
 //!
 //! The graph is what cargo itself says (`cargo metadata`), not what a document claims.
-//! Dev-dependencies are free: a test may look at its crate from any side.
+//! Dev-dependencies are free: a test may look at its crate from any side. Where only some modules
+//! of a crate may import another, the source files are searched.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use proc_macro2::{TokenStream, TokenTree};
 use serde::Deserialize;
 
 use super::Finding;
+use crate::tree::{Source, Tree};
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 19] = [
+const ALLOWED: [(&str, &[&str]); 20] = [
     ("protocol", &["packet"]),
     ("packet", &[]),
     ("ring", &[]),
     ("switch", &["packet", "ring"]),
     ("device", &["ring"]),
+    ("confine", &[]),
     ("hostif", &["packet", "protocol"]),
-    ("port", &["packet", "protocol", "ring", "switch", "device", "hostif"]),
+    ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),
     ("client", &["packet", "protocol", "ring"]),
     ("capi", &["client", "protocol", "ring"]),
     ("helper", &["hostif", "packet", "protocol"]),
-    ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper"]),
+    ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper", "confine"]),
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
     ("functions", &["client", "packet", "protocol", "terminal"]),
     ("bench", &["client", "functions", "packet", "protocol", "ring", "terminal"]),
     (
         "uvala",
-        &["bench", "client", "daemon", "functions", "hostif", "packet", "protocol", "terminal"],
+        &[
+            "bench",
+            "client",
+            "confine",
+            "daemon",
+            "functions",
+            "hostif",
+            "packet",
+            "protocol",
+            "terminal",
+        ],
     ),
     ("tests", &["bench", "packet", "ring", "protocol", "client"]),
     (
@@ -46,6 +60,11 @@ const ALLOWED: [(&str, &[&str]); 19] = [
 /// Crates of the datapath, and how many crates of others each may import directly.
 const LEAN: [&str; 4] = ["packet", "ring", "switch", "device"];
 const EXTERNAL_MAX: usize = 3;
+
+/// Crates that only some modules of a crate may import: the folder of that crate, the name of the
+/// imported one, and the modules.
+const MODULES: [(&str, &str, &[&str]); 1] =
+    [("crates/uvala/src", "daemon", &["cli/daemon.rs", "demo"])];
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -109,6 +128,59 @@ fn check_package(root: &Path, package: &Package) -> Vec<Finding> {
     findings
 }
 
+/// Imports by modules that [`MODULES`] does not name.
+pub fn check_modules(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (folder, imported, allowed) in MODULES {
+        for source in &tree.files {
+            let Ok(module) = source.path.strip_prefix(folder) else { continue };
+            if allowed.iter().any(|allowed| module.starts_with(allowed)) {
+                continue;
+            }
+            let lines = import_lines(source, imported);
+            findings.extend(lines.into_iter().map(|line| {
+                let advice = format!("only {} may import `{imported}`", allowed.join(" and "));
+                Finding::new(source, line, "imports", advice)
+            }));
+        }
+    }
+    findings
+}
+
+/// The lines of a file on which a path begins with the name of a crate.
+fn import_lines(source: &Source, name: &str) -> Vec<usize> {
+    let Ok(tokens) = source.text.parse::<TokenStream>() else { return Vec::new() };
+    let mut all = Vec::new();
+    flatten(tokens, &mut all);
+    let text = |at: usize| all.get(at).map_or("", |(text, _)| text.as_str());
+    let is_path = |at: usize| text(at) == ":" && text(at + 1) == ":";
+    let is_word = |at: usize| text(at).ends_with(char::is_alphanumeric) && text(at) != "use";
+    let is_inner = |at: usize| at > 2 && is_path(at - 2) && is_word(at - 3);
+    let is_absolute = |at: usize| at > 1 && is_path(at - 2) && !is_inner(at);
+    let named = (0..all.len()).filter(|&at| text(at) == name);
+    // A module of that name that the file declares or imports hides the crate.
+    let hides = |at: usize| at > 0 && text(at - 1) == "mod" || is_inner(at) && !is_path(at + 1);
+    let is_hidden = named.clone().any(hides);
+    let begins = |at: &usize| is_path(at + 1) || text(at + 1) == "as";
+    let is_import = |at: &usize| !is_inner(*at) && (is_absolute(*at) || !is_hidden);
+    named.filter(begins).filter(is_import).map(|at| all[at].1).collect()
+}
+
+/// The words and signs of a file, each with its line, in order.
+fn flatten(tokens: TokenStream, all: &mut Vec<(String, usize)>) {
+    for token in tokens {
+        let line = token.span().start().line;
+        match token {
+            TokenTree::Group(group) => {
+                all.push(("(".to_owned(), line));
+                flatten(group.stream(), all);
+                all.push((")".to_owned(), line));
+            }
+            other => all.push((other.to_string(), line)),
+        }
+    }
+}
+
 fn short(package: &str) -> &str {
     package.strip_prefix("uvala-").unwrap_or(package)
 }
@@ -138,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_imports_the_daemon_except_the_binary() {
+    fn no_crate_imports_the_daemon_except_the_binary() {
         let exempt = ["uvala", "daemon", "fuzz-bodies"];
         for (name, _) in ALLOWED.iter().filter(|(name, _)| !exempt.contains(name)) {
             assert_eq!(rules(name, &ours("uvala-daemon", "null")), ["imports"], "{name}");
@@ -163,6 +235,41 @@ mod tests {
         assert_eq!(rules("uvala-ring", &format!("{three},{}", external("null"))), ["external"]);
         assert!(rules("uvala-ring", &format!("{three},{}", external(r#""cfg(loom)""#))).is_empty());
         assert!(rules("uvala-daemon", &format!("{three},{three}")).is_empty());
+    }
+
+    fn daemon_lines(path: &str, text: &str) -> Vec<usize> {
+        let source = Source::new(path.into(), text.into());
+        let findings = check_modules(&Tree { root: "".into(), files: vec![source] });
+        assert!(findings.iter().all(|finding| finding.rule == "imports"));
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn only_the_modules_of_the_daemon_and_the_demo_import_the_daemon() {
+        let text = "use std::fmt;\nuse daemon::config::Config;\n";
+        for allowed in ["cli/daemon.rs", "demo/mod.rs", "demo/place.rs"] {
+            assert!(daemon_lines(&format!("crates/uvala/src/{allowed}"), text).is_empty());
+        }
+        assert!(daemon_lines("crates/daemon/src/lib.rs", text).is_empty());
+        for other in ["cli/apply.rs", "cli/mod.rs", "cli/daemon_log.rs", "main.rs"] {
+            assert_eq!(daemon_lines(&format!("crates/uvala/src/{other}"), text), [2], "{other}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_write_an_import_is_found() {
+        let lines = |text: &str| daemon_lines("crates/uvala/src/cli/apply.rs", text);
+        assert_eq!(lines("use {std::fmt,\ndaemon::Daemon};"), [2]);
+        assert_eq!(lines("use daemon as d;"), [1]);
+        assert_eq!(lines("use ::daemon::Daemon;"), [1]);
+        assert_eq!(lines("fn f() {\n  daemon::start();\n}"), [2]);
+        assert_eq!(lines("fn f() { println!(\"{}\",\n daemon::NAME) }"), [2]);
+        assert_eq!(lines("mod daemon;\nfn f() { daemon::run(); ::daemon::start() }"), [2]);
+        assert!(lines("mod daemon;\nfn f() { daemon::run() }").is_empty());
+        assert!(lines("use super::daemon;\nfn f() { daemon::run() }").is_empty());
+        assert!(
+            lines("// daemon::run\nfn f(daemon: u8) { crate::daemon::run(daemon) }").is_empty()
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Comments and documents say what acts on what, in the words of the field.
 //!
-//! Three checks: a doc comment has a subject of its own; words without an agent stay rare; names
-//! of the code are not those of the list below, which the field does not know.
+//! Four checks: a doc comment has a subject of its own; it states and does not ask; words without
+//! an agent stay rare; names of the code are not those of the list below, which the field does not
+//! know.
 
 use syn::visit::{self, Visit};
 
@@ -34,7 +35,7 @@ const HISTORY: [&str; 4] =
     ["CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "xtask/src/rules/prose.rs"];
 
 /// Names of types and modules that the field does not know, and what it says instead.
-const HOME_MADE: [(&str, &str); 24] = [
+const HOME_MADE: [(&str, &str); 29] = [
     ("Asks", "slot flags"),
     ("Begun", "a partial checksum, or a pending call"),
     ("Commons", "a bound region"),
@@ -52,14 +53,23 @@ const HOME_MADE: [(&str, &str); 24] = [
     ("Lone", "unswitched rings"),
     ("Made", "generated frames"),
     ("Mail", "a pending flag"),
+    ("Misfit", "an invalid value, or a conflict"),
+    ("MisfitError", "ValidationError"),
+    ("Nonsense", "malformed"),
     ("Plain", "plain old data, or what it is"),
+    ("Rival", "a rejected peer"),
     ("Rivals", "rejected peers"),
+    ("Settle", "reconcile, or return"),
     ("Sight", "a mirror point"),
     ("Strangers", "what they are"),
     ("Twins", "duplicates"),
     ("Voice", "a rate-limited log"),
     ("Wishes", "requests"),
 ];
+
+/// Words of the list that variables, fields, parameters and functions may not have as names either.
+const NOT_OF_VALUES: [&str; 10] =
+    ["begun", "commons", "fate", "front", "loan", "misfit", "rival", "rivals", "settle", "twins"];
 
 /// First words of functions that say nothing of what is done.
 const VAGUE_VERBS: [&str; 2] = ["settle", "tend"];
@@ -69,6 +79,9 @@ pub fn check(source: &Source, file: &syn::File) -> Vec<Finding> {
     let mut findings: Vec<Finding> = headless(source)
         .map(|line| Finding::new(source, line, "headless-doc", "begin with a subject of its own"))
         .collect();
+    findings.extend(questions(source).map(|line| {
+        Finding::new(source, line, "question-doc", "state it: `Whether …`, `Checks that …`")
+    }));
     let mut walk = Walk { source, findings: Vec::new() };
     walk.visit_file(file);
     if let Some(module) = source.path.file_stem().and_then(|stem| stem.to_str()) {
@@ -89,6 +102,17 @@ pub fn headless(source: &Source) -> impl Iterator<Item = usize> {
         HEADLESS.iter().any(|start| text.starts_with(start)).then_some(index + 1)
     };
     source.text.lines().enumerate().filter_map(begins)
+}
+
+/// The lines of doc comments that ask. Diagrams, known by runs of spaces, and code may.
+fn questions(source: &Source) -> impl Iterator<Item = usize> {
+    let asks = |(index, line): (usize, &str)| {
+        let line = line.trim_start();
+        let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "))?;
+        let is_prose = !text.contains("  ") && !text.starts_with('|');
+        (is_prose && (text.ends_with('?') || text.contains("? "))).then_some(index + 1)
+    };
+    source.text.lines().enumerate().filter_map(asks)
 }
 
 /// How many doc comments there are.
@@ -150,6 +174,13 @@ impl Walk<'_> {
         }
     }
 
+    fn check_value(&mut self, ident: &syn::Ident) {
+        let name = ident.to_string();
+        if NOT_OF_VALUES.contains(&name.as_str()) {
+            self.check_name(&name, ident.span().start().line);
+        }
+    }
+
     fn check_function(&mut self, sig: &syn::Signature) {
         let name = sig.ident.to_string();
         let verb = name.split('_').next().unwrap_or_default();
@@ -177,6 +208,18 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 
     fn visit_signature(&mut self, sig: &'ast syn::Signature) {
         self.check_function(sig);
+        self.check_value(&sig.ident);
+        visit::visit_signature(self, sig);
+    }
+
+    fn visit_pat_ident(&mut self, pattern: &'ast syn::PatIdent) {
+        self.check_value(&pattern.ident);
+        visit::visit_pat_ident(self, pattern);
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        field.ident.iter().for_each(|ident| self.check_value(ident));
+        visit::visit_field(self, field);
     }
 }
 
@@ -203,11 +246,24 @@ mod tests {
     }
 
     #[test]
+    fn a_doc_comment_does_not_ask() {
+        assert_eq!(found("//! x\n/// Is it up?\nfn f() {}\n"), [(2, "question-doc")]);
+        assert_eq!(found("//! x\n/// Is it up? Call late.\nfn f() {}\n"), [(2, "question-doc")]);
+        assert_eq!(found("//! x\n/// Whether the port is up.\nfn f() {}\n"), []);
+        let drawing = "//! x\n//!   frame ──► up? ── no ─► drop\n/// open()?;\nfn f() {}\n";
+        assert_eq!(found(drawing), []);
+    }
+
+    #[test]
     fn names_are_the_field_s() {
         assert_eq!(found("//! x\nstruct Furniture;\n"), [(2, "home-made")]);
         assert_eq!(found("//! x\nimpl A {\n    fn settle_all() {}\n}\n"), [(3, "home-made")]);
         assert_eq!(found("//! x\nfn settled() {}\nstruct Earth;\n"), []);
         assert_eq!(found_in("crates/x/src/twins.rs", "//! x\n"), [(1, "home-made")]);
+        assert_eq!(found("//! x\nstruct A {\n    rival: u32,\n}\n"), [(3, "home-made")]);
+        assert_eq!(found("//! x\nfn f(loan: u32) {}\n"), [(2, "home-made")]);
+        assert_eq!(found("//! x\nfn f() {\n    let fate = 1;\n}\n"), [(3, "home-made")]);
+        assert_eq!(found("//! x\nfn f(asks: u32) {}\n"), []);
     }
 
     #[test]

@@ -28,13 +28,13 @@ pub struct Line {
     pub name: &'static str,
     /// How it looks.
     pub look: Look,
-    /// Who is measured.
+    /// The subject of the measurement.
     pub of: Of,
     /// Where, and at which work.
     pub points: Vec<(f64, Work)>,
 }
 
-/// Who is measured.
+/// The subject of a measurement.
 #[derive(Clone, Copy)]
 pub enum Of {
     /// This switch.
@@ -108,7 +108,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// Does the figure's regime say nothing about it?
+    /// The regime to show: the given one if measured, else one core, else the prevailing one.
     fn regime(&self, regime: Regime) -> Option<Regime> {
         let has = |regime| self.samples.iter().any(|sample| sample.regime == regime);
         let own = [regime, Regime::OneCore].into_iter().find(|&regime| has(regime));

@@ -1,9 +1,9 @@
 //! `uvala bench figures`: the sweeps as plots, beside the machine's limits and what VALE published.
 //!
-//! They follow the evaluation of the VALE paper (CoNEXT 2012, figures 6 to 12): rate by frame
-//! length, by batch, by number of destinations and of ports, in both directions, and the time of a
-//! round trip; and add what VALE did not have, trust groups and pipes. What the paper states in
-//! words is drawn beside ours ([`published`]); every caption says what is not.
+//! The figures follow the evaluation of the VALE paper (CoNEXT 2012, figures 6 to 12): rate by
+//! frame length, by batch, by number of destinations and of ports, in both directions, and the time
+//! of a round trip; and add what VALE did not have, trust groups and pipes. What the paper states
+//! in words is drawn beside ours ([`published`]); every caption says what is not.
 
 mod chain;
 mod measure;
@@ -301,8 +301,8 @@ fn by_path() -> Figure {
     }
 }
 
-/// After figure 3 of the ANCS paper: does a machine that is interrupted for all it gets still get
-/// anything done?
+/// After figure 3 of the ANCS paper: how much a machine still receives that is interrupted for
+/// every frame.
 fn by_offer() -> Figure {
     const OFFERS: [u16; 8] = [20, 50, 100, 150, 200, 300, 500, 1000];
     let base = Work {

@@ -176,7 +176,7 @@ pub fn small(contender: Contender, kind: &str, work: &Work, time: Duration) -> R
     reading
 }
 
-/// Frames that the host sends to a TAP, and who reads them: Mpps.
+/// Frames that the host sends to a TAP, by reader: Mpps.
 pub fn tap(contender: Contender, work: &Work, time: Duration) -> Result<Reading> {
     let sender = packets::Packets::of(work, "end0", 1, 2, time);
     match contender {

@@ -29,7 +29,7 @@ use crate::sample::Reading;
 use crate::work::{Path, Work};
 pub use packets::End;
 
-/// Who switches.
+/// The software that switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {

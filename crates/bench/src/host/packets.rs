@@ -28,7 +28,7 @@ const BATCH: usize = 64;
 /// Longest frame.
 const LONGEST: usize = 2048;
 
-/// Who sends or receives what.
+/// The senders and receivers, with what they send.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Packets {
     interface: String,

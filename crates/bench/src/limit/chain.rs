@@ -27,14 +27,14 @@ struct Ring {
 }
 
 struct Bare {
-    /// By who fills them.
+    /// Indexed by the thread that fills them.
     rings: Vec<Ring>,
     buffers: Pool,
     batch: usize,
     length: usize,
-    /// Is payload written and read?
+    /// Whether payload is written and read.
     touched: bool,
-    /// Do functions read all of it?
+    /// Whether functions read all of the payload.
     reads: bool,
     over: AtomicBool,
 }

@@ -28,7 +28,7 @@ impl Role for Echo {
     }
 }
 
-/// The median round trip with so many wake-ups, in microseconds.
+/// The median round trip with this many wake-ups, in microseconds.
 pub fn micros(wake_ups: u8, time: Duration) -> Result<f64> {
     assert!(wake_ups >= 2 && wake_ups.is_multiple_of(2), "there and back");
     let relays = wake_ups / 2 - 1;

@@ -1,8 +1,8 @@
 //! A Linux bridge with two TAPs.
 //!
-//! It lives in a network namespace of its own, so that nothing of it is seen outside and nothing
-//! is left behind. Root gets one by `unshare -n`, other users by a user namespace. A process of
-//! ours inside makes bridge and TAPs and hands one TAP each to a sender and a receiver.
+//! The bridge lives in a network namespace of its own, so that nothing of it is seen outside and
+//! nothing is left behind. Root gets one by `unshare -n`, other users by a user namespace. A
+//! process of ours inside makes bridge and TAPs and hands one TAP each to a sender and a receiver.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -15,7 +15,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Gets huge pages if it can, for processes with so many megabytes each.
+    /// Gets huge pages if it can, for processes with this many megabytes each.
     pub fn get(megabytes: &[u32]) -> Pages {
         let needed = u64::from(megabytes.iter().sum::<u32>()) / 2 + 8;
         if field("Hugepagesize") != Some(2048) {

@@ -14,7 +14,7 @@ use super::console::Console;
 use super::dpdk::Pages;
 use super::find;
 
-/// How long testpmd may take for anything it is told.
+/// How long testpmd may take for a command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running testpmd.
@@ -119,7 +119,7 @@ impl Testpmd {
         Ok(f64::from(count) / elapsed.as_secs_f64() / 1e6)
     }
 
-    /// Are the links of this many ports up?
+    /// Whether the links of this many ports are up.
     pub fn links_are_up(&mut self, ports: u32) -> Result<bool> {
         let mut up = true;
         for port in 0..ports {

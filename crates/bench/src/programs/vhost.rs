@@ -1,7 +1,7 @@
 //! DPDK vhost-user: a testpmd that forwards between two vhost ports (no address lookup), and the
 //! client of every switch of virtual machines.
 //!
-//! That client is one testpmd with two virtio-user devices, which speak vhost-user as the monitor
+//! The client is one testpmd with two virtio-user devices, which speak vhost-user as the monitor
 //! of a machine does. It returns whatever comes, so that packets go round; the switch has a core,
 //! the client the other.
 

@@ -40,7 +40,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario {
             unit: Unit::Nanoseconds,
             limit: Limit::None,
-            ..rate("nf-call", "a function more within a thread, slots only", Some(3.0), call)
+            ..rate("nf-call", "one more function in a thread, slots only", Some(3.0), call)
         },
         bare("nf-3-untouched", "three processes, all of which use slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
@@ -69,7 +69,7 @@ pub fn scenarios() -> Vec<Scenario> {
             limit: Limit::None,
             ..rate(
                 "nf-latency",
-                "five functions, median latency at 99 % of their load by that at 10 %",
+                "five functions, median latency at 99 % load divided by that at 10 %",
                 Some(5.0),
                 Work { traffic: Traffic::Latency, ..between(5) },
             )

@@ -151,7 +151,7 @@ fn fan_out() -> Vec<Scenario> {
         },
         rate(
             "unicast-8",
-            "60 B from one port to eight in turn, which are waited for",
+            "60 B from one port to eight in turn, with backpressure",
             None,
             Work { traffic: Traffic::Unicast(8), ..broadcast },
         ),
@@ -250,7 +250,7 @@ fn guests() -> Vec<Scenario> {
         },
         single(
             "vhost-full",
-            "60 B to a machine that takes none: the daemon's time for each",
+            "60 B to a guest that receives none: the daemon's time for each",
             None,
             Unit::Nanoseconds,
             Work { traffic: Traffic::Overrun, ..shared },

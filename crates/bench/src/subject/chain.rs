@@ -77,7 +77,7 @@ fn call(work: &Work, time: Duration) -> Result<Reading> {
     Ok(Reading { value: cost(&calls), ..calls })
 }
 
-/// What passes, in million frames a second, of so many frames a second or of as many as can be
+/// What passes, in million frames a second, of `rate` frames a second or of as many as can be
 /// sent; and their median latency in microseconds.
 fn load(work: &Work, time: Duration, rate: Option<f64>) -> Result<(Reading, f64)> {
     let daemon = configuration::start(work)?;
@@ -109,7 +109,7 @@ fn chain_of(work: &Work) -> Chain {
 enum Look {
     /// As everywhere in these measurements.
     Plain([u8; 16]),
-    /// UDP packets of so many flows.
+    /// UDP packets of this many flows.
     Packets([u8; 60], u64),
 }
 
@@ -137,7 +137,7 @@ impl Look {
         }
     }
 
-    /// The number of a frame that is whole, and has been to so many functions.
+    /// The number of a frame that is whole, and has been to this many functions.
     #[inline]
     fn read(&self, frame: &[u8], functions: u8) -> Option<u64> {
         match self {
@@ -196,7 +196,7 @@ fn touch(frame: &mut Frame<'_>, _: &mut Generated) -> Action {
     let Some(line) = frame.bytes_mut().first_chunk_mut::<60>() else { return Action::Drop };
     let (words, _) = line.as_chunks_mut::<8>();
     let [first, second, seventh] = [0, 1, 6].map(|at| u64::from_be_bytes(words[at]));
-    // A whole word: who reads it just behind a byte's writing waits until that is in the cache.
+    // A whole word: a read just behind the write of a byte waits until that is in the cache.
     words[COUNT / 8] = (second + 1).to_be_bytes();
     if first ^ second ^ seventh == 0 { Action::Drop } else { Action::Next }
 }
@@ -218,7 +218,7 @@ fn now_ns() -> u64 {
     part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
 }
 
-/// Sends until it is ended: so many frames a second, or as many as can be.
+/// Sends until it is ended: at the given rate, or as fast as it can.
 pub fn send(part: &Part, rate: Option<u64>) -> Result<()> {
     machine::pin(part.work.placement.sender);
     let mut port = part.options().rings(1).open("vale0:s")?;

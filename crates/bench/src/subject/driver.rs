@@ -1,6 +1,6 @@
 //! A machine without a processor: a vhost-user frontend, and the driver of two split queues.
 //!
-//! It does what a guest's driver does: buffers are made available in batches, the switch is kicked
+//! The driver does what a guest's does: buffers are made available in batches, the switch is kicked
 //! where it asks for that, and a driver without work yields a few times, asks for an interrupt,
 //! and sleeps. All buffers of a queue are described once; they come back in order.
 //!
@@ -34,7 +34,7 @@ const USED: u64 = 32 << 10;
 const BUFFERS: u64 = 64 << 10;
 const QUEUE: u64 = BUFFERS + 4096 * 540;
 const BYTES: u64 = 2 * QUEUE;
-/// Where its memory is, as far as the switch is told.
+/// Where its memory is, in the addresses that the switch gets.
 const USER: u64 = 1 << 42;
 /// Mergeable buffers, notification by index, features of the protocol, version 1.
 const FEATURES: u64 = (1 << 15) | (1 << 29) | (1 << 30) | (1 << 32);
@@ -58,7 +58,7 @@ struct Queue {
     call: OwnedFd,
     window: Window,
     buffers: Vec<GuestSlice>,
-    /// Do both sides say by index when they are to be told?
+    /// Whether both sides suppress notifications by index (`VIRTIO_F_EVENT_IDX`).
     by_index: bool,
 }
 
@@ -121,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Does the switch ask for a kick when so many more are available?
+    /// Whether the switch asks for a kick once `news` more buffers are available.
     fn is_kick_wanted(&self, news: u16) -> bool {
         if !self.by_index {
             return self.window.u16(at(USED)).load(Ordering::Relaxed) == 0;
@@ -144,7 +144,7 @@ impl Queue {
         self.window.u32(at(USED + 8 + 8 * ring_of(self.seen))).load(Ordering::Relaxed)
     }
 
-    /// Waits until so many buffers can be taken back, yielding first and then asleep.
+    /// Waits until this many buffers can be taken back, yielding first and then asleep.
     fn wait(&mut self, many: u16, time: Duration) -> Result<bool> {
         for _ in 0..YIELDS {
             std::thread::yield_now();
@@ -240,7 +240,7 @@ impl Machine {
         SIZE - self.transmit.made.wrapping_sub(self.transmit.seen)
     }
 
-    /// Waits until so many more can be sent.
+    /// Waits until this many more can be sent.
     pub fn wait_for_room(&mut self, many: u16, time: Duration) -> Result<bool> {
         self.transmit.wait(many, time)
     }

@@ -1,7 +1,7 @@
 //! Senders and receivers.
 //!
-//! They are written as a user would write a fast program: frames are made and read where they lie,
-//! a batch at a time, and a thread that has nothing to do waits as the library does.
+//! The ends are written as a user would write a fast program: frames are made and read where they
+//! lie, a batch at a time, and a thread that has nothing to do waits as the library does.
 
 use std::time::{Duration, Instant};
 

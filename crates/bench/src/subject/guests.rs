@@ -201,7 +201,7 @@ fn exchange(
     Ok(())
 }
 
-/// Nanoseconds of the daemon for each frame to a machine that takes none.
+/// Nanoseconds of the daemon for each frame to a guest that receives none.
 pub fn overrun(work: &Work, time: Duration) -> Result<f64> {
     let daemon = super::configuration::start(work)?;
     machine::pin(work.placement.sender);

@@ -62,7 +62,7 @@ enum Kind {
     Idle,
     /// Passes frames on, as this one of a chain.
     Function(u8),
-    /// Sends into a chain: so many frames a second, or as many as it can.
+    /// Sends into a chain: at the given rate, or as fast as it can.
     Paced(Option<u64>),
 }
 

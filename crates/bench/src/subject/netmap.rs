@@ -1,7 +1,7 @@
 //! Senders and receivers that are netmap programs.
 //!
-//! They use the C library's `open`, `ioctl`, `mmap` and `poll` on `/dev/netmap` and nothing of
-//! ours, and are started with the preloaded library, as an old program would be. Their
+//! The programs use the C library's `open`, `ioctl`, `mmap` and `poll` on `/dev/netmap` and nothing
+//! of ours, and are started with the preloaded library, as an old program would be. Their
 //! loops are pkt-gen's: poll, fill or read at most a batch, move `head` and `cur`, and again; every
 //! poll is a sync. The frames are those of [`super::ends`], so that the two can be compared.
 

@@ -1,10 +1,10 @@
 //! A machine that is slow: what it gets done of what it is offered.
 //!
-//! Its processor is a thread that burns time: so much for each interrupt, so much for each frame.
-//! Interrupts come first, as they do for a processor, and its driver cannot say that it wants none:
-//! it is interrupted for whatever comes while it works. With as many interrupts as frames nearly
-//! all its time goes into them, and if the switch went on to interrupt it for frames that it has no
-//! room for, all would (receive livelock).
+//! The machine's processor is a thread that burns time: so much for each interrupt, so much for
+//! each frame. Interrupts come first, as they do for a processor, and its driver cannot say that it
+//! wants none: it is interrupted for whatever comes while it works. With as many interrupts as
+//! frames nearly all its time goes into them, and if the switch went on to interrupt it for frames
+//! that it has no room for, all would (receive livelock).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

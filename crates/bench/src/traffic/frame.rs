@@ -10,8 +10,7 @@
 //!
 //! All numbers are in network order. The filler is the XOR of the two words before it, so a byte of
 //! another frame, an old one or a missing one shows. It also makes the UDP checksum cheap: equal
-//! words add up by multiplication, and no frame's payload is ever summed byte by byte, neither by
-//! who writes it nor by who checks it.
+//! words add up by multiplication, and neither sender nor receiver sums a payload byte by byte.
 
 use packet::EtherType;
 use packet::build::{DONT_FRAGMENT, UDP_HEADER, ethernet_header, ipv4_header, udp_header};

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`values`] | ranges of addresses on the command line |
 //! | [`frame`] | what a frame looks like, and whether it still does |
-//! | [`sequence`] | what is lost, late, or there twice |
+//! | [`sequence`] | lost, late and duplicate frames |
 //! | [`session`] | a port in use: its end, its losses of the daemon |
 //! | `send`, `receive`, `echo` | the functions |
 //! | [`report`], [`terminal::units`] | figures |
@@ -194,7 +194,7 @@ fn verdict(args: &Args, summary: &Summary) -> Result<()> {
     if (args.check || args.expect.is_some()) && !checked.is_clean() {
         let tally = checked.tally;
         bail!(
-            "{} frames lost, {} reordered, {} there twice, {} late or twice, {} damaged",
+            "{} frames lost, {} reordered, {} duplicate, {} late or duplicate, {} corrupt",
             tally.lost,
             tally.reordered,
             tally.duplicates,

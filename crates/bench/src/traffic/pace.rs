@@ -13,7 +13,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many frames per second, or as many as possible. The clock starts with the first question.
+    /// A pace of `rate` frames per second, or as many as possible. The clock starts with the first
+    /// question.
     pub fn new(rate: Option<u64>) -> Self {
         Self { rate, start: None, done: 0 }
     }
@@ -27,7 +28,7 @@ impl Pace {
         u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.done)
     }
 
-    /// So many more are done.
+    /// Counts frames that are done.
     #[inline]
     pub fn add(&mut self, frames: u64) {
         self.done += frames;

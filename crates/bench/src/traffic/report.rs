@@ -61,7 +61,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Did everything arrive, as it was and in order?
+    /// Whether every frame arrived, intact and in order.
     pub fn is_clean(&self) -> bool {
         self.corrupted == 0 && self.tally == Tally::default()
     }
@@ -137,7 +137,7 @@ impl Meter {
         self.since = now;
     }
 
-    /// Is it time for a line?
+    /// Whether a line is due.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         !self.quiet && now - self.since >= Duration::from_secs(1)

@@ -1,9 +1,9 @@
-//! Which frames of a stream are missing, late, or there twice.
+//! Finds missing, late and duplicate frames in a stream.
 //!
 //! What is remembered is what has not come: gaps, of consecutive numbers each. A frame whose number
 //! is in a gap is late, however late it is; one that is in none came before. Of a stream with more
 //! than [`GAPS`] of them the oldest are given up: what comes of such numbers may be either, and
-//! counts by itself. A stream begins with the first number seen; who listens late has lost nothing.
+//! counts by itself. A stream begins with the first number seen; a late receiver has lost nothing.
 //!
 //! ```text
 //!        gap              gap       next

@@ -58,7 +58,7 @@ pub struct PortArgs {
     pub group: Option<String>,
 
     /// Memory of the trust group if this port creates it, such as 64MiB: all of it counts against
-    /// the user's quota, and the group's ports then cost nothing [default: the daemon's]
+    /// the user's quota, and further ports of the group are not charged [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes, requires = "group",
           help_heading = "Port")]
     group_memory: Option<u64>,
@@ -144,7 +144,7 @@ impl Stop {
         Ok(Self(stop))
     }
 
-    /// Was there one?
+    /// Whether the user asked to stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -229,7 +229,7 @@ impl Session {
         self.meter.restart(now);
     }
 
-    /// Is the time over, or was there a signal? Prints the line of each second on the way.
+    /// Whether the time is over or a signal came. Prints the line of each second on the way.
     #[inline]
     pub fn is_over(&mut self, now: Instant) -> bool {
         if self.meter.is_due(now) {
@@ -293,7 +293,7 @@ impl Session {
     }
 
     fn reconnect(&mut self) -> Result<bool> {
-        self.remark("the daemon went away; waiting for it");
+        self.remark("the daemon has stopped; waiting for it to start again");
         while !self.stop.is_set() && self.end.is_none_or(|end| Instant::now() < end) {
             match self.port.reconnect(Some(TICK)) {
                 Ok(()) => {
@@ -328,8 +328,8 @@ impl Session {
         self.port.drain(Some(TICK)).map(drop)
     }
 
-    /// Is the daemon still there? Asked at most once a tick: a sender that never waits would only
-    /// find out when its ring is full.
+    /// Whether the daemon is still there. Asked at most once a tick: a sender that never waits
+    /// would only find out when its ring is full.
     #[inline]
     pub fn check(&mut self, now: Instant) -> Result<(), Error> {
         if now - self.seen >= TICK {
@@ -368,7 +368,7 @@ fn add(sum: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
     }
 }
 
-/// Is it worth another attempt to find the daemon?
+/// Whether another attempt may find the daemon again.
 pub fn may_come_back(error: &Error) -> bool {
     !matches!(error, Error::Deleted(_))
         && matches!(error.exit_code(), exit::NO_DAEMON | exit::IN_USE | exit::NOT_FOUND)

@@ -29,7 +29,7 @@ impl Span {
         self.first + n % self.count
     }
 
-    /// Is it always the same value?
+    /// Whether every frame gets the same value.
     pub fn is_one(self) -> bool {
         self.count == 1
     }

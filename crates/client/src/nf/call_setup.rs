@@ -130,7 +130,7 @@ fn start(ports: &mut [Port], at: usize, which: usize) -> Option<usize> {
     }
 }
 
-/// Has the switch taken everything that functions of this port have sent?
+/// Whether the switch has taken all frames that functions of this port have sent.
 fn is_drained(port: &mut Port) -> bool {
     port.sender.tx(0).ring().is_drained()
 }
@@ -143,7 +143,7 @@ fn due(port: &mut Port) -> Vec<u64> {
     rings.map(|ring| read(calls, ring) + u64::from(receiver.rx(ring).available())).collect()
 }
 
-/// Does a receive ring of the port hold a frame?
+/// Whether a receive ring of the port holds a frame.
 fn holds_frames(port: &mut Port) -> bool {
     let (_, receiver, _) = port.parts();
     (0..receiver.rings()).any(|ring| receiver.rx(ring).available() > 0)

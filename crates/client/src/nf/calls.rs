@@ -3,9 +3,9 @@
 //! # Theory of operation
 //!
 //! Functions of one thread ([`super::step_all`]) can follow each other in a chain. The first then
-//! hands a frame to the second by a call, and the last of them sends it by the ring of the first,
-//! with the position of the last one in its mark. The switch goes on from there: it sees the frame
-//! once, and no buffer leaves the port that it came to.
+//! passes a frame to the second by a call, and the frame leaves by the ring of the first, with the
+//! position of the last function in its metadata. The switch goes on from there: it sees the frame
+//! once, and no buffer leaves the port at which it arrived.
 //!
 //! ```text
 //!   switch ──► port of a ─► a ──call──► b ─┐
@@ -14,10 +14,10 @@
 //!
 //! The daemon says which function follows: for each chain, order of services and position, the
 //! port of the next one ([`NextFunction`]). It raises a word of the port ([`ring::user::News`]) and
-//! wakes the function when the answer changes. Frames of a chain that has changed meanwhile go by
-//! the switch, because their order is another.
+//! wakes the function when the answer changes. Frames of a chain that has changed meanwhile go
+//! through the switch, because their order number is another.
 //!
-//! *Order of frames.* A call must not overtake frames that went by the switch before:
+//! *Order of frames.* A call must not overtake frames that went through the switch before:
 //!
 //! ```text
 //!   Taken ── nothing is left in the transmit rings of a, and of those that call a ──►
@@ -30,8 +30,8 @@
 //! stands in a ring of b, or is lost, when a's ring is empty. To end a call needs no such care: the
 //! ring of a keeps frames in order.
 //!
-//! *No circles.* A call that would lead back to its caller is not made: that frame goes by the
-//! switch.
+//! *No circles.* A call that would lead back to its caller is not made: that frame goes through
+//! the switch.
 
 use std::time::Instant;
 
@@ -53,10 +53,10 @@ pub(crate) struct Calls {
     routes: Vec<NextFunction>,
     /// The routes by chains; there is a table only while a function is called.
     table: Option<Box<[Row; CHAINS]>>,
-    /// The daemon does not know the question.
+    /// The daemon does not know the call.
     pub(super) is_deaf: bool,
     pub(super) was_asked: bool,
-    /// Slots that were given back, by receive rings.
+    /// The number of returned slots, by receive ring.
     pub(super) read: Vec<u64>,
     /// The function takes no frames until its transmit ring is empty.
     pub(super) is_paused: bool,
@@ -95,7 +95,7 @@ pub(super) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     Taken,
-    /// So many slots of each receive ring have to be given back, all in all.
+    /// Each receive ring must have returned this many slots in total.
     Read(Vec<u64>),
     Sent,
 }
@@ -114,7 +114,7 @@ impl Calls {
         (row.order == Some(meta.order()) && place != BY_SWITCH).then_some(place.into())
     }
 
-    /// So many slots of a receive ring were given back.
+    /// Notes that the function has returned this many slots of a receive ring.
     pub(super) fn note_read(&mut self, ring: usize, count: u32) {
         self.read.resize(self.read.len().max(ring + 1), 0);
         self.read[ring] += u64::from(count);

@@ -15,10 +15,10 @@ pub struct CpuList(Vec<usize>);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CpuError {
     /// No list of numbers.
-    #[error("{0:?} is no list of cores; write for example 0,2-3")]
+    #[error("{0:?} is not a list of cores, such as 0,2-3")]
     Text(String),
     /// Two threads would share it.
-    #[error("core {0} stands in the list twice; each thread has one of its own")]
+    #[error("core {0} is listed twice; each thread needs a core of its own")]
     Twice(usize),
     /// Cores that do not exist, or that this process may not use.
     #[error("there is no core {missing} here, or not for this process, which may use {allowed}")]
@@ -50,7 +50,7 @@ impl CpuList {
         self.0[usize::from(thread)]
     }
 
-    /// Are all of them there, for this process?
+    /// Checks that this process may run on every one of these CPUs.
     pub(super) fn check(&self) -> Result<(), CpuError> {
         let allowed = allowed();
         let missing: Vec<usize> =
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn test_a_core_that_is_not_there_is_named_with_those_that_are() {
         let (last, most) = (CpuSet::MAX_CPU - 1, allowed());
-        assert!(!most.contains(&last), "a machine with so many cores tests this elsewhere");
+        assert!(!most.contains(&last), "a machine with this many cores tests this elsewhere");
         let cores: CpuList = format!("{},{last}", most[0]).parse().unwrap();
         let error = cores.check().unwrap_err();
         let missing = CpuError::Missing { missing: last.to_string(), allowed: list(&most) };

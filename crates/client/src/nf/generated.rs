@@ -10,7 +10,7 @@ use crate::{Error, Port, Tx};
 pub struct Held {
     /// The frame.
     pub bytes: Vec<u8>,
-    /// What the switch has said of it, and is told.
+    /// The frame's metadata.
     pub meta: Metadata,
     /// The functions' own bytes, where it had room for them.
     pub own: Option<[u8; OWN_BYTES]>,

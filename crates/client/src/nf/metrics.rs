@@ -97,7 +97,7 @@ impl MetricsReport {
         Self { port, socket, shared: Arc::new(shared), thread: None }
     }
 
-    /// Is a reader waiting for newer values? Once for each time; the first time before
+    /// Whether a reader waits for newer values: true once for each request, the first time before
     /// any are there.
     #[must_use]
     pub fn is_due(&self) -> bool {

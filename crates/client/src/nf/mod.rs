@@ -16,10 +16,10 @@
 //! ```
 //!
 //! The port is an instance of a service (`uvala port add vale0:fw --service firewall`). Frames lie
-//! in the memory of its trust group: what passes is passed on by exchanging buffers. What the
-//! switch says of a frame, and is told, stands in its slot ([`Metadata`]);
-//! `docs/spec/frame-metadata.md` has the bits. A frame that is passed on keeps its place among the
-//! others. Several cores: [`Threads`]; several functions in one thread: [`step_all`].
+//! in the memory of its trust group, and are passed on by exchanging buffers. Switch and function
+//! exchange information about a frame in its slot ([`Metadata`]); `docs/spec/frame-metadata.md` has
+//! the bits. Frames that are passed on keep their order. Several cores: [`Threads`]; several
+//! functions in one thread: [`step_all`].
 
 mod call_setup;
 pub(crate) mod calls;
@@ -50,18 +50,18 @@ const BATCH: u32 = 128;
 /// Bytes at the end of each buffer that are the functions' own.
 pub const OWN_BYTES: usize = 16;
 
-/// What is to become of a frame.
+/// What the switch shall do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The next function of its chain, or its end.
     Next,
-    /// Nothing; counted as `function`.
+    /// Drops the frame; counted as `function`.
     Drop,
     /// To the service of this number.
     Service(u8),
     /// Out by the port of this number, or to that instance.
     Port(u16),
-    /// Nothing yet: the function has a copy ([`Frame::to_held`]), which it sends later
+    /// Nothing yet: the function keeps a copy ([`Frame::to_held`]), and sends it later
     /// ([`Generated::send_on`]).
     Hold,
 }
@@ -70,11 +70,11 @@ pub enum Action {
 const PORT_MAX: u16 = 0xfff;
 
 impl Action {
-    /// What is no action: the switch drops the frame, and counts it as `bad_action`. So it does
-    /// with what names a port or a service beyond those that there can be.
+    /// An invalid action: the switch drops the frame, and counts it as `bad_action`, as it does
+    /// with the number of a port or a service that cannot exist.
     pub const NONE: Self = Self::Service(u8::MAX);
 
-    /// As it can be told to the switch.
+    /// The action in a form that metadata can carry.
     #[inline]
     fn told(self) -> Self {
         match self {
@@ -108,46 +108,46 @@ pub struct Frame<'a> {
     buffer: &'a mut [u8],
     len: usize,
     is_whole: bool,
-    /// What the switch says of it, and is told.
+    /// The frame's metadata.
     pub meta: Metadata,
 }
 
 impl<'a> Frame<'a> {
-    /// A frame that fills this, for tests of functions: it is in no chain.
+    /// A frame of these bytes, in no chain, for tests of functions.
     #[must_use]
     pub fn new(buffer: &'a mut [u8]) -> Self {
         let len = buffer.len();
         Self { buffer, len, is_whole: true, meta: Metadata::default() }
     }
 
-    /// The frame's bytes; of one that lies in several buffers, the beginning.
+    /// The frame's bytes; if it lies in several buffers, those in the first.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// The frame's bytes, to be changed; of one that lies in several buffers, the beginning.
+    /// The frame's bytes, to be changed; if it lies in several buffers, those in the first.
     #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[..self.len]
     }
 
-    /// Does it lie in one buffer, as nearly all do?
+    /// Whether the frame lies in one buffer, as nearly all do.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// How long it can become.
+    /// The most bytes that the frame can have.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.is_whole { self.buffer.len().min(usize::from(u16::MAX)) } else { self.len }
     }
 
-    /// Makes it longer or shorter; what is new are bytes of old frames. `false`: there is no room,
-    /// or it lies in several buffers.
+    /// Changes the length of the frame; added bytes are those of old frames. `false`: there is no
+    /// room, or the frame lies in several buffers.
     pub fn resize(&mut self, len: usize) -> bool {
         let fits = self.is_whole && len <= self.room();
         if fits {
@@ -156,8 +156,8 @@ impl<'a> Frame<'a> {
         fits
     }
 
-    /// The functions' own bytes, which travel with the buffer inside of the trust group; what is in
-    /// them at first is anything. `None`: the frame reaches into them.
+    /// The functions' own bytes, which travel with the buffer inside of the trust group; their
+    /// first contents are undefined. `None`: the frame reaches into them.
     #[must_use]
     pub fn own(&mut self) -> Option<&mut [u8; OWN_BYTES]> {
         let at = self.own_at()?;
@@ -168,8 +168,8 @@ impl<'a> Frame<'a> {
         self.buffer.len().checked_sub(OWN_BYTES).filter(|&at| self.len <= at)
     }
 
-    /// A copy, to be sent on later; the functions' own bytes go with it. Of a frame that lies in
-    /// several buffers it is the beginning alone.
+    /// A copy, to be sent on later, with the functions' own bytes. If the frame lies in several
+    /// buffers, only the bytes in the first are copied.
     #[must_use]
     pub fn to_held(&self) -> Held {
         let at = self.own_at().filter(|_| self.is_whole);
@@ -180,11 +180,11 @@ impl<'a> Frame<'a> {
 
 /// A function.
 pub trait Handler {
-    /// What becomes of this frame?
+    /// Decides what the switch shall do with this frame.
     fn frame(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Action;
 
-    /// So many frames come now, or fewer from a function of the same thread; of 0, nothing has come
-    /// for a while.
+    /// Announces a batch of this many frames, or fewer from a function of the same thread. 0:
+    /// nothing has come for a while.
     fn batch(&mut self, _frames: u32, _made: &mut Generated) {}
 }
 

@@ -9,11 +9,11 @@ use crate::{Port, Rx, Tx};
 /// What can be done with the frames of a ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// So many slots of whole frames have room.
+    /// There is room for this many slots of whole frames.
     Pass(u32),
-    /// So many need room.
+    /// This many slots need room.
     Wait(u32),
-    /// A frame of so many slots that never has room.
+    /// A frame of this many slots that never has room.
     TooLong(u32),
 }
 
@@ -103,7 +103,7 @@ struct Going {
     meta: Metadata,
 }
 
-/// Asks for every frame of so many slots; returns the slots filled of `tx`.
+/// Asks for every frame of this many slots; returns the slots filled of `tx`.
 pub(crate) fn pass<H: Handler>(
     (tx, calls): (&mut Tx, &Calls),
     rx: &mut Rx,

@@ -13,13 +13,13 @@ const NAP: Duration = Duration::from_millis(1);
 /// How long such a thread looks for the daemon of one function before it serves the others again.
 const AWAY: Duration = Duration::from_millis(10);
 
-/// How long a thread of so many functions waits for room.
+/// How long a thread of this many functions waits for room.
 pub(super) fn patience(functions: usize) -> Option<Duration> {
     (functions > 1).then_some(NAP)
 }
 
-/// Waits until so many slots of the port are free, or all if there are fewer. `false`: `timeout` is
-/// over.
+/// Waits until this many slots of the port are free, or all if there are fewer. `false`: `timeout`
+/// is over.
 pub(super) fn for_room(
     port: &mut Port,
     count: u32,

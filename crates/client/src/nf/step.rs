@@ -17,7 +17,7 @@ use crate::{Error, Port};
 ///
 /// # Errors
 /// The daemon is gone. The port was no instance of a service when it was opened, or its switch had
-/// no chains: frames would be flooded to functions there, and two send them round and round.
+/// no chains: there, flooded frames would circle between two functions.
 pub fn step(
     port: &mut Port,
     handler: &mut impl Handler,
@@ -27,9 +27,9 @@ pub fn step(
 }
 
 /// Handles batches as [`step`] does, for up to [`TOGETHER_MAX`] functions that share a thread, each
-/// with the handler at its place. Where two of one trust group follow each other in a chain, and
-/// each is the only instance of its service, the second gets by a call what the first hands on,
-/// while the frame's first line is in the cache, and without a slot in between.
+/// with the handler at its place. If two of one trust group follow each other in a chain, and each
+/// is the only instance of its service, the first passes its frames to the second by a call, while
+/// the frame's first line is in the cache, and without a slot in between.
 ///
 /// # Errors
 /// As [`step`].
@@ -44,17 +44,17 @@ pub fn step_all<H: Handler>(
     assert!(ports.len() == handlers.len() && ports.len() <= TOGETHER_MAX, "a handler for each");
     let mut thread = Thread { ports, handlers, made: Generated::default(), told: 0 };
     let done = thread.run(timeout);
-    // What functions have made goes out, whatever has become of another.
+    // Generated frames are sent also if another function failed.
     let sent = send_all(thread.ports, thread.made);
     done.and_then(|taken| sent.map(|()| taken))
 }
 
-/// Functions of a thread, in a turn of it.
+/// The functions of a thread, during a turn.
 struct Thread<'a, H> {
     ports: &'a mut [Port],
     handlers: &'a mut [H],
     made: Generated,
-    /// Bits of those that were told of a batch.
+    /// The functions that were told of a batch, one bit each.
     told: u8,
 }
 
@@ -89,14 +89,14 @@ impl<H: Handler> Thread<'_, H> {
         }
     }
 
-    /// Tells a function that so many frames come.
+    /// Tells a function how many frames come.
     fn tell(&mut self, at: usize, frames: u32) {
         self.told |= 1 << at;
         self.made.by(at);
         self.handlers[at].batch(frames, &mut self.made);
     }
 
-    /// Functions that were told of nothing for so long are told so, while others are busy.
+    /// Tells functions that nothing has come for a while, also if others are busy.
     fn tick(&mut self, tick: Option<Duration>) {
         let Some(tick) = tick else { return };
         let now = Instant::now();
@@ -124,8 +124,8 @@ impl<H: Handler> Thread<'_, H> {
         Ok(taken)
     }
 
-    /// Handles what there is in a ring of one of the ports; returns the number of slots, 0 too if
-    /// it has waited for room.
+    /// Handles a batch of a ring of one of the ports; returns the number of slots, 0 also if it has
+    /// waited for room.
     fn batch(&mut self, at: usize, ring: usize) -> Result<u32, Error> {
         let Some(called) = call_setup::called(self.ports, at) else { return Ok(0) };
         let (sender, receiver, _) = self.ports[at].parts();
@@ -148,8 +148,8 @@ impl<H: Handler> Thread<'_, H> {
         let (sender, receiver, calls) = port.parts();
         let (tx, rx) = (sender.tx(0), receiver.rx(ring));
         let sent = pass((tx, calls), rx, count, &mut others, &mut self.made);
-        // Sent first: a slot that was given back says that its frame has gone on. That the daemon
-        // is gone is for the next wait to find, which reconnects.
+        // Sent first: a returned slot means that its frame was sent on. If the daemon is gone, the
+        // next wait finds that, and reconnects.
         if sent > 0 {
             let _ = tx.submit(sent);
         }
@@ -158,7 +158,7 @@ impl<H: Handler> Thread<'_, H> {
         Ok(count)
     }
 
-    /// Waits until a port has room. It may be another daemon's then.
+    /// Waits until a port has room, perhaps of another daemon.
     fn wait_for_room(&mut self, place: usize, count: u32) -> Result<u32, Error> {
         let patience = sleep::patience(self.ports.len());
         sleep::for_room(&mut self.ports[place], count, patience)?;
@@ -168,7 +168,8 @@ impl<H: Handler> Thread<'_, H> {
     }
 }
 
-/// Is the port a function's? It may have been opened again, after its service was taken away.
+/// Whether the port is a function's. It may have been opened again, after its service was taken
+/// away.
 #[inline]
 fn check_port(port: &Port) -> Result<(), Error> {
     if port.receiver.is_function { Ok(()) } else { Err(no_function(port)) }
@@ -185,7 +186,7 @@ fn no_function(port: &Port) -> Error {
     ControlError::Refused(Failure::new(ErrorCode::Unsupported, why)).into()
 }
 
-/// Gives slots of a ring back.
+/// Returns slots of a ring.
 fn release(port: &mut Port, ring: usize, count: u32) {
     let (_, receiver, calls) = port.parts();
     let _ = receiver.rx(ring).release(count);

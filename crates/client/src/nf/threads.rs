@@ -6,16 +6,16 @@
 //! let stop = client::Stop::new()?;
 //! let function = |_instance| |_: &mut Frame<'_>, _: &mut Generated| Action::Next;
 //! Threads::new("vale0:fw".parse()?)
-//!     .service("firewall", 0)                     // ports are made, where they are not there
-//!     .cores("2-3".parse()?)                      // a thread for each
+//!     .service("firewall", 0)                     // missing ports are created
+//!     .cores("2-3".parse()?)                      // one thread each
 //!     .options(client::Options::new().group("nf"))
-//!     .run(&stop, function)?;                     // until another thread says `stop`
+//!     .run(&stop, function)?;                     // until another thread sets `stop`
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Each instance has a port, a thread, a core if that is asked for, and a handler of its own: they
-//! share nothing, and the switch shares the flows out among them. They begin and end together: when
-//! one ends, for whatever reason, all are told to stop, and sleepers hear it at once.
+//! Each instance has a port, a thread, a core if requested, and a handler of its own: they share
+//! nothing, and the switch distributes the flows over them. They start and end together: when one
+//! ends, for whatever reason, all stop, and sleeping threads wake up at once.
 
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ use super::service::Ports;
 use super::{Handler, step};
 use crate::{Error, Options, Port, Stop};
 
-/// What runs, and where.
+/// The instances to run, and their ports and cores.
 #[derive(Clone, Debug)]
 pub struct Threads {
     port: PortName,
@@ -53,14 +53,14 @@ pub struct Instance {
     pub others: Vec<Port>,
 }
 
-/// Why a function that was to run does not, or not any more.
+/// Why a function did not start, or ended.
 #[derive(Debug)]
 pub enum Failed<E = Error> {
     /// Before any thread was started.
     Start(E),
     /// Not with these cores.
     Cores(CpuError),
-    /// No thread could be had.
+    /// No thread could be started.
     Thread(io::Error),
     /// The first instance that failed.
     Instance {
@@ -68,7 +68,7 @@ pub enum Failed<E = Error> {
         thread: u16,
         /// The name of its port.
         port: String,
-        /// Why.
+        /// The error.
         error: E,
     },
 }
@@ -81,42 +81,42 @@ impl Threads {
         Self { port, count: None, cores: None, service: None, others, options, tick: None }
     }
 
-    /// So many threads. The ports behind the first, `vale0:fw`, are `vale0:fw_1`, `vale0:fw_2` and
-    /// so on.
+    /// The number of threads. The ports after the first, `vale0:fw`, are `vale0:fw_1`, `vale0:fw_2`
+    /// and so on.
     #[must_use]
     pub fn count(self, count: u16) -> Self {
         Self { count: Some(count), ..self }
     }
 
-    /// A thread for each of these cores, where no other number was said.
+    /// Runs a thread on each of these cores, unless [`count`](Self::count) is set.
     #[must_use]
     pub fn cores(self, cores: CpuList) -> Self {
         Self { cores: Some(cores), ..self }
     }
 
-    /// Ports that are not there are made, as instances of this service, which are counted from
-    /// `first`; from 0: as the lowest that are free. They stay, as any port that was made; when the
-    /// function cannot start, they go.
+    /// Creates missing ports as instances of this service, with instance numbers from `first` on;
+    /// 0: the lowest free ones. They are permanent; if the function cannot start, they are deleted.
     #[must_use]
     pub fn service(self, service: impl Into<String>, first: u16) -> Self {
         Self { service: Some((service.into(), first)), ..self }
     }
 
-    /// The first thread has this port, too: another function's, of this service
-    /// ([`step_all`](super::step_all)). It is made where it is not there, as those of the first.
+    /// Adds the port of another function, of this service, to the first thread
+    /// ([`step_all`](super::step_all)). A missing port is created as those of the first function.
     #[must_use]
     pub fn and(mut self, port: PortName, service: impl Into<String>) -> Self {
         self.others.push((port, service.into()));
         self
     }
 
-    /// How the ports are opened. A [`Stop`] in them is not looked at: there is that of the call.
+    /// How the ports are opened. A [`Stop`] in the options is ignored in favour of that of the
+    /// call.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Self { options, ..self }
     }
 
-    /// Handlers are told so, by a batch of 0, when nothing has come for so long.
+    /// The time without frames after which handlers get a batch of 0.
     #[must_use]
     pub fn tick(self, tick: Duration) -> Self {
         Self { tick: Some(tick), ..self }
@@ -138,8 +138,8 @@ impl Threads {
         })
     }
 
-    /// Has each instance handled by this, which calls [`step`] or [`step_all`](super::step_all), or
-    /// whatever it likes, until `stop`.
+    /// Runs this for each instance until `stop`; it calls [`step`], [`step_all`](super::step_all)
+    /// or anything else.
     ///
     /// # Errors
     /// As [`Threads::run`].
@@ -217,7 +217,7 @@ impl Threads {
         Ok((0..self.threads()).map(name).collect::<Result<_, _>>()?)
     }
 
-    /// How many threads there are to be.
+    /// The number of threads to start.
     fn threads(&self) -> u16 {
         let cores = || self.cores.as_ref().and_then(|cores| u16::try_from(cores.count()).ok());
         self.count.or_else(cores).unwrap_or(1).max(1)
@@ -234,8 +234,8 @@ impl Threads {
     }
 }
 
-/// Makes a call again and again until `stop` was said. That a neighbour has spoilt a ring, which is
-/// mended, is no reason to leave the chain.
+/// Repeats a call until `stop` is set. It goes on after [`Error::Resynced`]: a neighbour has spoilt
+/// a ring, and the switch has repaired it.
 ///
 /// # Errors
 /// Any other of the call's.
@@ -252,14 +252,14 @@ pub fn until_stopped(
     Ok(())
 }
 
-/// How far an instance had come.
+/// The phase in which an instance failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Start,
     Run,
 }
 
-/// The first that failed; those that fail behind it do because of it, or would have told the same.
+/// The first failure; later ones are its consequences, or the same.
 struct First<E>(Mutex<Option<(Failed<E>, Phase)>>);
 
 impl<E> First<E> {
@@ -268,7 +268,7 @@ impl<E> First<E> {
     }
 }
 
-/// When this thread ends, in whatever way, all do.
+/// Stops all threads when this one ends, in whatever way.
 struct End<'a>(&'a Stop);
 
 impl Drop for End<'_> {

@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 use port::machine::quota::Limits;
 use protocol::Mode;
+use protocol::check::is_group_name;
+use protocol::config::values::{GroupId, Number, UserId, from_text};
+use protocol::config::{InvalidValue, RawSwitch, ValidationError};
 use protocol::name::SwitchName;
 use ring::cursor::RingSize;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::misfit::{Misfit, MisfitError};
-use super::switches::{RawSwitch, SwitchText};
+use super::switches::plan;
 use super::values::{
-    Bytes, ExtraBufs, FrameCount, GroupId, GroupMemory, Log, Number, Rings, Slots, Stride, UserId,
-    WorkerCount, from_text,
+    Bytes, ExtraBufs, FrameCount, GroupMemory, Log, Rings, Slots, Stride, WorkerCount,
 };
 use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
 use crate::engine::worker::BATCH;
-use crate::model::host::is_group_name;
 use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
@@ -30,6 +30,9 @@ use crate::model::specs::{NEW_GROUP, RingSpec};
 pub struct RawConfig {
     log: Log,
     helper: Option<PathBuf>,
+    #[serde(deserialize_with = "from_text")]
+    confine: confine::Mode,
+    vm_sockets: Vec<PathBuf>,
     #[serde(deserialize_with = "state_dir")]
     state_dir: Option<PathBuf>,
     socket: RawSocket,
@@ -37,6 +40,7 @@ pub struct RawConfig {
     quota: RawQuota,
     rings: Option<Spanned<RawRings>>,
     new_switch: RawNewSwitch,
+    new_port: RawNewPort,
     new_group: RawNewGroup,
     group: BTreeMap<Spanned<String>, RawGroup>,
     switch: BTreeMap<SwitchName, RawSwitch>,
@@ -93,6 +97,12 @@ struct RawNewSwitch {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
+struct RawNewPort {
+    max_macs: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawNewGroup {
     memory: GroupMemory,
 }
@@ -121,20 +131,16 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
 }
 
 impl RawConfig {
-    /// Takes the switches out.
-    pub fn switches(&mut self) -> Result<Vec<SwitchText>, Misfit> {
-        std::mem::take(&mut self.switch).into_iter().map(|(name, raw)| raw.read(name)).collect()
-    }
-
     /// The checked configuration.
-    pub fn into_config(mut self) -> Result<Config, Misfit> {
-        let switches = self.switches()?.into_iter().map(|text| text.plan).collect();
+    pub fn into_config(self) -> Result<Config, InvalidValue> {
+        let switches = self.switch.into_iter().map(|(name, raw)| raw.read(name).map(plan));
+        let switches = switches.collect::<Result<_, InvalidValue>>()?;
         let quota = self.quota.memory.0;
         let groups = self.group.into_iter().map(|(key, raw)| raw.read(key, quota));
-        let groups = groups.collect::<Result<_, Misfit>>()?;
+        let groups = groups.collect::<Result<_, InvalidValue>>()?;
         let rings = self.rings.unwrap_or_else(|| Spanned::new(0..0, RawRings::default()));
         let at = rings.span().start;
-        let rings = rings.into_inner().into_spec().map_err(|error| Misfit { at, error })?;
+        let rings = rings.into_inner().into_spec().map_err(|error| InvalidValue { at, error })?;
         Ok(Config {
             dir: self.socket.dir,
             state_dir: self.state_dir,
@@ -146,6 +152,8 @@ impl RawConfig {
             },
             log: self.log.0,
             helper: self.helper,
+            confine: self.confine,
+            vm_sockets: self.vm_sockets,
             workers: WorkersConfig {
                 count: self.workers.count.0,
                 cpus: self.workers.cpus.iter().map(|core| core.0).collect(),
@@ -166,6 +174,7 @@ impl RawConfig {
             },
             rings,
             switch_mode: self.new_switch.mode,
+            max_macs: self.new_port.max_macs.0,
             group_memory: self.new_group.memory.0,
             groups,
             switches,
@@ -175,15 +184,15 @@ impl RawConfig {
 
 impl RawGroup {
     /// The checked group; `quota` is the memory that each user may have.
-    fn read(self, key: Spanned<String>, quota: u64) -> Result<(String, GroupPlan), Misfit> {
+    fn read(self, key: Spanned<String>, quota: u64) -> Result<(String, GroupPlan), InvalidValue> {
         if !is_group_name(key.get_ref()) {
-            return Err((&key, MisfitError::Group(key.get_ref().clone())).into());
+            return Err((&key, ValidationError::Group(key.get_ref().clone())).into());
         }
         let (owner, group) = (self.owner.map(|id| id.0), self.group.map(|id| id.0));
         let grant = Grant { owner, group, mode: self.mode };
         if let Some(memory) = self.memory.as_ref().filter(|memory| memory.get_ref().0 > quota) {
-            let error = MisfitError::Unpayable(key.into_inner(), quota >> 20);
-            return Err(Misfit { at: memory.span().start, error });
+            let error = ValidationError::Unpayable(key.into_inner(), quota >> 20);
+            return Err(InvalidValue { at: memory.span().start, error });
         }
         let memory = self.memory.map(|memory| memory.into_inner().0);
         Ok((key.into_inner(), GroupPlan { grant, memory }))
@@ -191,7 +200,7 @@ impl RawGroup {
 }
 
 impl RawRings {
-    fn into_spec(self) -> Result<RingSpec, MisfitError> {
+    fn into_spec(self) -> Result<RingSpec, ValidationError> {
         let spec = RingSpec {
             counts: RingCounts {
                 tx_rings: self.tx_rings.0,
@@ -203,7 +212,7 @@ impl RawRings {
             stride: self.buffer_stride.0,
         };
         let fits = port::shm::region_layout(spec.counts, spec.extra_bufs, spec.stride).is_ok();
-        fits.then_some(spec).ok_or(MisfitError::Rings)
+        fits.then_some(spec).ok_or(ValidationError::Rings)
     }
 }
 
@@ -257,6 +266,12 @@ impl Default for RawRings {
 impl Default for RawNewSwitch {
     fn default() -> Self {
         Self { mode: mode(0o600) }
+    }
+}
+
+impl Default for RawNewPort {
+    fn default() -> Self {
+        Self { max_macs: Number(128) }
     }
 }
 

@@ -3,8 +3,7 @@
 use super::*;
 use crate::model::policy::Grant;
 use proptest::prelude::*;
-use protocol::{PortSettings, Queues, SwitchSettings};
-use switch::SwitchConfig;
+use protocol::Queues;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("test.toml"))
@@ -126,25 +125,30 @@ fn test_chains_and_rules_that_cannot_be_meant_are_refused_with_their_line() {
     );
 }
 
-/// `uvala apply` leaves alone what a file does not say; a daemon that begins has defaults.
+/// A file may hold everything that the daemon reads, and `uvala apply` reads its switches.
 #[test]
-fn test_what_is_not_said_stays_open_and_is_planned_as_by_default() {
-    let place = std::env::temp_dir().join(format!("uvala-config-{}.toml", std::process::id()));
-    let text = "log = \"debug\"\n[switch.vale0]\nage_s = 7\n[switch.vale0.port.a]\n\
-                isolated = true\nstatic = [\"02:00:00:00:00:01\"]\n";
-    std::fs::write(&place, text).unwrap();
-    let read = load_switches(&place);
-    std::fs::remove_file(&place).unwrap();
-    let (switches, others) = read.unwrap();
-    assert_eq!(others, ["log"]);
-    let SwitchText { spec, ports, plan, .. } = &switches[0];
-    let wanted = SwitchSettings { age_s: Some(7), ..SwitchSettings::default() };
-    assert_eq!(spec.settings, wanted);
-    let wanted = PortSettings { isolated: Some(true), ..PortSettings::default() };
-    assert_eq!((&ports[0].settings, &ports[0].host), (&wanted, &None));
-    assert_eq!(*plan, parse(text).unwrap().switches[0]);
-    assert_eq!(plan.config.fdb_capacity, SwitchConfig::default().fdb_capacity);
-    assert_eq!(plan.ports[0].stations.len(), 1);
+fn test_top_keys_are_those_that_the_daemon_reads() {
+    let refused = error("no_such_key = 1\n");
+    let (_, known) = refused.split_once("expected").expect(&refused);
+    let keys: Vec<_> = known.split('`').skip(1).step_by(2).collect();
+    assert_eq!(keys, config::TOP_KEYS);
+}
+
+#[test]
+fn test_an_instance_number_without_a_service_is_refused() {
+    let text = error("[switch.vale0.port.a]\ninstance = 3\n");
+    assert!(text.starts_with("config test.toml:1: vale0:a: instance: only a port of"), "{text}");
+}
+
+#[test]
+fn test_instances_without_a_number_get_the_lowest_free_one() {
+    let port = |name, more| format!("[switch.vale0.port.{name}]\nservice = \"fw\"\n{more}");
+    let text = port("a", "") + &port("b", "instance = 0\n") + &port("c", "");
+    let ports = &parse(&text).unwrap().switches[0].ports;
+    let numbers: Vec<_> = ports.iter().map(|port| port.config.role.instance).collect();
+    assert_eq!(numbers, [1, 0, 2]);
+    let text = error(&(text + &port("d", "instance = 0\n")));
+    assert!(text.contains("instance 0 of service fw is port b already"), "{text}");
 }
 
 #[test]
@@ -180,6 +184,8 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
     assert_eq!(text, "config test.toml:3: expected auto, spin, yield or block, found \"lazy\"");
     assert!(error("[rings]\ntx_slots = 4\n").contains("from 8 to 16384, found 4"));
     assert!(error("[switch.vale0]\nfdb_capacity = 4294967295\n").contains("1 to 1048576"));
+    let text = error("[switch.vale0]\ngroup_fwd_mask = \"0x4002\"\n");
+    assert!(text.contains(":2: bit 1 is PAUSE") && text.contains("take 0x4000"), "{text}");
     let text = error("[switch.vale0.port.a]\nstatic = [\"03:00:00:00:00:01\"]\n");
     assert!(text.contains(":2: 03:00:00:00:00:01 is a multicast address"), "{text}");
     let text = error("[switch.vale0.port.a]\nstatic = [\"00:00:00:00:00:00\"]\n");

@@ -1,11 +1,15 @@
 //! Requests in the log: attaches and changes at info, refusals for lack of permission, quota or
 //! memory at warn, every request at debug.
 //!
-//! The log has at most one line in [`PAUSE`] about refusals of one user.
+//! Any user that may connect can make the log grow, and the log usually shares a tmpfs with the
+//! state. So each user has a [`Budget`] of lines about attaches, leaves and changes, and one line
+//! in [`PAUSE`] about refusals; what is left out is counted. No user spends another one's, and
+//! changes of a privileged user, the operator's, are all in the log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{
     ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, Request, RuleRequest,
@@ -24,28 +28,72 @@ use protocol::users::user_name;
 
 /// Least time between two lines about refusals of one user.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Limit for the number of users with a refusal on record.
+/// Limit for the number of users on record.
 const USERS: usize = 1024;
 
-/// Times of the last refusals in the log, by user.
+/// What the log has of each user.
 #[derive(Debug, Default)]
 pub(super) struct CallLog {
-    refused: BTreeMap<u32, (RateLimit, u64)>,
+    users: BTreeMap<u32, UserLog>,
+}
+
+#[derive(Debug)]
+struct UserLog {
+    /// Attaches, leaves and changes.
+    deeds: Budget,
+    /// Refusals, and the number of those that were not logged.
+    refusals: (RateLimit, u64),
 }
 
 impl CallLog {
+    fn of(&mut self, uid: u32, now: Instant) -> &mut UserLog {
+        if self.users.len() >= USERS && !self.users.contains_key(&uid) {
+            self.users.clear();
+        }
+        self.users.entry(uid).or_insert_with(|| UserLog {
+            deeds: Budget::new(now),
+            refusals: (RateLimit::new(PAUSE), 0),
+        })
+    }
+
     /// `None`: a refusal of this user is not logged `now`. Else the number of those that were not
     /// logged since the last one.
     fn may_say(&mut self, uid: u32, now: Instant) -> Option<u64> {
-        if self.refused.len() >= USERS {
-            self.refused.clear();
-        }
-        let (limit, silent) = self.refused.entry(uid).or_insert_with(|| (RateLimit::new(PAUSE), 0));
+        let (limit, silent) = &mut self.of(uid, now).refusals;
         if limit.allows(now) {
             return Some(std::mem::take(silent));
         }
         *silent += 1;
         None
+    }
+
+    /// True if a line about an attach, a leave or a change of this user is to be logged `now`.
+    /// Logs the number of those that were not.
+    fn may_tell(&mut self, uid: u32, now: Instant) -> bool {
+        match self.of(uid, now).deeds.turn(now) {
+            Turn::Say(0) => return true,
+            Turn::Say(unsaid) => {
+                tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(uid));
+                return true;
+            }
+            Turn::SayNoMore => {
+                let user = user_name(uid);
+                tracing::info!("{user}: more lines of calls are suppressed, and counted");
+            }
+            Turn::LeaveOut => {}
+        }
+        false
+    }
+}
+
+impl Drop for CallLog {
+    fn drop(&mut self) {
+        for (uid, log) in &self.users {
+            let unsaid = u64::from(log.deeds.left_out()) + log.refusals.1;
+            if unsaid > 0 {
+                tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(*uid));
+            }
+        }
     }
 }
 
@@ -56,10 +104,15 @@ impl<D: Datapath> Control<D> {
         tracing::debug!("{}: {}", who(&client.caller, &client.name), call());
         let info = tracing::enabled!(tracing::Level::INFO);
         let deed = info.then(|| deed(&request)).flatten();
+        let limited = !client.caller.privileged
+            || matches!(request, Request::Session(SessionRequest::Detach(_)));
         let answer = self.carry_out(client, request);
         match &answer {
             Ok(_) => {
-                if let Some(deed) = deed {
+                let uid = client.caller.uid;
+                if let Some(deed) = deed
+                    && (!limited || self.call_log.may_tell(uid, Instant::now()))
+                {
                     tracing::info!("{} {deed}", who(&client.caller, &client.name));
                 }
             }
@@ -87,35 +140,42 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Logs an attach of a client.
-    pub(super) fn note_attached(&self, port: &PortName, holder: &Holder) {
-        let (pid, user) = (holder.pid, user_name(holder.uid));
-        tracing::info!("process {pid} of {user} ({}) attached {port}", named(&holder.name));
+    pub(super) fn note_attached(&mut self, port: &PortName, holder: &Holder) {
+        self.note_of(holder, "attached", port);
     }
 
     /// Logs a bind of a netmap program.
-    pub(super) fn note_bound(&self, conn: ConnKey, name: &PortName) {
+    pub(super) fn note_bound(&mut self, conn: ConnKey, name: &PortName) {
         let Some(shared) = self.state.shared(name) else { return };
-        if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn) {
+        if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn)
+            && self.call_log.may_tell(shared.uid, Instant::now())
+        {
             let (pid, user) = (holder.pid, user_name(shared.uid));
             tracing::info!("process {pid} of {user} ({}) bound {name}", named(&holder.name));
         }
     }
 
     /// Logs the ports that a closed connection held.
-    pub(super) fn note_leaving(&self, conn: ConnKey) {
+    pub(super) fn note_leaving(&mut self, conn: ConnKey) {
         if !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
-        for (name, holder) in
-            self.state.ports().filter_map(|(n, p)| p.holder.as_ref().map(|h| (n, h)))
-        {
-            if holder.conn == conn {
-                let (pid, user) = (holder.pid, user_name(holder.uid));
-                tracing::info!("process {pid} of {user} ({}) left {name}", named(&holder.name));
-            }
+        for name in self.state.held_by(conn) {
+            let holder = self.state.find_port(&name).and_then(|port| port.holder.clone());
+            self.note_of(&holder.expect("each held port has a holder"), "left", &name);
         }
-        if let Some(name) = self.state.bound_by(conn) {
+        let Some(name) = self.state.bound_by(conn) else { return };
+        let shared = self.state.unswitched_of(conn).map(|unswitched| &unswitched.shared);
+        let uid = shared.or_else(|| self.state.shared(name)).map_or(0, |shared| shared.uid);
+        if self.call_log.may_tell(uid, Instant::now()) {
             tracing::info!("a netmap descriptor of {name} was closed");
+        }
+    }
+
+    fn note_of(&mut self, holder: &Holder, did: &str, port: &PortName) {
+        if self.call_log.may_tell(holder.uid, Instant::now()) {
+            let (pid, user) = (holder.pid, user_name(holder.uid));
+            tracing::info!("process {pid} of {user} ({}) {did} {port}", named(&holder.name));
         }
     }
 }
@@ -160,6 +220,7 @@ fn deed(request: &Request) -> Option<String> {
         Request::Port(PortRequest::Set(set)) => {
             format!("set port {} {}", set.port, json(&set.settings))
         }
+        Request::Port(PortRequest::Enable(port)) => format!("enabled {}", port.port),
         Request::Port(PortRequest::Del(port)) => format!("deleted port {}", port.port),
         Request::Fdb(FdbRequest::Add(add)) => {
             format!("added static address {}, VLAN {}, to {}", add.mac, add.vlan, add.port)

@@ -16,8 +16,10 @@ pub mod netmap;
 pub mod pipes;
 pub mod ports;
 pub mod regions;
+pub mod security;
 pub mod switches;
 pub mod unswitched;
+pub mod workers;
 
 use chains::Chains;
 use fdb::Fdb;
@@ -28,8 +30,10 @@ use netmap::NetmapPorts;
 use pipes::Pipes;
 use ports::Ports;
 use regions::Regions;
+use security::Security;
 use switches::Switches;
 use unswitched::Unswitched;
+use workers::WorkerWatch;
 
 /// All of the datapath.
 pub trait Datapath:
@@ -44,6 +48,8 @@ pub trait Datapath:
     + Machines
     + Interfaces
     + Fdb
+    + WorkerWatch
+    + Security
 {
 }
 
@@ -59,5 +65,7 @@ impl<T> Datapath for T where
         + Machines
         + Interfaces
         + Fdb
+        + WorkerWatch
+        + Security
 {
 }

@@ -1,6 +1,6 @@
-//! Calls that wait for the kernel: it changes one network interface at a time, and who opens or
-//! closes one waits for all others. They wait on other threads, and other requests are answered
-//! meanwhile.
+//! Calls that wait for the kernel: it changes one network interface at a time, so opening or
+//! closing one waits for all others. They wait on other threads, and the daemon answers other
+//! requests meanwhile.
 //!
 //! ```text
 //!   port_add, interface_attach, bind

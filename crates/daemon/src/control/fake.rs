@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use packet::{MacAddr, VlanId};
 use protocol::name::PortName;
 use protocol::{Attached, Counter};
 use switch::{PortConfig, SwitchConfig};
 
+use crate::control::datapath::workers::WorkerStall;
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
-use crate::model::replies::Attachment;
+use crate::model::replies::{Attachment, Lease};
 use crate::model::specs::{Claim, RingSpec, ShmSpec};
 
 /// Everything the control plane said, and what there is after it.
@@ -37,9 +39,9 @@ pub struct Fake {
     pub(super) calls: usize,
     /// The next call that needs memory fails.
     pub(super) out_of_memory: bool,
-    /// So many such calls succeed before one fails.
+    /// The number of such calls that succeed before one fails.
     pub(super) fails_after: Option<u32>,
-    /// Interfaces are opened by another thread; so many of them no request wanted in the end.
+    /// Whether another thread opens interfaces; `unwanted` counts those that no request wants.
     pub(super) opens_elsewhere: bool,
     pub(super) unwanted: usize,
     /// Trust groups with the keys of their members, and which were looked at.
@@ -49,11 +51,16 @@ pub struct Fake {
     pub(super) grouped: BTreeMap<PortKey, GroupKey>,
     /// How often a worker was asked what it has counted of chains.
     pub(super) reports: usize,
+    /// Stalls that the watchdog has seen.
+    pub(super) stalls: Vec<WorkerStall>,
+    /// Memory is given back when a test empties the list of leases that have ended.
+    pub(super) reclaims_late: bool,
+    pub(super) ended: Vec<Lease>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }
 
-/// A bound port and who holds it, with how many extra buffers.
+/// A bound port and its holders, with the number of extra buffers of each.
 #[derive(Debug)]
 pub struct FakeBound {
     pub(super) name: PortName,
@@ -92,7 +99,6 @@ pub(super) fn attachment(name: &PortName, rings: &RingSpec) -> Attachment {
     let file = || OwnedFd::from(std::fs::File::open("/dev/null").expect("the test's own file"));
     let geometry = Attached {
         port: name.clone(),
-        bell: 1,
         region_bytes: 4096,
         block: 4096,
         pool: 8192,
@@ -106,5 +112,6 @@ pub(super) fn attachment(name: &PortName, rings: &RingSpec) -> Attachment {
         peer_block: None,
         function: false,
     };
-    Attachment { geometry, region: file(), kick: file(), wake: file() }
+    let lease = Lease::new(Arc::new(()));
+    Attachment { geometry, lease, region: file(), kick: file(), wake: file() }
 }

@@ -1,20 +1,19 @@
-//! Ports of virtual machines: who may have which socket.
+//! Ports of virtual machines: which user may have which socket.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use port::machine::quota::{Limits, Quota};
-use port::machine::{Access, Spec};
+use port::machine::{Access, Coalesce, Spec};
 use protocol::name::PortName;
-use protocol::{Machine, MachineInfo, PortAdd, PortKind};
+use protocol::{Machine, MachineInfo, PortAdd, PortKind, check};
 
 use super::{Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::{Holder, Port};
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::model::machine::{coalesce, complete};
 use crate::model::plan::PortPlan;
 use crate::model::policy::Caller;
 use crate::model::specs::MachineSpec;
@@ -102,15 +101,21 @@ impl<D: Datapath> Control<D> {
 }
 
 /// The socket that a new port is to have. It is made, or connected to, with the daemon's rights, so
-/// one at a place of choice is for those who have these anyway.
+/// one at a place of choice is for users that have these anyway.
 pub(super) fn request_of(caller: &Caller, add: &PortAdd) -> Result<Option<Machine>, Refusal> {
     let chosen = |machine: &Machine| machine.socket.is_some() || machine.peer.is_some();
     let chosen = add.machine.as_ref().is_some_and(chosen);
     if chosen && !caller.privileged {
         return Err(AccessRefusal::SocketPath.into());
     }
-    complete(add.kind, add.machine.as_ref())
+    check::machine(add.kind, add.machine.as_ref())
         .map_err(|error| Refusal::bad_value(format!("{}: {error}", add.port)))
+}
+
+/// Interrupt coalescing of the port, if the request sets it.
+fn coalesce(machine: &Machine) -> Option<Coalesce> {
+    let usecs = machine.coalesce_usecs?;
+    Some(Coalesce { frames: machine.coalesce_frames.unwrap_or(0), usecs })
 }
 
 #[cfg(test)]

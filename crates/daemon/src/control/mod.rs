@@ -30,6 +30,7 @@
 //! | [`netmap`] | bind, resume | null ports and netmap monitors |
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
+//! | [`workers`] | `worker_list` | ports that hold up a worker |
 //!
 //! Each folder has the refusals of its subject (`refusal.rs`). [`state`] has the records of all
 //! subjects, [`datapath`] what each subject needs of the workers, and `fake.rs` the workers of the
@@ -50,10 +51,12 @@ mod parts;
 pub mod ports;
 pub mod refusal;
 mod save;
+mod security;
 pub mod socket;
 pub mod state;
 pub mod stats;
 pub mod switches;
+pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -62,7 +65,7 @@ use std::time::Instant;
 use protocol::name::PortName;
 use protocol::{
     DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello, InterfaceRequest, Page, PortRef,
-    PortRequest, Reply, Request, SessionRequest, SwitchRef, SwitchRequest,
+    PortRequest, Reply, Request, SessionRequest, SwitchRef, SwitchRequest, WorkerRequest,
 };
 use serde::Serialize;
 
@@ -71,6 +74,7 @@ use crate::model::keys::{ConnKey, GroupKey};
 use crate::model::opening::Build;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Caller, Permissions};
+use crate::model::replies::Lease;
 use call_log::CallLog;
 use datapath::Datapath;
 use fdb::statics::Statics;
@@ -85,7 +89,7 @@ use state::{Holder, State};
 pub struct Client {
     /// Connection of the client.
     pub conn: ConnKey,
-    /// Who it is.
+    /// The process and user that call.
     pub caller: Caller,
     /// What it calls itself.
     pub name: String,
@@ -145,6 +149,7 @@ impl<D: Datapath> Control<D> {
                 new_group: config.new_group().bytes,
                 declared: Declared::of(config),
                 switch_mode: config.switch_mode,
+                max_macs: config.max_macs,
                 started: Instant::now(),
             },
             pending: Pending::default(),
@@ -153,6 +158,7 @@ impl<D: Datapath> Control<D> {
                 polled: BTreeSet::new(),
                 followers: BTreeMap::new(),
                 allowances: machines::Allowances::new(config.quota.machines),
+                stalls: workers::Stalls::default(),
             },
         }
     }
@@ -206,6 +212,7 @@ impl<D: Datapath> Control<D> {
             }
             Request::Function(call) => self.function_call(&caller, call),
             Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
+            Request::Worker(WorkerRequest::List(from)) => self.worker_list(&caller, &from),
         };
         reply.map(|reply| (reply, Vec::new()))
     }
@@ -242,6 +249,7 @@ impl<D: Datapath> Control<D> {
         match call {
             PortRequest::Add(add) => self.port_add(client, &add),
             PortRequest::Set(set) => self.port_set(&caller, &set),
+            PortRequest::Enable(PortRef { port }) => self.port_enable(&caller, &port),
             PortRequest::Del(PortRef { port }) => self.port_del(&caller, &port),
             PortRequest::List(list) => self.port_list(&caller, &list),
             PortRequest::Show(PortRef { port }) => self.port_show(&caller, &port),
@@ -284,7 +292,15 @@ impl<D: Datapath> Control<D> {
             self.account_gone(&port, &gone);
         }
         self.unbind(conn);
+        let leases = self.state.end_leases(conn);
+        self.datapath.reclaim(leases);
         self.datapath.close_in_background();
+    }
+
+    /// From now on a connection has the memory of a port.
+    fn lease(&mut self, conn: ConnKey, name: &PortName, lease: Lease) {
+        let before = self.state.lease(conn, name.clone(), lease);
+        self.datapath.reclaim(before.into_iter().collect());
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {

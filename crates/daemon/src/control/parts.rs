@@ -9,6 +9,7 @@ use protocol::Mode;
 
 use super::deferred::{Deferred, Opened};
 use super::machines;
+use super::workers::Stalls;
 use crate::control::groups::declared::Declared;
 use crate::control::ports::attach::Building;
 use crate::control::switches::multipart::PartialPlan;
@@ -28,6 +29,8 @@ pub(super) struct Defaults {
     pub(super) declared: Declared,
     /// Mode of a switch.
     pub(super) switch_mode: Mode,
+    /// Addresses that are learned on a port of an ordinary user.
+    pub(super) max_macs: u32,
     /// When the daemon started.
     pub(super) started: Instant,
 }
@@ -58,4 +61,6 @@ pub(super) struct PortNotes {
     pub(super) followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
     /// What the virtual machines of each user use of their quota.
     pub(super) allowances: machines::Allowances,
+    /// How often ports have held up their workers.
+    pub(super) stalls: Stalls,
 }

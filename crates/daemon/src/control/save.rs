@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     ChainAdd, ChainRef, ChainRequest, FdbRequest, InterfaceAttach, InterfaceRequest, PortRef,
-    PortRequest, Reply, Request, RuleAdd, RuleDel, RuleRequest, SwitchRequest, SwitchSettings,
+    PortRequest, Reply, Request, RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest,
+    SwitchSettings,
 };
 use ring::layout::RingCounts;
 
@@ -27,7 +28,6 @@ use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::shared::Interface;
 use crate::control::state::{Port, Switch};
-use crate::model::address::StaticAddress;
 use crate::model::keys::ConnKey;
 use crate::model::plan::{InterfaceText, SwitchPlan};
 use crate::model::settings::show_port;
@@ -307,17 +307,17 @@ fn touch_alone(port: &PortName) -> Vec<(SwitchName, Changed)> {
     PortName::interface(port.port()).map_or(Vec::new(), |alone| touch_port(&alone))
 }
 
-/// Is the port saved?
+/// Whether state files hold the port.
 fn is_kept(port: &Port) -> bool {
     // The first switch saves an interface that is in two.
     let is_second = port.cable.is_some() && port.interface.is_none();
     port.persistent && !is_second && !is_of_this_time(port)
 }
 
-/// Does the port's interface end with this daemon? An interface that a client handed over does. So
-/// does one in a network namespace that a process number or a path names, as those of containers:
-/// when the next daemon starts, another namespace may have that name, or none, and the interface's
-/// addresses are gone. An operator keeps the names of `ip netns`.
+/// Whether the port's interface ends with this daemon. An interface that a client handed over does.
+/// So does one in a network namespace that a process number or a path names, as those of
+/// containers: when the next daemon starts, another namespace may have that name, or none, and the
+/// interface's addresses are gone. An operator keeps the names of `ip netns`.
 fn is_of_this_time(port: &Port) -> bool {
     let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
     port.host.as_ref().is_some_and(|host| host.fds > 0)

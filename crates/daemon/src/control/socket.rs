@@ -1,34 +1,35 @@
 //! The control socket: one thread, one epoll loop, every client bounded.
 //!
-//! One connection is one client process. Users take turns (`fair_queue`), a call each, so a flood
-//! of one delays another by one call and no more, over however many connections it comes; and
-//! between two calls it is looked who else has something to say, and whether the daemon is to stop.
-//! Epoll is asked for edges, so it tells once of each connection that has something to say, however
-//! long that waits for its turn.
+//! One connection is one client process. Users take turns (`fair_queue`), one call each, so a flood
+//! of one user delays another by one call, over however many connections it comes. Between two
+//! calls the thread looks for other connections with calls, and for a request to stop. The epoll
+//! set is edge-triggered: it reports a connection once, however long its call waits for a turn.
 //!
-//! A reply is sent at once or not at all: a client that does not read its replies is closed, so
-//! nothing is queued for it here. Hang-up, half-close and empty message are the same to the daemon:
-//! everything that the connection held is taken back at once, and calls that are still unread are
-//! dropped. Before a call is judged, every hang-up that came before it has been heard: who closes
-//! one connection and asks over another is not told that the first one still has what it had.
+//! A reply is sent at once or not at all: the daemon closes a client that does not read its
+//! replies, so it queues nothing. Hang-up, half-close and empty message are the same to the daemon:
+//! it takes back everything that the connection held, and drops calls that are still unread. Before
+//! a call is judged, every hang-up that came before it has been handled: a program that closes one
+//! connection and calls over another finds that the first has given up what it had.
 //!
-//! A handler does nothing that takes long. Ports are built (`builders`) on other threads, and
-//! changes [written down](crate::store::writer) on one; they are answered when that is done, and
-//! meanwhile nothing more is read from that connection.
+//! A handler does nothing that takes long. Other threads build ports (`builders`), and one thread
+//! [writes changes to disk](crate::store::writer); the daemon answers when that is done, and reads
+//! nothing more from that connection meanwhile.
 //!
 //! | what a client may waste | bound |
 //! |---|---|
 //! | connections | `quota.connections` for each user |
 //! | bytes of a message | [`MAX_MESSAGE`] |
 //! | messages in flight | the kernel's socket buffer |
+//! | descriptors in flight | one reply for each connection, and a share for each user (`unread`) |
 //! | descriptors sent to us | none, since Linux 6.16; before, the kernel closes them meanwhile |
-//! | the same of who may make ports of interfaces | [`MAX_GIVEN`] a call |
-//! | descriptors of the daemon | at their end the listener rests, those who are connected go on |
+//! | the same from users that may create ports for interfaces | [`MAX_GIVEN`] a call |
+//! | descriptors of the daemon | at their end the listener pauses; connected clients go on |
 
 mod builders;
 mod fair_queue;
-mod nonsense;
+mod malformed;
 mod sys;
+mod unread;
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -36,9 +37,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use port::sys::descriptors;
+use protocol::users::user_name;
 use protocol::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
-    ReplyMessage, Request,
+    Reply, ReplyMessage, Request,
 };
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -46,22 +49,27 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with, recvmsg, sendmsg,
 };
+use rustix::process::{Resource, getrlimit};
+
+use switch::{Heartbeat, Stage};
 
 use super::datapath::Datapath;
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::{Answer, Client, Control, Step};
 use crate::log::RateLimit;
+use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
 use builders::Builders;
 use fair_queue::FairQueue;
+use unread::Unread;
 
 /// The socket and its connections.
 #[derive(Debug)]
 pub struct Server<D> {
     epoll: OwnedFd,
-    /// The connections once more, and nothing of them but that they hang up.
+    /// A second epoll set of the connections, for hang-ups only.
     farewells: OwnedFd,
     listener: OwnedFd,
     /// Readable when there was a SIGHUP.
@@ -73,21 +81,29 @@ pub struct Server<D> {
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     queue: FairQueue,
-    /// How many of them each user has.
+    /// The number of connections of each user.
     users: HashMap<u32, u32>,
+    unread: Unread,
     max_connections: u32,
     next_key: u64,
     buffer: Box<[u8]>,
+    heartbeat: Heartbeat,
 }
 
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
     client: Client,
-    /// A port is built for it, or a change of it written; nothing is read from it until then.
+    /// A port is being built for it, or a change written; nothing is read from it meanwhile.
     waits: bool,
-    /// The connection has a request: it is in the queue, unless it waits.
+    /// The connection has a request: it is in the queue, unless it waits or is parked.
     ready: bool,
+    /// The connection was sent descriptors, and may not have read them.
+    owes: bool,
+    /// The connection has a request that is not read while it owes.
+    parked: bool,
+    /// The connection has hung up, and is kept because it owes.
+    gone: bool,
 }
 
 /// What a client has to wait for.
@@ -99,7 +115,7 @@ enum Wait {
 /// A call, or why it is none, and what came with it.
 type Received = (Result<Request, Refusal>, Vec<OwnedFd>);
 
-/// What becomes of a connection after a message.
+/// What happens to a connection after a message.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 enum After {
@@ -112,23 +128,27 @@ impl<D: Datapath> Server<D> {
     pub fn new(
         listener: OwnedFd,
         stop: BorrowedFd<'_>,
-        control: Control<D>,
+        mut control: Control<D>,
         max_connections: u32,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER), readable)?;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), readable)?;
-        // Before any client is known: who may send some is told so when it is.
-        let _ = sys::take_descriptors(listener.as_fd(), false);
+        // No client is known yet; one that may send descriptors is allowed to when it is known.
+        let _ = descriptors::refuse(&listener);
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
         if let Some(writer) = control.writer() {
             epoll::add(&epoll, writer, epoll::EventData::new_u64(KEPT), readable)?;
         }
+        if let Some(bell) = control.stall_bell() {
+            epoll::add(&epoll, bell, epoll::EventData::new_u64(STALLS), readable)?;
+        }
         if let Some(bell) = control.host_bell() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
         }
+        let heartbeat = control.take_heartbeat().unwrap_or_default();
         Ok(Self {
             epoll,
             farewells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -141,13 +161,15 @@ impl<D: Datapath> Server<D> {
             connections: HashMap::new(),
             queue: FairQueue::default(),
             users: HashMap::new(),
+            unread: Unread::new(getrlimit(Resource::Nofile).current),
             max_connections,
             next_key: FIRST_CONNECTION,
+            heartbeat,
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
         })
     }
 
-    /// Says in the log when there was a SIGHUP: then `hangups`, which does not block, is readable.
+    /// Logs each SIGHUP: `hangups`, which does not block, is readable then.
     pub fn note_hangups(&mut self, hangups: OwnedFd) -> Result<(), Errno> {
         let data = epoll::EventData::new_u64(HANGUP);
         epoll::add(&self.epoll, &hangups, data, epoll::EventFlags::IN)?;
@@ -155,8 +177,8 @@ impl<D: Datapath> Server<D> {
         Ok(())
     }
 
-    /// Serves until told to stop. What is owed then is done: changes are written down, and those
-    /// who wait for that are answered.
+    /// Serves until told to stop. Changes that are pending then are written to disk, and the
+    /// clients that wait for them are answered.
     pub fn run(&mut self) -> Result<(), Errno> {
         while self.look_around()? {
             if let Some(key) = self.queue.pop() {
@@ -168,17 +190,20 @@ impl<D: Datapath> Server<D> {
         Ok(())
     }
 
-    /// Takes note of everything that happened; waits for something to happen, unless a client has
-    /// something to say already. False: it is time to stop.
+    /// Handles all events; waits for one unless a client has a call already. `false`: it is time to
+    /// stop.
     fn look_around(&mut self) -> Result<bool, Errno> {
-        // A listener that rests is tried again when the time is over or something happened.
+        // A paused listener is tried again after the time, or after any event.
         let mut timeout = (!self.listening).then_some(&REST);
         for _ in 0..LOOKS {
             if !self.queue.is_empty() {
                 timeout = Some(&NOW);
             }
             let mut space = [MaybeUninit::uninit(); EVENTS];
-            let events = match epoll::wait(&self.epoll, &mut space, timeout) {
+            self.heartbeat.rest(Stage::Asleep);
+            let events = epoll::wait(&self.epoll, &mut space, timeout);
+            self.heartbeat.rest(Stage::Control);
+            let events = match events {
                 Ok((events, _)) => &*events,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error),
@@ -192,6 +217,7 @@ impl<D: Datapath> Server<D> {
                     KEPT => self.answer_written(),
                     HANGUP => self.log_hangup(),
                     HOST => self.control.poll_host(),
+                    STALLS => self.control.poll_stalls(),
                     key => self.note(key, event.flags),
                 }
             }
@@ -203,16 +229,24 @@ impl<D: Datapath> Server<D> {
         Ok(true)
     }
 
-    /// A connection has something to say, or hung up.
+    /// A connection has a call, or hung up.
     fn note(&mut self, key: u64, flags: epoll::EventFlags) {
         let gone = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-        if flags.intersects(gone) {
-            return self.close_if(After::Closes, key);
-        }
         // An event of a connection that an earlier event of the same turn closed.
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        if !std::mem::replace(&mut connection.ready, true) && !connection.waits {
-            self.queue.push(connection.client.caller.uid, key);
+        if connection.gone || flags.intersects(gone) {
+            return self.close_if(After::Closes, key);
+        }
+        let uid = connection.client.caller.uid;
+        if connection.parked && connection.account(&mut self.unread, &self.epoll) {
+            connection.parked = false;
+            self.queue.push(uid, key);
+        }
+        if flags.contains(epoll::EventFlags::IN)
+            && !std::mem::replace(&mut connection.ready, true)
+            && !connection.waits
+        {
+            self.queue.push(uid, key);
         }
     }
 
@@ -247,7 +281,7 @@ impl<D: Datapath> Server<D> {
         }
     }
 
-    /// Makes the listener rest, so that one which cannot accept does not keep the loop awake.
+    /// Pauses the listener, so that a listener that cannot accept does not keep the loop awake.
     fn listen(&mut self, listening: bool) {
         if listening == self.listening {
             return;
@@ -263,20 +297,22 @@ impl<D: Datapath> Server<D> {
         let Ok(caller) = sys::caller(socket.as_fd()) else { return };
         if let Err(refusal) = self.admit(&caller) {
             self.control.note_refusal(&caller, "", &refusal);
-            // The client hears why, unless it is gone already.
-            let _ = reply(socket.as_fd(), Err(refusal));
+            // The client gets the reason, unless it is gone already.
+            let _ = send(socket.as_fd(), Outcome::Err(refusal.into()), &[]);
             return;
         }
-        let _ = sys::take_descriptors(socket.as_fd(), caller.privileged);
+        if caller.privileged {
+            let _ = descriptors::accept(&socket);
+        }
         let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
-        let spoken = epoll::EventFlags::IN | gone | epoll::EventFlags::ET;
-        let listened = [(&self.epoll, spoken), (&self.farewells, gone)];
+        let listened = [(&self.epoll, SPOKEN), (&self.farewells, gone)];
         let data = epoll::EventData::new_u64(key);
         if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
             *self.users.entry(client.caller.uid).or_default() += 1;
-            let connection = Connection { socket, client, waits: false, ready: false };
+            let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
+            let connection = Connection { socket, client, waits, ready, owes, parked, gone };
             self.connections.insert(key, connection);
         }
     }
@@ -292,17 +328,23 @@ impl<D: Datapath> Server<D> {
     /// Answers the next call of a connection, if there is one.
     fn serve(&mut self, key: u64) {
         // It may have been closed while it was in line.
-        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let Some(connection) = self.connections.get_mut(&key).filter(|it| !it.gone) else { return };
         let uid = connection.client.caller.uid;
+        if !connection.account(&mut self.unread, &self.epoll) {
+            connection.parked = true;
+            return;
+        }
         let (call, given) = match connection.receive(&mut self.buffer) {
             Ok(call) => call,
-            Err(fate) => return self.close_if(fate, key),
+            Err(after) => return self.close_if(after, key),
         };
         self.close_hung_up();
         let Some(connection) = self.connections.get_mut(&key) else { return };
         match connection.answer(&mut self.control, call, given) {
-            Ok(After::Stays) => self.queue.push(uid, key),
-            Ok(After::Closes) => self.close_if(After::Closes, key),
+            Ok((answer, after)) => match self.reply(key, answer) {
+                After::Stays if after == After::Stays => self.queue.push(uid, key),
+                _ => self.close_if(After::Closes, key),
+            },
             Err(Wait::Build(build)) => {
                 connection.waits = true;
                 self.builders.start(uid, ConnKey(key), build);
@@ -326,11 +368,11 @@ impl<D: Datapath> Server<D> {
         }
     }
 
-    /// Answers those whose ports were built.
+    /// Answers the clients whose ports were built.
     fn finish(&mut self) {
         self.close_hung_up();
         for (conn, built) in self.builders.finished() {
-            // Those who left meanwhile had everything taken back.
+            // Connections that closed meanwhile had everything taken back.
             let Some(connection) = self.connections.get(&conn.0) else { continue };
             match self.control.finish(conn, built) {
                 Step::Answer(answer) => self.answer_all(vec![(conn, answer)]),
@@ -342,47 +384,134 @@ impl<D: Datapath> Server<D> {
         }
     }
 
-    /// Answers those whose changes were written down.
+    /// Answers the clients whose changes are on disk.
     fn answer_written(&mut self) {
         let answers = self.control.saved();
         self.answer_all(answers);
     }
 
-    /// Answers some who waited, and hears them again.
+    /// Answers some of the waiting connections, and reads them again.
     fn answer_all(&mut self, answers: Vec<(ConnKey, Answer)>) {
         for (ConnKey(key), answer) in answers {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
             connection.waits = false;
-            if reply(connection.socket.as_fd(), answer).is_err() {
-                self.close_if(After::Closes, key);
-            } else if connection.ready {
-                self.queue.push(connection.client.caller.uid, key);
+            let (uid, ready) = (connection.client.caller.uid, connection.ready);
+            match self.reply(key, answer) {
+                After::Closes => self.close_if(After::Closes, key),
+                After::Stays if ready => self.queue.push(uid, key),
+                After::Stays => {}
             }
         }
     }
 
-    fn close_if(&mut self, fate: After, key: u64) {
-        if fate == After::Closes
-            && let Some(Connection { client, .. }) = self.connections.remove(&key)
+    /// Sends an answer to a connection, or an error where it has descriptors that may not be sent.
+    fn reply(&mut self, key: u64, answer: Answer) -> After {
+        let Some(connection) = self.connections.get_mut(&key) else { return After::Closes };
+        let (reply, fds) = match answer {
+            Ok((reply, fds)) if !fds.is_empty() => (reply, fds),
+            answer => return connection.tell(answer.map(|(reply, _)| reply)),
+        };
+        let uid = connection.client.caller.uid;
+        let refusal = match self.unread.admit(uid) {
+            Err(refusal) => refusal.into(),
+            Ok(()) => match send(connection.socket.as_fd(), Outcome::Ok(reply.clone()), &fds) {
+                Ok(()) => {
+                    self.unread.add(uid);
+                    return connection.owe(&self.epoll);
+                }
+                Err(Errno::TOOMANYREFS) => {
+                    self.warn_of_unread();
+                    Refusal::from(DatapathError::Full(IN_FLIGHT))
+                }
+                Err(_) => return After::Closes,
+            },
+        };
+        self.refuse_descriptors(key, &reply, refusal)
+    }
+
+    /// Takes back what a client was to get descriptors for, and tells it why.
+    fn refuse_descriptors(&mut self, key: u64, reply: &Reply, refusal: Refusal) -> After {
+        let Some(connection) = self.connections.get_mut(&key) else { return After::Closes };
+        let (conn, Client { caller, name, .. }) = (ConnKey(key), &connection.client);
+        self.control.note_refusal(caller, name, &refusal);
+        let told = connection.tell(Err(refusal));
+        match reply {
+            Reply::Attached(port) if self.control.detach(conn, &port.port).is_ok() => told,
+            // What it has bound goes with the connection.
+            _ => After::Closes,
+        }
+    }
+
+    fn warn_of_unread(&mut self) {
+        if let Some((uid, replies)) = self.unread.most()
+            && self.warning.allows(Instant::now())
         {
-            let uid = client.caller.uid;
-            let left = self.users.get_mut(&uid).expect("a connection is counted");
-            *left -= 1;
-            if *left == 0 {
-                self.users.remove(&uid);
-            }
+            let user = user_name(uid);
+            tracing::warn!(
+                "the kernel sends no more descriptors: clients do not read their replies ({user}: \
+                 {replies} replies); stop these clients, or raise LimitNOFILE"
+            );
+        }
+    }
+
+    /// Takes back what a connection held, and closes it; while it owes, the socket stays.
+    fn close_if(&mut self, after: After, key: u64) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if after == After::Stays {
+            return;
+        }
+        if !std::mem::replace(&mut connection.gone, true) {
+            // Epoll would report it again and again.
+            let _ = epoll::delete(&self.farewells, &connection.socket);
             self.control.hang_up(ConnKey(key));
+        }
+        if !connection.account(&mut self.unread, &self.epoll) {
+            return;
+        }
+        let uid = connection.client.caller.uid;
+        self.connections.remove(&key);
+        let left = self.users.get_mut(&uid).expect("a connection is counted");
+        *left -= 1;
+        if *left == 0 {
+            self.users.remove(&uid);
         }
     }
 }
 
 impl Connection {
+    /// Sends an answer without descriptors.
+    fn tell(&self, answer: Result<Reply, Refusal>) -> After {
+        let outcome = answer.map_or_else(|refusal| Outcome::Err(refusal.into()), Outcome::Ok);
+        send(self.socket.as_fd(), outcome, &[]).map_or(After::Closes, |()| After::Stays)
+    }
+
+    /// Notes that the connection was sent descriptors: from now on epoll reports when it reads.
+    fn owe(&mut self, epoll: &OwnedFd) -> After {
+        self.owes = true;
+        self.listen(epoll, SPOKEN | epoll::EventFlags::OUT).map_or(After::Closes, |()| After::Stays)
+    }
+
+    /// True if the connection has read the descriptors that it was sent.
+    fn account(&mut self, unread: &mut Unread, epoll: &OwnedFd) -> bool {
+        if self.owes && sys::is_read(self.socket.as_fd()) {
+            self.owes = false;
+            unread.remove(self.client.caller.uid);
+            // If this fails, epoll reports more than needed.
+            let _ = self.listen(epoll, SPOKEN);
+        }
+        !self.owes
+    }
+
+    fn listen(&self, epoll: &OwnedFd, flags: epoll::EventFlags) -> Result<(), Errno> {
+        epoll::modify(epoll, &self.socket, epoll::EventData::new_u64(self.client.conn.0), flags)
+    }
+
     /// Reads one message, with the descriptors that came with it.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<Received, After> {
         // TRUNC: the true length of a message that is longer than the buffer.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
-        // Before Linux 6.16 others can send some, too.
+        // Before Linux 6.16 other users can send some, too.
         let room = if self.client.caller.privileged { &mut space[..] } else { &mut [] };
         let mut beside = RecvAncillaryBuffer::new(room);
         let heard = recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut beside, flags);
@@ -409,20 +538,19 @@ impl Connection {
         control: &mut Control<D>,
         call: Result<Request, Refusal>,
         given: Vec<OwnedFd>,
-    ) -> Result<After, Wait> {
-        let (answer, fate) = match call {
+    ) -> Result<(Answer, After), Wait> {
+        match call {
             Ok(request) => match control.call_given(&mut self.client, request, given) {
-                Step::Build(build) => return Err(Wait::Build(build)),
-                Step::Save => return Err(Wait::Keep),
-                Step::Answer(answer) => (answer, After::Stays),
+                Step::Build(build) => Err(Wait::Build(build)),
+                Step::Save => Err(Wait::Keep),
+                Step::Answer(answer) => Ok((answer, After::Stays)),
             },
             Err(refusal @ Refusal::Message(MessageRefusal::Unknown(_))) => {
-                (Err(refusal), After::Stays)
+                Ok((Err(refusal), After::Stays))
             }
-            // A client that sends nonsense once will not get better.
-            Err(refusal) => (Err(refusal), After::Closes),
-        };
-        Ok(reply(self.socket.as_fd(), answer).map_or(After::Closes, |()| fate))
+            // A client that sends one invalid message will send more.
+            Err(refusal) => Ok((Err(refusal), After::Closes)),
+        }
     }
 }
 
@@ -434,15 +562,11 @@ fn parse(text: &[u8]) -> Result<Request, Refusal> {
     match serde_json::from_slice(text) {
         Ok(CallMessage { v: PROTOCOL_VERSION, call }) => Ok(call),
         Ok(CallMessage { v, .. }) => Err(MessageRefusal::Version(v).into()),
-        Err(error) => Err(nonsense::explain(text, &error)),
+        Err(error) => Err(malformed::explain(text, &error)),
     }
 }
 
-fn reply(socket: BorrowedFd<'_>, answer: Answer) -> Result<(), Errno> {
-    let (result, fds) = match answer {
-        Ok((reply, fds)) => (Outcome::Ok(reply), fds),
-        Err(refusal) => (Outcome::Err(refusal.into()), Vec::new()),
-    };
+fn send(socket: BorrowedFd<'_>, result: Outcome, fds: &[OwnedFd]) -> Result<(), Errno> {
     let text = encode(result);
     let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -471,16 +595,22 @@ const STOP: u64 = 1;
 const HANGUP: u64 = 2;
 const BUILT: u64 = 3;
 const HOST: u64 = 4;
+const STALLS: u64 = 6;
 const KEPT: u64 = 5;
-const FIRST_CONNECTION: u64 = 6;
+const FIRST_CONNECTION: u64 = 7;
 /// Events of one turn.
 const EVENTS: usize = 64;
-/// How often it is looked for more of them, however many there are.
+/// How often the thread looks for more of them, however many there are.
 const LOOKS: usize = 64;
 /// New clients of one turn.
 const ACCEPTS: usize = 16;
+/// The events that epoll reports for a connection.
+const SPOKEN: epoll::EventFlags =
+    epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP).union(epoll::EventFlags::ET);
+/// The resource that is used up when the kernel sends no descriptors.
+const IN_FLIGHT: &str = "descriptors on their way to clients that do not read their replies";
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// How long a listener rests when descriptors are used up.
+/// How long the listener pauses when descriptors are used up.
 const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 #[cfg(test)]

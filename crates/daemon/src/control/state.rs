@@ -1,4 +1,5 @@
-//! What exists and who holds it: switches, ports, quotas. Pure: no descriptor, no thread, no clock.
+//! What exists and which connections hold it: switches, ports, quotas. Pure: no descriptor, no
+//! thread, no clock.
 //!
 //! # Life of a port
 //!
@@ -19,16 +20,18 @@
 //!
 //! # Two steps
 //!
-//! Everything that needs memory or descriptors happens between a question ([`State::claim`]), which
-//! changes nothing, and an entry ([`State::hold`]), which cannot fail. So whatever the workers
-//! refuse leaves nothing half-made here.
+//! Everything that needs memory or descriptors happens between a check ([`State::claim`]), which
+//! changes nothing, and an entry ([`State::hold`]), which cannot fail. So a refusal of the workers
+//! leaves nothing half-made here.
 //!
-//! What a user has is counted from the entries whenever it is asked for; there is no second book
-//! that could disagree with them. One list is kept beside them, of what each connection holds:
-//! every connection that closes asks for it.
+//! The usage of a user is counted from the entries each time; there are no counters that could
+//! disagree with them. An `index` says where to look: what each connection holds, and which
+//! switches and ports each user has.
 
 mod bound;
 pub mod groups;
+pub mod index;
+pub mod leases;
 mod port;
 pub mod service;
 pub mod shared;
@@ -38,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{NewPorts, Peer, SwitchSettings};
+use protocol::{NewPorts, Peer, SwitchSettings, check};
 use switch::SwitchConfig;
 use switch::chain;
 
@@ -49,12 +52,14 @@ use super::switches::refusal::SwitchRefusal;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
-use crate::model::settings::{check_owners, new_switch};
+use crate::model::settings::new_switch;
 use crate::model::steering::Steering;
 use groups::{Charge, GroupWish};
+use index::{Index, visited};
+use leases::Leases;
 pub use port::{Holder, Port};
 use service::Process;
-use shared::Shared;
+use shared::{Binder, Shared};
 use unswitched::UnswitchedPort;
 
 /// A switch.
@@ -64,30 +69,32 @@ pub struct Switch {
     pub key: SwitchKey,
     /// Stays without ports.
     pub persistent: bool,
-    /// Who may.
+    /// Owner, group and mode.
     pub permissions: Permissions,
-    /// Who may make ports of it by opening them.
+    /// The users that may create ports by attaching.
     pub new_ports: NewPorts,
     /// How it forwards.
     pub config: SwitchConfig,
     /// Chains and rules of the switch.
     pub steering: Steering,
-    /// What its worker was told of them.
+    /// The plan of them that its worker has.
     pub planner: Option<chain::Planner>,
-    /// What its worker had counted when a client began to list it.
+    /// The counters of its worker when a client began to list them.
     pub listed: Option<Arc<chain::Report>>,
 }
 
-/// All of it.
+/// Everything that control knows to exist.
 #[derive(Debug)]
 pub struct State {
     switches: BTreeMap<SwitchName, Switch>,
     ports: BTreeMap<PortName, Port>,
     /// The names of held ports by their holders' connections.
     held: BTreeMap<ConnKey, BTreeSet<PortName>>,
-    /// What connections have for themselves.
+    /// Null ports and monitors, by connection.
     unswitched: BTreeMap<ConnKey, UnswitchedPort>,
-    /// What trust groups cost.
+    index: Index,
+    leases: Leases,
+    /// The charges for trust groups.
     groups: BTreeMap<GroupKey, Charge>,
     quota: Quota,
     next_key: u32,
@@ -102,13 +109,13 @@ pub struct Wish<'a> {
     pub memory: u64,
     /// The trust group that it is to be in.
     pub group: Option<&'a GroupWish>,
-    /// Only if it exists already.
+    /// Whether the port must exist already.
     pub existing: bool,
-    /// Only if no other process has an instance of its service, nor will have.
+    /// Whether no other process may have an instance of its service.
     pub alone: bool,
 }
 
-/// A port that went away, for the workers to hear of.
+/// A port that was removed, for the workers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// The port's key, unless no worker knew the port (a free one, the end of a pipe).
@@ -123,7 +130,7 @@ pub struct Gone {
     pub region: Option<u16>,
 }
 
-/// What a user has.
+/// The resources of a user.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Usage {
     ports: u64,
@@ -139,6 +146,8 @@ impl State {
             ports: BTreeMap::new(),
             held: BTreeMap::new(),
             unswitched: BTreeMap::new(),
+            index: Index::default(),
+            leases: Leases::default(),
             groups: BTreeMap::new(),
             quota,
             next_key: 1,
@@ -161,6 +170,7 @@ impl State {
     /// Enters a persistent port without a holder.
     pub fn add_port(&mut self, name: PortName, port: Port) {
         assert!(port.persistent && port.holder.is_none());
+        self.index.enter(&name, &port);
         let before = self.ports.insert(name, port);
         assert!(before.is_none(), "a port is entered once");
     }
@@ -168,27 +178,47 @@ impl State {
     /// Enters a port that the workers have reserved for netmap programs.
     pub fn add_bound(&mut self, name: &PortName, new: Port) {
         assert!(new.bound.is_some());
-        match self.ports.get_mut(name) {
+        let port = match self.ports.remove(name) {
             Some(port) => {
                 assert!(!port.is_live(), "a port is made once");
-                (port.key, port.bound) = (new.key, new.bound);
+                Port { key: new.key, bound: new.bound, ..port }
             }
-            None => drop(self.ports.insert(name.clone(), new)),
-        }
+            None => new,
+        };
+        self.index.enter(name, &port);
+        self.ports.insert(name.clone(), port);
+    }
+
+    /// Enters a connection that has bound a port.
+    pub fn add_binder(&mut self, name: &PortName, binder: Binder) {
+        let port = self.ports.get_mut(name).expect("only a known port is bound");
+        port.bound.as_mut().expect("it is bound").holders.push(binder);
+        self.index.enter(name, port);
+    }
+
+    /// Takes a bound port back from a connection; returns its key.
+    pub fn remove_binder(&mut self, name: &PortName, conn: ConnKey) -> PortKey {
+        let port = self.ports.get_mut(name).expect("it is bound");
+        self.index.leave(name, port);
+        let shared = port.bound.as_mut().expect("it is bound");
+        shared.holders.retain(|holder| holder.conn != conn);
+        self.index.enter(name, port);
+        port.key
     }
 
     /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
         let conn = new.holder.as_ref().expect("a holder comes with the port").conn;
         self.held.entry(conn).or_default().insert(name.clone());
-        match self.ports.get_mut(name) {
+        let port = match self.ports.remove(name) {
             Some(port) => {
                 assert!(port.holder.is_none(), "a port has one holder");
-                port.key = new.key;
-                port.holder = new.holder;
+                Port { key: new.key, holder: new.holder, ..port }
             }
-            None => drop(self.ports.insert(name.clone(), new)),
-        }
+            None => new,
+        };
+        self.index.enter(name, &port);
+        self.ports.insert(name.clone(), port);
     }
 
     /// Takes a port back from its holder; an ephemeral one goes away.
@@ -197,8 +227,11 @@ impl State {
         if !port.persistent {
             return self.remove_port(name);
         }
+        self.index.leave(name, port);
         let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
         let cable = port.cable.take();
+        self.index.enter(name, port);
+        self.note_left(name, holder.as_ref(), bound.as_ref());
         self.forget_held(name, holder.as_ref());
         let held = holder.is_some() || bound.is_some() || cable.is_some();
         Gone { port: held.then_some(key), ..Gone::default() }
@@ -207,6 +240,8 @@ impl State {
     /// Removes a port, held or not.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
+        self.index.leave(name, &port);
+        self.note_left(name, port.holder.as_ref(), port.bound.as_ref());
         self.forget_held(name, port.holder.as_ref());
         self.transfer_cost(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
@@ -220,12 +255,14 @@ impl State {
         }
     }
 
-    /// Moves a port without pipes to another switch, which is there; who holds it, as netmap
-    /// programs do, goes with it. Returns the switch that it left, if it was its last port.
+    /// Moves a port without pipes to another switch, which exists; netmap programs that hold the
+    /// port go with it. Returns the switch that it left, if it was its last port.
     pub fn move_port(&mut self, from: &PortName, to: PortName) -> Option<SwitchKey> {
         let mut port = self.ports.remove(from).expect("only a known port is moved");
         assert!(port.holder.is_none() && port.cable.is_none(), "clients know it by this name");
         port.past = None;
+        self.index.leave(from, &port);
+        self.index.enter(&to, &port);
         let before = self.ports.insert(to, port);
         assert!(before.is_none(), "a port is entered once");
         self.forget_switch(from.switch())
@@ -234,14 +271,14 @@ impl State {
     /// A port is not held any more.
     fn forget_held(&mut self, name: &PortName, holder: Option<&Holder>) {
         let Some(Holder { conn, .. }) = holder else { return };
-        let names = self.held.get_mut(conn).expect("who holds a port is listed");
+        let names = self.held.get_mut(conn).expect("the holder of a port is listed");
         assert!(names.remove(name), "each held port is listed");
         if names.is_empty() {
             self.held.remove(conn);
         }
     }
 
-    /// What an end of a pipe has to pay for, the other end pays for when it is alone.
+    /// Charges the memory of a pipe to its other end when one end goes.
     fn transfer_cost(&mut self, name: &PortName, port: &Port) {
         let peer = name.peer().and_then(|peer| self.ports.get_mut(&peer));
         if let (Some(left), Some(heir)) = (&port.holder, peer.and_then(|p| p.holder.as_mut())) {
@@ -325,7 +362,7 @@ impl State {
 
     /// All ports in the order of their names.
     pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
-        self.ports.iter()
+        self.ports.iter().inspect(|_| visited())
     }
 
     /// The ports of a switch.
@@ -373,7 +410,7 @@ impl State {
         Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
     }
 
-    /// Whether the caller may create one more switch, for so many addresses.
+    /// Whether the caller may create one more switch, for this many addresses.
     pub fn claim_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
         let own = |switch: &&Switch| switch.permissions.owner == caller.uid;
         let have = self.switches.values().filter(own).count();
@@ -388,7 +425,7 @@ impl State {
         self.claim_addresses(caller.uid, fdb_capacity)
     }
 
-    /// Whether the switches of a user may hold so many addresses more.
+    /// Whether the switches of a user may hold this many addresses more.
     pub fn claim_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
         let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
         let have: usize = own.map(|switch| switch.config.fdb_capacity).sum();
@@ -426,7 +463,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether the name is free for the caller; true if the port is still to be made.
+    /// Checks that the name is free for the caller; true if the port does not exist yet.
     fn claim_port(&self, caller: &Caller, wish: &Wish<'_>) -> Result<bool, Refusal> {
         if self.has_switch(wish.port.switch()) {
             self.may_attach(caller, wish.port)?;
@@ -461,7 +498,7 @@ impl State {
         }
     }
 
-    /// Whether an interface is in one switch at most.
+    /// Checks that an interface is in one switch at most.
     pub fn claim_alone(&self, name: &PortName) -> Result<(), Refusal> {
         match self.ports.get(name) {
             Some(Port { cable: Some(second), interface: Some(_), .. }) => {
@@ -474,8 +511,9 @@ impl State {
         }
     }
 
-    /// Whether the caller may attach to a port of a switch that there is: what the switch lets in,
-    /// the port must, and where there is no such port, one may be made. A pipe is as its parent.
+    /// Checks that the caller may attach to a port of an existing switch. Switch and port must both
+    /// admit the caller; if the port does not exist, the caller must be allowed to create ports. A
+    /// pipe counts as its parent.
     pub fn may_attach(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
         let switch = self.switch(caller, name.switch(), Access::Attach)?;
         if switch.permissions.allow(caller, Access::Manage) {
@@ -498,8 +536,8 @@ impl State {
         }
     }
 
-    /// Whether the other end of the pipe is a process of the same user. Trust groups need not be
-    /// looked at: each user has names of their own for them.
+    /// Checks that the other end of the pipe is a process of the same user. Trust groups need no
+    /// check, because each user has names of their own for them.
     fn claim_company(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let peer = wish.port.peer().and_then(|peer| self.ports.get(&peer));
         match peer.and_then(|port| port.holder.as_ref()) {
@@ -511,7 +549,7 @@ impl State {
         }
     }
 
-    /// What a user has.
+    /// The memory that a user is charged for.
     #[cfg(test)]
     pub fn memory_of(&self, uid: u32) -> u64 {
         self.usage(uid).memory
@@ -525,7 +563,7 @@ impl State {
 
     fn usage(&self, uid: u32) -> Usage {
         let mut usage = Usage::default();
-        for port in self.ports.values() {
+        for port in self.ports_of_user(uid) {
             usage.ports += u64::from(port.owner == uid);
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
             let alone = held.filter(|holder| holder.group.is_none());
@@ -535,22 +573,21 @@ impl State {
         }
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
-        for unswitched in self.unswitched.values().filter(|unswitched| unswitched.shared.uid == uid)
-        {
+        for conn in self.unswitched_of_user(uid) {
             usage.ports += 1;
-            usage.memory += unswitched.shared.all_memory();
+            usage.memory += self.unswitched[&conn].shared.all_memory();
         }
         usage
     }
 }
 
-/// Permissions changed as asked, by a caller who may manage the switch.
+/// Permissions changed as asked, by a caller that may manage the switch.
 pub fn change_permissions(
     mut permissions: Permissions,
     caller: &Caller,
     settings: &SwitchSettings,
 ) -> Result<Permissions, Refusal> {
-    check_owners(settings.owner, settings.group, settings.mode)?;
+    check::owners(settings.owner, settings.group, settings.mode).map_err(Refusal::bad_value)?;
     let gives_owner = settings.owner.is_some_and(|owner| owner != permissions.owner);
     let foreign = |group: u32| group != permissions.group && !caller.in_group(group);
     if !caller.privileged && (gives_owner || settings.group.is_some_and(foreign)) {

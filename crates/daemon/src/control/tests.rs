@@ -6,11 +6,15 @@ mod grants;
 mod groups;
 mod host;
 mod interfaces;
+mod leases;
+mod log;
 mod multipart;
 mod netmap;
 mod roles;
 mod save;
+mod stalls;
 mod unswitched;
+mod visits;
 
 use protocol::{
     Attach, Counter, ErrorCode, PortInfo, PortList, PortRequest, PortSet, PortSettings,
@@ -18,6 +22,7 @@ use protocol::{
 };
 
 use super::fake::Fake;
+use super::refusal::QuotaRefusal;
 use super::*;
 use protocol::Mode;
 
@@ -149,7 +154,7 @@ fn test_a_port_that_is_built_is_taken_and_unseen_and_others_are_answered() {
         assert_eq!(bench.attach(2, 0, port).unwrap_err().code(), ErrorCode::InUse);
         let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
         let unseen = bench.ask(9, 0, &show).unwrap_err();
-        assert_eq!(unseen.code(), ErrorCode::NotFound, "who sees it takes it to be there");
+        assert_eq!(unseen.code(), ErrorCode::NotFound, "to the caller it does not exist");
         bench.ask(9, 0, r#"{"stats":{}}"#).unwrap();
         bench.attach(3, 0, "vale0:b").unwrap();
         assert!(matches!(bench.finish(1, build()), Ok((Reply::Attached(_), _))));
@@ -225,7 +230,7 @@ fn test_persistent_switch_and_port_keep_settings_and_stay() {
         panic!("another answer")
     };
     assert!(info.persistent && info.client.is_none());
-    assert_eq!(info.settings.vlan.as_deref(), Some("access:7"));
+    assert_eq!(info.settings.vlan, "access:7".parse().ok());
     let show = r#"{"switch_show":{"switch":"vale0"}}"#;
     let Reply::Switch(info) = bench.ask(0, 0, show).unwrap() else { panic!("another answer") };
     assert_eq!((info.forwarding.as_str(), info.age_s, info.ports), ("hub", 7, 1));
@@ -263,7 +268,7 @@ fn test_refusals_have_codes_and_say_what_to_do() {
         (r#"{"attach":{"port":"vale0:b","group":"a{1"}}"#, ErrorCode::BadRequest),
         (r#"{"attach":{"port":"vale0:b{1","group":"a"}}"#, ErrorCode::Unsupported),
         (r#"{"attach":{"port":"vale0:b","existing":true}}"#, ErrorCode::NotFound),
-        (r#"{"port_set":{"port":"vale0:a","settings":{"vlan":"?"}}}"#, ErrorCode::BadRequest),
+        (r#"{"port_set":{"port":"vale0:a","settings":{"mac_lock":"?"}}}"#, ErrorCode::BadRequest),
         (r#"{"fdb_add":{"port":"vale0:a","mac":"ff:00:00:00:00:01"}}"#, ErrorCode::BadRequest),
         (r#"{"fdb_del":{"switch":"vale0","mac":"02:00:00:00:00:01"}}"#, ErrorCode::NotFound),
         (r#"{"fdb_list":{"switch":"vale0","from":"x"}}"#, ErrorCode::BadRequest),
@@ -539,7 +544,7 @@ fn test_planned_switches_come_with_their_ports() {
 /// What is done for an address does not grow with how many there are before it.
 #[test]
 fn test_many_static_addresses_are_loaded_one_by_one() {
-    let many = crate::model::address::MAX_STATIC;
+    let many = protocol::MAX_STATIC;
     let stations = (0..many).map(|host| {
         let [.., high, low] = host.to_be_bytes();
         format!("\"02:00:00:00:{high:02x}:{low:02x}\"")

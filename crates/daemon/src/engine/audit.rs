@@ -99,7 +99,7 @@ impl Workers {
             let worker = Some(self.place(place.switch).worker);
             Some(Member { port, place: Place::Rings(rings), worker })
         });
-        let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory })| {
+        let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory, .. })| {
             let place = Place::Rings(Rings::new(memory.reservation.layout(), spec.rings.buffers()));
             let of_it = spec.group.as_ref() == Some(group);
             of_it.then_some(Member { port, place, worker: None })
@@ -147,7 +147,7 @@ impl Groups for Workers {
     fn audit(&mut self, group: &GroupKey, from: PortKey) -> Option<Audited> {
         let shared = self.groups.get(group)?;
         let (mut tally, all) = (Tally::new(shared.region()), self.members(group));
-        // Those who have theirs together are one.
+        // Members that share theirs are one.
         let owners: BTreeSet<_> = all.iter().map(|member| member.place.owner()).collect();
         let mut audited = Audited {
             committed: shared.committed(),

@@ -12,7 +12,7 @@ use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::replies::FdbRow;
 
 impl Fdb for Workers {
-    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
+    fn fdb_count(&self, switch: SwitchKey) -> (usize, FdbCounters) {
         self.on_switch(switch, |worker, at| {
             let fdb = worker.switch(at).bridge().fdb();
             (fdb.count(), counters::of_fdb(fdb.stats()))

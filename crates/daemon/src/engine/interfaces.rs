@@ -16,11 +16,11 @@
 //! Opening takes long (the helper, another namespace, XDP), so a thread of its own does it and
 //! rings when it is done. Events that come meanwhile are kept and applied afterwards.
 //!
-//! The daemon tries again every second while another program has the interface, or while the
-//! namespace is not there yet. Where netlink loses events, [`lost`] looks the interfaces up.
+//! While another program has the interface, or the namespace does not exist yet, the daemon tries
+//! again every second. If netlink loses events, [`lost`] looks the interfaces up.
 //!
-//! Each change is one line in the log. When a port carries nothing any more, the bridge forgets the
-//! addresses that it learned there, so that it finds the stations elsewhere.
+//! Each change is one line in the log. When a port goes down, the bridge forgets the addresses that
+//! it learned there, so that it finds the stations elsewhere.
 
 mod lost;
 mod place;
@@ -44,7 +44,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_gettime,
     timerfd_settime,
 };
-use switch::{Adapter, Flush, Plug, Wake};
+use switch::{Adapter, Flush, Plug};
 
 use super::duplicates::{Other, Others, Side};
 use super::open::{Means, open};
@@ -72,9 +72,9 @@ pub struct HostPorts {
     helper: Option<PathBuf>,
     /// Interfaces that are being opened.
     pending: Vec<Weak<OpeningSlot>>,
-    /// Events since the first of them was begun, by number of the interface.
+    /// Events since the first interface began to open, by interface index.
     meanwhile: BTreeMap<u32, Event>,
-    /// Events that netlink has lost.
+    /// Interfaces to look up because netlink has lost events.
     lost: Lost,
     ports: BTreeMap<PortKey, HostPlace>,
 }
@@ -173,7 +173,7 @@ impl HostPorts {
         }
     }
 
-    /// An interface that was opened is in the table: what happened meanwhile is noted.
+    /// Applies the events that came while an interface was opened, which is in the table now.
     fn catch_up(&mut self, index: u32) {
         if let Some(event) = self.meanwhile.get(&index).cloned() {
             self.note(&[event]);
@@ -218,14 +218,14 @@ impl HostPorts {
 
     /// New events of netlink, and the answers to lookups of lost ones.
     fn events(&mut self) -> Vec<Event> {
-        // Whatever was rung: all links are looked at.
+        // The bell does not tell which link has changed: look at all.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
         let mut events = self.lost.found().unwrap_or_default();
         for event in self.monitor.as_ref().map(Monitor::events).unwrap_or_default() {
             match event {
                 Event::Lost => {
                     self.lost.note();
-                    // That it is gone may be among what was lost.
+                    // The lost events may include its removal.
                     self.ports.values_mut().for_each(HostPlace::forget_gone);
                 }
                 event => events.push(event),
@@ -268,7 +268,7 @@ impl HostPorts {
         appeared
     }
 
-    /// Logs what has changed; returns the ports that carry nothing any more.
+    /// Logs what has changed; returns the ports that are down now.
     fn log(&mut self) -> Vec<PortKey> {
         let mut silent = Vec::new();
         for (&key, place) in &mut self.ports {
@@ -296,7 +296,7 @@ impl HostPorts {
     }
 }
 
-/// Interfaces to look up where events were lost.
+/// Interfaces to look up after netlink has lost events.
 fn sought(ports: &BTreeMap<PortKey, HostPlace>) -> BTreeSet<Sought> {
     let seek = |place: &HostPlace| match place.state() {
         LinkState::Gone => place.comes_back().then(|| Sought::Name(place.ifname().to_owned())),
@@ -440,6 +440,7 @@ impl Workers {
         let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share, others, existing);
         let ringer = self.host.ringer.clone();
         let body = move || {
+            confine::narrow(confine::Thread::Opener);
             job();
             ringer.wake();
         };
@@ -451,7 +452,7 @@ impl Workers {
         }
     }
 
-    /// Nothing is there to open the interface with now: the daemon tries again later.
+    /// The interface cannot be opened now: the daemon tries again later.
     fn put_off(&mut self, key: PortKey, why: &str) {
         if let Some(place) = self.host.ports.get_mut(&key) {
             tracing::warn!("{}: {why}", place.name);

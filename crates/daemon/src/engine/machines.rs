@@ -57,7 +57,7 @@ impl MachinePlace {
         })
     }
 
-    /// Has its machine gone since it was looked at last? It may be back already.
+    /// Whether the machine has gone since the last look; it may be back already.
     fn has_gone(&mut self) -> bool {
         let ends = self.status().map_or(0, Status::ends);
         std::mem::replace(&mut self.ends, ends) != ends
@@ -126,7 +126,7 @@ impl Machines for Workers {
             state: place.state(),
             pid: place.status().and_then(Status::process),
             complaint: place.complaint(),
-            rival: place.status().and_then(Status::rejected),
+            rejected_peer: place.status().and_then(Status::rejected),
             place: place.place(),
         })
     }

@@ -32,7 +32,7 @@ use ring::layout::PortLayout;
 use ring::leaver::Leaver;
 
 use super::{Crew, Site, Workers};
-use crate::model::host::trust_group;
+use crate::model::groups::trust_group;
 use crate::model::keys::GroupKey;
 use crate::model::specs::{RingSpec, ShmSpec};
 
@@ -135,7 +135,6 @@ pub(super) fn geometry(
     let counts = port.counts();
     Attached {
         port: name.clone(),
-        bell: 0,
         region_bytes: layout.size() as u64,
         block: port.nifp() as u64,
         pool: layout.pool as u64,

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use port::netmap_region::{HolderMemory, NetmapRegion, Parts, buffers_of};
 use port::reservation::Reservation;
 use port::shm::plug;
-use port::sys::{Waker, Wakers};
+use port::sys::{KickSlot, Ringer, Waker, Wakers, new_event};
 use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
@@ -48,7 +48,7 @@ use crate::control::datapath::regions::Regions;
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
-use crate::model::replies::Binding;
+use crate::model::replies::{Binding, Lease};
 use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
 /// Most doorbells of one holder: processes that have copies of one descriptor.
@@ -66,6 +66,10 @@ pub struct BoundPlace {
     pub(super) region: u16,
     pub(super) reservation: Arc<Reservation>,
     pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
+    /// What its holders kick by, made together with the memory of the first, and the daemon's copy
+    /// of their eventfd.
+    pub(super) making: Arc<KickSlot>,
+    pub(super) kick: Option<OwnedFd>,
 }
 
 /// Where the frames of a bound port go.
@@ -169,7 +173,11 @@ impl Workers {
         let holders = self.bound.get(&port).map(|bound| bound.holders.keys().copied().collect());
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
         holders.into_iter().for_each(|holder| self.remove_holder(port, holder));
-        let Some(bound) = self.bound.remove(&port) else { return };
+        let Some(mut bound) = self.bound.remove(&port) else { return };
+        if let Some(kick) = bound.kick.take() {
+            // This may be the last descriptor of a file that others have made slow to close.
+            self.reclaimer.run(move || drop(kick));
+        }
         if let Some(region) = self.regions.get_mut(&bound.region) {
             let (workers, others, layout) =
                 (&self.workers, &self.bound, bound.reservation.layout());
@@ -210,24 +218,34 @@ impl Workers {
         self.regions[&self.bound[&port].region].fd().try_clone_to_owned()
     }
 
+    /// What a new process kicks a port by. A port that no switch serves is kicked in vain.
     fn kick_of(&self, port: PortKey) -> io::Result<OwnedFd> {
-        self.workers[self.bell_of(port).0].handle.client_end()
+        self.bound[&port].kick.as_ref().map_or_else(new_event, OwnedFd::try_clone)
     }
 
-    /// The worker whose doorbell a port's holders ring, and the number that they write. A worker
-    /// ignores the rings of a port that no switch serves.
-    fn bell_of(&self, port: PortKey) -> (usize, u32) {
-        let place = self.ports.get(&port);
-        place.map_or((0, 0), |place| (self.place(place.switch).worker, place.number))
+    /// Where to make the kick of a port that is not plugged in yet.
+    fn unmade_kick(&self, port: PortKey) -> Option<(Arc<KickSlot>, Ringer)> {
+        let bound = &self.bound[&port];
+        let ServedBy::Switch(switch) = bound.served_by else { return None };
+        let unmade = bound.kick.is_none();
+        unmade.then(|| (bound.making.clone(), self.ringer_of(switch)))
     }
 
-    /// The layout of a port's memory, for a holder with so many extra buffers.
+    /// Has the kicks of a holder of both sides of an interface ring for both.
+    fn connect_sides(&self, port: PortKey, other: PortKey) {
+        let (Some(place), Some(beside)) = (self.ports.get(&port), self.ports.get(&other)) else {
+            return;
+        };
+        let (number, beside) = (place.number, beside.number);
+        self.on_switch(place.switch, move |worker, _| worker.connect_also(number, beside));
+    }
+
+    /// The layout of a port's memory, for a holder with this many extra buffers.
     fn attached(&self, port: PortKey, extra_bufs: u32) -> Attached {
         let bound = &self.bound[&port];
         let rings = RingSpec { extra_bufs, ..bound.rings() };
         let (region, layout) = (self.regions[&bound.region].region(), bound.reservation.layout());
-        let bell = self.bell_of(port).1;
-        Attached { bell, ..geometry(&bound.name, region, layout, &rings) }
+        geometry(&bound.name, region, layout, &rings)
     }
 
     fn describe(&self, port: PortKey, holder: ConnKey) -> Bound {
@@ -279,7 +297,9 @@ impl NetmapPorts for Workers {
         let (name, label, reservation) =
             (spec.name.clone(), spec.name.to_string(), joined?.reservation);
         let (served_by, holders) = (ServedBy::Switch(spec.switch), BTreeMap::new());
-        let bound = BoundPlace { name, label, served_by, region, reservation, holders };
+        let (making, kick) = (Arc::default(), None);
+        let bound =
+            BoundPlace { name, label, served_by, region, reservation, holders, making, kick };
         self.bound.insert(spec.key, bound);
         Ok(region)
     }
@@ -304,7 +324,9 @@ impl NetmapPorts for Workers {
             let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
             bound.holders.insert(holder, place);
         }
+        let kicks: Vec<_> = parts.iter().filter_map(|key| self.unmade_kick(*key)).collect();
         let build = move || {
+            kicks.iter().try_for_each(|(slot, ringer)| slot.fill(ringer))?;
             reservations.into_iter().try_for_each(Reservation::build_while_wanted)?;
             memory.build_while_wanted()
         };
@@ -317,22 +339,25 @@ impl NetmapPorts for Workers {
             panic!("only ports of a switch are plugged in")
         };
         let reservation = bound.reservation.clone();
-        let (id, bell) = self.next_place(switch)?;
+        let (id, number) = self.next_place(switch)?;
+        let (kick, event) = bound.making.take().expect("made with the memory");
+        self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
+        self.bound.get_mut(&key).expect("looked at just now").kick = Some(event);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
-        let place = PortPlace { switch, id, number: bell, bytes: 0, memory: None };
+        let place = PortPlace { switch, id, number, bytes: 0, memory: None };
         self.plug(key, place, port, config);
         Ok(())
     }
 
     fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
         let (region, kick) = (self.region_fd(port)?, self.kick_of(port)?);
+        let (wake, waker) = self.bound_waker(port)?;
         let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
-        let place = bound.holders.get_mut(&holder).expect("control knows who holds it");
+        let place = bound.holders.get_mut(&holder).expect("control knows the holders");
         place.wakers.retain(|waker| !waker.is_deserted());
         if place.wakers.len() >= DOORBELLS {
             return Err(DatapathError::Full("processes with copies of one descriptor"));
         }
-        let (wake, waker) = Waker::new()?;
         place.wakers.push(Arc::new(waker));
         let (wakers, other) = (place.wakers.clone(), place.other);
         if let Some(place) =
@@ -341,8 +366,12 @@ impl NetmapPorts for Workers {
             place.wakers = wakers;
         }
         let reply = self.describe(port, holder);
+        if let Some(other) = other {
+            self.connect_sides(port, other);
+        }
         other.into_iter().chain([port]).for_each(|port| self.update_wakers(port));
-        Ok(Binding { bound: reply, region, kick, wake })
+        let lease = Lease::new(self.regions[&self.bound[&port].region].region().clone());
+        Ok(Binding { bound: reply, lease, region, kick, wake })
     }
 
     fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {

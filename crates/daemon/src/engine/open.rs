@@ -1,8 +1,8 @@
 //! Opens interfaces, with the daemon's own rights or by the helper.
 //!
-//! The kernel changes one interface at a time, and who opens one waits until others are done with
-//! theirs. So nothing here runs on the control thread, unless there is no thread to be had,
-//! or an interface that should be cut off from the host cannot be, and is opened once more without.
+//! The kernel changes one interface at a time, so opening one waits for all others. Nothing here
+//! runs on the control thread, except if no thread can be started, or if an interface cannot be cut
+//! off from the host and is opened again without that.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -62,25 +62,25 @@ pub(super) struct Means<'a> {
 /// Opens the interface of a port; `given`: has been opened.
 pub(super) fn open(
     kind: PortKind,
-    wanted: &HostIf,
+    requested: &HostIf,
     given: Vec<OwnedFd>,
     means: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let Means { bell, helper, others, existing, .. } = means;
-    others.admit_wanted(kind, wanted, &given)?;
-    if wanted.fds > 0 {
-        return match given.len() == usize::from(wanted.fds) {
-            true => tap::with_client_queues(given, wanted.uring, bell),
-            false => Err(HostError::NotGiven(wanted.ifname.clone().unwrap_or_default())),
+    others.admit_wanted(kind, requested, &given)?;
+    if requested.fds > 0 {
+        return match given.len() == usize::from(requested.fds) {
+            true => tap::with_client_queues(given, requested.uring, bell),
+            false => Err(HostError::NotGiven(requested.ifname.clone().unwrap_or_default())),
         };
     }
     let with = OpenWith { bell, share: means.share.as_ref(), existing: *existing };
-    match port::host::open(kind, wanted, &with) {
-        Err(error) if error.is_right() => match (helper, question(kind, wanted)) {
+    match port::host::open(kind, requested, &with) {
+        Err(error) if error.is_right() => match (helper, question(kind, requested)) {
             (None, _) => Err(error),
             (Some(helper), Ok(question)) => {
                 let question = Request { existing: *existing, ..question };
-                open_there(helper, &question, wanted.uring, means)
+                open_there(helper, &question, requested.uring, means)
             }
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
@@ -89,9 +89,9 @@ pub(super) fn open(
 }
 
 /// What to ask the helper; otherwise, why it cannot be asked that.
-fn question(kind: PortKind, wanted: &HostIf) -> Result<Request, String> {
-    let ifname = wanted.ifname.clone().unwrap_or_default();
-    if let Some(netns) = &wanted.netns {
+fn question(kind: PortKind, requested: &HostIf) -> Result<Request, String> {
+    let ifname = requested.ifname.clone().unwrap_or_default();
+    if let Some(netns) = &requested.netns {
         return Err(format!(
             "no permission in network namespace {netns}, and the helper opens nothing in others \
              than the daemon's; give the daemon CAP_SYS_ADMIN and CAP_NET_ADMIN, or hand over an \
@@ -100,7 +100,7 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Request, String> {
     }
     let kind = match kind {
         PortKind::Tap => Kind::Tap,
-        PortKind::Packet if !wanted.alone => Kind::Packet,
+        PortKind::Packet if !requested.alone => Kind::Packet,
         PortKind::Xdp => Kind::Xdp,
         PortKind::Packet | PortKind::Stack => {
             return Err(format!(
@@ -119,18 +119,18 @@ fn question(kind: PortKind, wanted: &HostIf) -> Result<Request, String> {
     Ok(Request {
         kind,
         ifname,
-        mtu: wanted.mtu,
-        mac: wanted.mac,
-        address: wanted.address,
+        mtu: requested.mtu,
+        mac: requested.mac,
+        address: requested.address,
         existing: false,
-        queues: wanted.queues.clone(),
-        filter: wanted.filter.clone(),
+        queues: requested.queues.clone(),
+        filter: requested.filter.clone(),
     })
 }
 
 /// What the helper says of what it has opened.
 #[derive(Debug, PartialEq, Eq)]
-struct Heard {
+struct Granted {
     native: bool,
     changed: bool,
     interface: Interface,
@@ -138,7 +138,7 @@ struct Heard {
 
 /// What the helper has opened. From another namespace it is none of ours: netlink would tell of
 /// others, and the numbers of interfaces mean others here.
-fn heard(reply: Reply) -> Result<Heard, HostError> {
+fn granted(reply: Reply) -> Result<Granted, HostError> {
     match reply {
         Reply::Refused(why) => Err(HostError::Helper(why)),
         Reply::Opened { namespace, .. } if namespace::own().ok() != Some(namespace) => {
@@ -147,7 +147,7 @@ fn heard(reply: Reply) -> Result<Heard, HostError> {
             Err(HostError::Helper(why.to_owned()))
         }
         Reply::Opened { native, changed, interface, .. } => {
-            Ok(Heard { native, changed, interface })
+            Ok(Granted { native, changed, interface })
         }
     }
 }
@@ -162,7 +162,7 @@ fn open_there(
         let (helper, ifname) = (helper.display(), &question.ifname);
         HostError::Helper(format!("no permission to open {ifname}, and helper {helper} {why}"))
     })?;
-    let Heard { native, changed, interface } = heard(reply)?;
+    let Granted { native, changed, interface } = granted(reply)?;
     let few = || HostError::Helper("the helper gave fewer descriptors than it should".to_owned());
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(few);
@@ -203,9 +203,9 @@ mod tests {
         let (native, changed) = (true, false);
         let told =
             |namespace| Reply::Opened { native, changed, namespace, interface: interface.clone() };
-        let ours_is = Heard { native, changed, interface: interface.clone() };
-        assert_eq!(heard(told(ours)).expect("it is ours"), ours_is);
-        let refusal = heard(told(ours + 1)).expect_err("it is not").to_string();
+        let ours_is = Granted { native, changed, interface: interface.clone() };
+        assert_eq!(granted(told(ours)).expect("it is ours"), ours_is);
+        let refusal = granted(told(ours + 1)).expect_err("it is not").to_string();
         assert!(refusal.contains("PrivateNetwork=no"), "{refusal}");
     }
 }

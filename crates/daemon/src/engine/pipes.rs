@@ -10,7 +10,7 @@ use crate::control::datapath::pipes::Pipes;
 use crate::model::error::DatapathError;
 use crate::model::keys::PipeKey;
 use crate::model::opening::Build;
-use crate::model::replies::Attachment;
+use crate::model::replies::{Attachment, Lease};
 use crate::model::specs::RingSpec;
 
 impl Pipes for Workers {
@@ -20,7 +20,8 @@ impl Pipes for Workers {
     }
 
     fn add_pipe(&mut self, pipe: PipeKey, rings: &RingSpec) -> Result<(), DatapathError> {
-        let made = Pipe::new("pipe", rings.counts, rings.extra_bufs, rings.stride)?;
+        let RingSpec { counts, extra_bufs, stride } = *rings;
+        let made = Pipe::new("pipe", counts, extra_bufs, stride, &self.reclaimer.closer())?;
         self.pipes.insert(pipe, made);
         Ok(())
     }
@@ -46,7 +47,9 @@ impl Pipes for Workers {
         let rings = RingSpec { counts, extra_bufs, stride };
         let mut geometry = geometry(name, &open.region, &open.layout, &rings);
         geometry.peer_block = Some(open.peer.nifp() as u64);
-        Ok(Attachment { geometry, region: open.fd, kick: open.kick, wake: open.wake })
+        let lease = Lease::new(open.region.clone());
+        let (wake, kick) = (open.socket.try_clone()?, open.socket);
+        Ok(Attachment { geometry, lease, region: open.fd, kick, wake })
     }
 
     fn del_pipe(&mut self, pipe: PipeKey) {

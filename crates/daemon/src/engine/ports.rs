@@ -1,10 +1,12 @@
 //! Ports of any kind, and those that clients attach.
 
+use std::sync::Arc;
+
 use port::cable::cable;
 use port::null::NullPort;
 use port::shm;
-use port::shm::plug;
-use port::sys::Waker;
+use port::shm::{plug, port_waker};
+use port::sys::KickSlot;
 use protocol::PortStats;
 use protocol::name::PortName;
 use switch::{Plug, PortConfig};
@@ -20,7 +22,7 @@ use crate::control::stats::counters;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::opening::Build;
-use crate::model::replies::Attachment;
+use crate::model::replies::{Attachment, Lease};
 use crate::model::specs::{RingSpec, ShmSpec};
 
 impl Ports for Workers {
@@ -32,9 +34,13 @@ impl Ports for Workers {
     fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
         self.next_place(spec.switch)?;
         let memory = self.memory(spec)?;
-        let reservation = memory.reservation.clone();
-        self.sites.insert(spec.key, Site { spec: spec.clone(), memory });
-        Ok(Box::new(move || reservation.build_while_wanted()))
+        let (reservation, kick) = (memory.reservation.clone(), Arc::new(KickSlot::default()));
+        let (slot, ringer) = (kick.clone(), self.ringer_of(spec.switch));
+        self.sites.insert(spec.key, Site { spec: spec.clone(), memory, kick });
+        Ok(Box::new(move || {
+            slot.fill(&ringer)?;
+            reservation.build_while_wanted()
+        }))
     }
 
     fn attach_shm(
@@ -44,19 +50,21 @@ impl Ports for Workers {
     ) -> Result<Attachment, DatapathError> {
         let switch = self.sites[&port].spec.switch;
         let (id, number) = self.next_place(switch)?;
-        let (wake, waker) = Waker::new()?;
-        let kick = self.workers[self.place(switch).worker].handle.client_end()?;
+        let (wake, waker) = self.waker(port, Some(switch))?;
+        let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
+        self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
         // From here on nothing fails.
-        let Site { spec, memory } = self.sites.remove(&port).expect("looked up just now");
+        let Site { spec, memory, .. } = self.sites.remove(&port).expect("looked up just now");
         let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
+        let lease = Lease::new(region.clone());
         let given = spec.rings.buffers();
         let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
         let place = PortPlace { switch, id, number, bytes, memory: group };
+        let waker = port_waker(region, &layout, waker);
         self.plug(port, place, plug(region, &layout, waker), config);
-        let mut geometry = geometry(&spec.name, region, &layout, &spec.rings);
-        geometry.bell = number;
-        Ok(Attachment { geometry, region: memory.fd, kick, wake })
+        let geometry = geometry(&spec.name, region, &layout, &spec.rings);
+        Ok(Attachment { geometry, lease, region: memory.fd, kick: event, wake })
     }
 
     fn add_null(
@@ -103,6 +111,7 @@ impl Ports for Workers {
         let (counted, abandoned, unplugged) = self.on_switch(place.switch, move |worker, at| {
             let switch = worker.switch(at);
             let (counted, abandoned) = (counted(switch, id), switch.in_rings(id));
+            worker.disconnect(number);
             (counted, abandoned, worker.unplug(number))
         });
         match self.host.has(port) {
@@ -119,6 +128,12 @@ impl Ports for Workers {
         self.machines.remove(&port);
         self.remove_bound(port, true);
         PortStats { abandoned, ..shown(name.clone(), &counted) }
+    }
+
+    fn reclaim(&mut self, leases: Vec<Lease>) {
+        if !leases.is_empty() {
+            self.reclaimer.run(move || drop(leases));
+        }
     }
 
     fn number_of(&self, port: PortKey) -> Option<u16> {

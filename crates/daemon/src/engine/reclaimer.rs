@@ -1,7 +1,10 @@
-//! Work in the background, for which no other thread waits: the reclaimer unmaps large memory.
+//! Work in the background, for which no other thread waits: the reclaimer unmaps large memory, and
+//! closes what peers can make slow to close.
 
 use std::sync::mpsc::{Sender, channel};
 use std::{fmt, io};
+
+use port::sys::Closer;
 
 type Chore = Box<dyn FnOnce() + Send>;
 
@@ -16,7 +19,10 @@ impl Reclaimer {
     /// No threads left.
     pub fn start() -> io::Result<Self> {
         let (sender, chores) = channel::<Chore>();
-        let body = move || chores.into_iter().for_each(|chore| chore());
+        let body = move || {
+            confine::narrow(confine::Thread::Opener);
+            chores.into_iter().for_each(|chore| chore());
+        };
         std::thread::Builder::new().name("reclaimer".to_owned()).spawn(body)?;
         Ok(Self(sender))
     }
@@ -27,7 +33,14 @@ impl Reclaimer {
         let _ = self.0.send(Box::new(chore));
     }
 
-    /// Drops something that holds so many bytes: here if they are few, else in the thread.
+    /// Closes descriptors in the thread.
+    #[must_use]
+    pub fn closer(&self) -> Closer {
+        let reclaimer = self.clone();
+        Closer::new(move |fd| reclaimer.run(move || drop(fd)))
+    }
+
+    /// Drops a value that holds `bytes` bytes: here if they are few, else in the thread.
     pub fn drop<T: Send + 'static>(&self, thing: T, bytes: usize) {
         if bytes >= LARGE {
             self.run(move || drop(thing));

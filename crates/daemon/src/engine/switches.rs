@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ring::doorbell::store_load_fence;
 use ring::table::HugeTable;
 use switch::chain::{Report, Tables};
 use switch::{Plug, Switch, SwitchConfig};
@@ -80,6 +81,8 @@ impl Chains for Workers {
         self.on_switch(switch, move |worker, at| {
             if let Some(Plug::Rings(host, wake)) = worker.switch(at).plug_mut(id) {
                 host.tell();
+                // How the client sleeps is looked at after that. Partner: its fence when it arms.
+                store_load_fence();
                 wake.wake();
             }
         });

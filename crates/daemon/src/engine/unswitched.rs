@@ -5,6 +5,7 @@
 //! port.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use port::sys::Wakers;
 use ring::krings::Krings;
@@ -92,14 +93,17 @@ impl Unswitched for Workers {
             Some(region) => region,
             None => self.make_region(&spec.name, &spec.rings, None)?,
         };
-        let commons = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = commons.add_port(&spec.label, spec.rings.counts);
+        let bound_region =
+            self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = bound_region.add_port(&spec.label, spec.rings.counts);
         self.drop_region_if_empty(region);
         let (name, label, reservation) =
             (spec.name.clone(), spec.label.clone(), joined?.reservation);
-        let (served_by, holders) = (ServedBy::Reserved(spec.sights.clone()), BTreeMap::new());
-        self.bound
-            .insert(spec.key, BoundPlace { name, label, served_by, region, reservation, holders });
+        let (served_by, holders) = (ServedBy::Reserved(spec.sources.clone()), BTreeMap::new());
+        let (making, kick) = (Arc::default(), None);
+        let bound =
+            BoundPlace { name, label, served_by, region, reservation, holders, making, kick };
+        self.bound.insert(spec.key, bound);
         Ok(region)
     }
 

@@ -21,7 +21,7 @@ pub struct PipeKey(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnKey(pub u64);
 
-/// A trust group: the user who owns it, and its name.
+/// A trust group: the user that owns it, and its name.
 pub type GroupKey = (u32, String);
 
 macro_rules! show_number {

@@ -7,12 +7,11 @@
 //! Every other part of the daemon speaks in these types, and none of them imports from above:
 //! `control` decides, `engine` carries out, and both mean the same by a [`keys::PortKey`].
 
-pub mod address;
 pub mod audit;
+pub mod choices;
 pub mod error;
-pub mod host;
+pub mod groups;
 pub mod keys;
-pub mod machine;
 pub mod opening;
 pub mod plan;
 pub mod policy;

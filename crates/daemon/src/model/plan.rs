@@ -6,11 +6,10 @@ use std::collections::BTreeSet;
 
 use port::machine::quota::Limits;
 use protocol::name::{PortName, SwitchName};
-use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec};
+use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec, StaticAddress};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
-use super::address::StaticAddress;
 use super::policy::Grant;
 
 /// What one user may have.
@@ -55,7 +54,7 @@ pub struct SwitchPlan {
     pub group: Option<u32>,
     /// Permissions.
     pub mode: Option<Mode>,
-    /// Who may make ports of it by opening them.
+    /// The users that may create ports by attaching.
     pub new_ports: NewPorts,
     /// Persistent ports of the switch.
     pub ports: Vec<PortPlan>,
@@ -82,7 +81,7 @@ pub struct PortPlan {
     pub interface: Option<InterfaceText>,
     /// Static addresses of the port.
     pub stations: BTreeSet<StaticAddress>,
-    /// The user who made it; `None` for the owner of the switch.
+    /// The user that made it; `None` for the owner of the switch.
     pub owner: Option<u32>,
     /// Owner, group and mode that an operator has set.
     pub grant: Grant,

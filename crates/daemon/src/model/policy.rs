@@ -1,4 +1,4 @@
-//! Who may do what with a switch: owner, group and mode, read as for a file.
+//! Permissions of a switch: owner, group and mode, read as for a file.
 //!
 //! | to | bit | of |
 //! |---|---|---|
@@ -39,7 +39,7 @@ impl Caller {
     }
 }
 
-/// Who a switch belongs to, and what others may do with it.
+/// The owner and group of a switch, and what its mode allows to them and to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// User.

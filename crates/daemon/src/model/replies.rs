@@ -1,10 +1,34 @@
 //! What `engine` hands back to `control`: geometry, descriptors and rows of tables.
 
+use std::any::Any;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
 
 use packet::{MacAddr, VlanId};
 
 use super::keys::PortKey;
+
+/// Keeps the memory of a port. Dropping the last one takes as long as the memory is large.
+#[derive(Debug)]
+pub struct Lease {
+    _memory: Arc<dyn Any + Send + Sync>,
+    /// Dropped when the memory is the system's again.
+    life: Arc<()>,
+}
+
+impl Lease {
+    /// A lease of this memory.
+    #[must_use]
+    pub fn new(memory: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { _memory: memory, life: Arc::new(()) }
+    }
+
+    /// Tells when the lease has ended and the memory was given back.
+    #[must_use]
+    pub fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.life)
+    }
+}
 
 /// What a client needs to use a port: the reply [`Attached`](protocol::Attached) and the
 /// descriptors that go with it.
@@ -12,6 +36,8 @@ use super::keys::PortKey;
 pub struct Attachment {
     /// The reply.
     pub geometry: protocol::Attached,
+    /// Keeps the region's pages.
+    pub lease: Lease,
     /// The region.
     pub region: OwnedFd,
     /// The doorbell that the client writes.
@@ -26,6 +52,8 @@ pub struct Attachment {
 pub struct Binding {
     /// The reply.
     pub bound: protocol::Bound,
+    /// Keeps the region's pages.
+    pub lease: Lease,
     /// The region.
     pub region: OwnedFd,
     /// The doorbell that the program writes.

@@ -1,15 +1,21 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
 use protocol::name::SwitchName;
-use protocol::{Attach, Bind, GeometryQuery, InterfaceAdd, Mode, PortSettings, SwitchSettings};
+use protocol::{
+    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, SwitchSettings,
+    check,
+};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{FDB_CAPACITY_MAX, Forwarding, PortConfig, Role, SwitchConfig};
+use switch::{FloodClass, Forwarding, PortConfig, PortSecurity, Role, SwitchConfig};
 
+use super::choices;
 use super::error::BadValue;
 use super::plan::InterfaceText;
 use super::policy::Grant;
 use super::specs::{MAX_EXTRA_BUFS, RingSpec};
+
+const _: () = assert!(FDB_CAPACITY_MAX as usize == switch::FDB_CAPACITY_MAX);
 
 /// The settings of a switch that comes with its first port. The switch of a virtual interface is a
 /// patch, which learns no addresses.
@@ -30,14 +36,20 @@ pub fn change_switch(
     mut config: SwitchConfig,
     settings: &SwitchSettings,
 ) -> Result<SwitchConfig, BadValue> {
-    if let Some(text) = &settings.forwarding {
-        config.forwarding = parse("forwarding", text)?;
+    if let Some(name) = settings.forwarding {
+        config.forwarding = choices::forwarding(name);
     }
     if let Some(age_s) = settings.age_s {
         config.ageing_ms = u64::from(age_s) * 1000;
     }
+    config.security = asked_security(&of_all_ports(settings))?.or(config.security);
     if let Some(capacity) = settings.fdb_capacity {
-        config.fdb_capacity = in_range("fdb_capacity", capacity as usize, 1, FDB_CAPACITY_MAX)?;
+        config.fdb_capacity = in_range("fdb_capacity", capacity, 1, FDB_CAPACITY_MAX)? as usize;
+    }
+    if let Some(mask) = settings.group_fwd_mask {
+        let checked = protocol::parse::check_group_fwd_mask(mask);
+        config.group_fwd_mask =
+            checked.map_err(|why| BadValue(format!("group_fwd_mask: {why}")))?;
     }
     Ok(config)
 }
@@ -47,18 +59,16 @@ pub fn change_port(
     mut config: PortConfig,
     settings: &PortSettings,
 ) -> Result<PortConfig, BadValue> {
-    if let Some(text) = &settings.vlan {
-        config.vlan = parse("vlan", text)?;
+    if let Some(vlan) = &settings.vlan {
+        config.vlan = vlan.clone();
     }
-    if let Some(text) = &settings.on_full {
-        config.on_full = parse("on_full", text)?;
+    if let Some(name) = settings.on_full {
+        config.on_full = choices::on_full(name);
     }
     if let Some(bytes) = settings.vnet_header {
         config.vnet_header = vnet_header(bytes)?;
     }
-    if let Some(max) = settings.max_macs {
-        config.max_macs = Some(max).filter(|&max| max != 0);
-    }
+    config.security = asked_security(settings)?.or(config.security);
     change_role(&mut config.role, settings)?;
     let flags = [
         (&mut config.isolated, settings.isolated),
@@ -67,63 +77,79 @@ pub fn change_port(
         (&mut config.multicast_flood, settings.multicast_flood),
         (&mut config.broadcast_flood, settings.broadcast_flood),
     ];
-    for (flag, wanted) in flags {
-        *flag = wanted.unwrap_or(*flag);
+    for (flag, requested) in flags {
+        *flag = requested.unwrap_or(*flag);
     }
     Ok(config)
 }
 
+/// The port security that a request asks for.
+fn asked_security(settings: &PortSettings) -> Result<PortSecurity, BadValue> {
+    Ok(PortSecurity {
+        mac_lock: settings.mac_lock.as_deref().map(|text| parse("mac_lock", text)).transpose()?,
+        max_macs: settings.max_macs,
+        flood_limits: FloodClass::ALL.map(|class| match class {
+            FloodClass::Unicast => settings.unknown_unicast_limit,
+            FloodClass::Multicast => settings.multicast_limit,
+            FloodClass::Broadcast => settings.broadcast_limit,
+        }),
+        bpdu_guard: settings.bpdu_guard,
+        loop_protect: settings.loop_protect,
+    })
+}
+
+/// Port security as settings of a port.
+#[must_use]
+pub fn show_security(security: &PortSecurity) -> PortSettings {
+    let limit = |class: FloodClass| security.flood_limits[class.index()];
+    PortSettings {
+        mac_lock: security.mac_lock.map(|lock| lock.to_string()),
+        max_macs: security.max_macs,
+        broadcast_limit: limit(FloodClass::Broadcast),
+        multicast_limit: limit(FloodClass::Multicast),
+        unknown_unicast_limit: limit(FloodClass::Unicast),
+        bpdu_guard: security.bpdu_guard,
+        loop_protect: security.loop_protect,
+        ..PortSettings::default()
+    }
+}
+
+/// The settings of a switch that are those of its ports.
+fn of_all_ports(settings: &SwitchSettings) -> PortSettings {
+    PortSettings {
+        mac_lock: settings.mac_lock.clone(),
+        max_macs: settings.max_macs,
+        broadcast_limit: settings.broadcast_limit,
+        multicast_limit: settings.multicast_limit,
+        unknown_unicast_limit: settings.unknown_unicast_limit,
+        bpdu_guard: settings.bpdu_guard,
+        loop_protect: settings.loop_protect,
+        ..PortSettings::default()
+    }
+}
+
 fn change_role(role: &mut Role, settings: &PortSettings) -> Result<(), BadValue> {
-    let named = |what: &str, name: &String| match name.is_empty() || is_ident(name) {
-        true => Ok(Some(name.clone()).filter(|name| !name.is_empty())),
-        false => Err(BadValue(format!("{what}: {IDENT}"))),
-    };
-    if let Some(service) = &settings.service {
-        role.service = named("service", service)?;
+    for (what, asked, name) in [
+        ("service", &settings.service, &mut role.service),
+        ("chain", &settings.chain, &mut role.chain),
+    ] {
+        let checked = check::role_name(what, asked.as_deref()).map_err(BadValue)?;
+        if asked.is_some() {
+            *name = checked.map(str::to_owned);
+        }
     }
-    if let Some(chain) = &settings.chain {
-        role.chain = named("chain", chain)?;
-    }
-    if role.service.is_some() && role.chain.is_some() {
-        let text = "chain: not for an instance of a service, which gets its frames from chains";
-        return Err(BadValue(text.to_owned()));
+    check::role(role.service.as_deref(), role.chain.as_deref()).map_err(BadValue)?;
+    if settings.instance.is_some() && role.service.is_none() {
+        return Err(BadValue(check::INSTANCE.to_owned()));
     }
     role.instance = settings.instance.unwrap_or(role.instance);
     Ok(())
 }
 
-/// Is this a name for a service or a chain?
-pub fn is_ident(name: &str) -> bool {
-    (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-}
-
-/// Characters of the name of a service or a chain.
-pub const IDENT: &str = "only letters, digits and '_', 32 at most, as in firewall";
-
 /// The grant of a port, changed as a request asks.
 pub fn change_grant(grant: Grant, settings: &PortSettings) -> Result<Grant, BadValue> {
-    check_owners(settings.owner, settings.group, settings.mode)?;
+    check::owners(settings.owner, settings.group, settings.mode).map_err(BadValue)?;
     Ok(grant.changed(settings))
-}
-
-/// Checks the owner, the group and the mode of a switch or a port.
-pub fn check_owners(
-    owner: Option<u32>,
-    group: Option<u32>,
-    mode: Option<Mode>,
-) -> Result<(), BadValue> {
-    for (what, id) in [("owner", owner), ("group", group)] {
-        if id == Some(u32::MAX) {
-            return Err(BadValue(format!("{what} = {}: there is no such number", u32::MAX)));
-        }
-    }
-    match mode {
-        Some(mode) if mode.bits() & 0o111 != 0 => {
-            let text = "only r (4, list) and w (2, attach) are allowed, as in 660";
-            Err(BadValue(format!("mode = {mode}: {text}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The settings of a port, all of them, as a listing shows them; of whose it is, what was said.
@@ -133,19 +159,27 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         owner: grant.owner,
         group: grant.group,
         mode: grant.mode,
-        vlan: Some(config.vlan.to_string()),
+        vlan: Some(config.vlan.clone()),
         isolated: Some(config.isolated),
         learning: Some(config.learning),
         unicast_flood: Some(config.unicast_flood),
         multicast_flood: Some(config.multicast_flood),
         broadcast_flood: Some(config.broadcast_flood),
-        max_macs: Some(config.max_macs.unwrap_or(0)),
-        on_full: Some(config.on_full.to_string()),
+        on_full: Some(choices::show_on_full(config.on_full)),
         vnet_header: Some(config.vnet_header),
         service: config.role.service.clone(),
         instance: config.role.service.as_ref().map(|_| config.role.instance),
         chain: config.role.chain.clone(),
+        ..show_security(&config.security)
     }
+}
+
+/// Port security in force on a port of a switch with this configuration, nothing left out.
+#[must_use]
+pub fn security_in_force(port: &PortConfig, switch: &SwitchConfig) -> PortSecurity {
+    let security = port.security.or(switch.security);
+    let usual = PortSecurity { max_macs: port.usual_max_macs, ..PortSecurity::default() };
+    security.or(usual).or(PortSecurity::OFF)
 }
 
 /// Bytes of a virtio-net header, which is one of the two that there are, or none.
@@ -158,11 +192,11 @@ fn vnet_header(bytes: u8) -> Result<u8, BadValue> {
 
 /// The rings that a client asks for, with the daemon's defaults where it does not say.
 pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, BadValue> {
-    let rings = |what, wanted: Option<u16>, default| match wanted {
+    let rings = |what, requested: Option<u16>, default| match requested {
         Some(count) => in_range(what, count, 1, MAX_RINGS),
         None => Ok(default),
     };
-    let slots = |what, wanted: Option<u32>, default| match wanted {
+    let slots = |what, requested: Option<u32>, default| match requested {
         Some(count) => {
             RingSize::new(count).ok_or_else(|| out_of(what, count, RingSize::MIN, RingSize::MAX))
         }
@@ -182,25 +216,25 @@ pub fn rings(attach: &Attach, default: &RingSpec) -> Result<RingSpec, BadValue> 
 /// The rings that a netmap program asks for: as netmap does, what is out of range becomes the
 /// nearest that is in it.
 #[must_use]
-pub fn bound_rings(wanted: &WantedRings, default: &RingSpec) -> RingSpec {
-    let rings = |wanted: Option<u16>, default| wanted.unwrap_or(default).clamp(1, MAX_RINGS);
-    let slots = |wanted: Option<u32>, default: RingSize| {
-        wanted
+pub fn bound_rings(requested: &RequestedRings, default: &RingSpec) -> RingSpec {
+    let rings = |requested: Option<u16>, default| requested.unwrap_or(default).clamp(1, MAX_RINGS);
+    let slots = |requested: Option<u32>, default: RingSize| {
+        requested
             .and_then(|count| RingSize::new(count.clamp(RingSize::MIN, RingSize::MAX)))
             .unwrap_or(default)
     };
     let counts = RingCounts {
-        tx_rings: rings(wanted.tx_rings, default.counts.tx_rings),
-        rx_rings: rings(wanted.rx_rings, default.counts.rx_rings),
-        tx_slots: slots(wanted.tx_slots, default.counts.tx_slots),
-        rx_slots: slots(wanted.rx_slots, default.counts.rx_slots),
+        tx_rings: rings(requested.tx_rings, default.counts.tx_rings),
+        rx_rings: rings(requested.rx_rings, default.counts.rx_rings),
+        tx_slots: slots(requested.tx_slots, default.counts.tx_slots),
+        rx_slots: slots(requested.rx_slots, default.counts.rx_slots),
     };
     RingSpec { counts, extra_bufs: 0, stride: default.stride }
 }
 
 /// Rings as a program asks for them.
 #[derive(Clone, Copy, Debug)]
-pub struct WantedRings {
+pub struct RequestedRings {
     /// Transmit rings.
     pub tx_rings: Option<u16>,
     /// Receive rings.
@@ -211,21 +245,21 @@ pub struct WantedRings {
     pub rx_slots: Option<u32>,
 }
 
-impl From<&Bind> for WantedRings {
+impl From<&Bind> for RequestedRings {
     fn from(bind: &Bind) -> Self {
         let Bind { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *bind;
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
     }
 }
 
-impl From<&InterfaceAdd> for WantedRings {
+impl From<&InterfaceAdd> for RequestedRings {
     fn from(add: &InterfaceAdd) -> Self {
         let InterfaceAdd { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *add;
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
     }
 }
 
-impl From<&InterfaceText> for WantedRings {
+impl From<&InterfaceText> for RequestedRings {
     fn from(text: &InterfaceText) -> Self {
         let InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *text;
         let (tx_rings, rx_rings) = (Some(tx_rings), Some(rx_rings));
@@ -233,7 +267,7 @@ impl From<&InterfaceText> for WantedRings {
     }
 }
 
-impl From<&GeometryQuery> for WantedRings {
+impl From<&GeometryQuery> for RequestedRings {
     fn from(query: &GeometryQuery) -> Self {
         let GeometryQuery { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *query;
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
@@ -271,26 +305,32 @@ mod tests {
 
     #[test]
     fn test_settings_survive_a_listing() {
-        let wanted = PortSettings {
-            vlan: Some("trunk:10,20-29,native=1".to_owned()),
+        let requested = PortSettings {
+            vlan: Some("trunk:10,20-29,native=1".parse().unwrap()),
             isolated: Some(true),
             learning: Some(false),
             unicast_flood: Some(false),
             multicast_flood: Some(true),
             broadcast_flood: Some(false),
             max_macs: Some(7),
-            on_full: Some("wait".to_owned()),
+            on_full: Some(protocol::OnFull::Wait),
             vnet_header: Some(10),
             service: Some("fw".to_owned()),
             instance: Some(3),
             chain: None,
+            mac_lock: Some("first:3".to_owned()),
+            broadcast_limit: Some(100),
+            multicast_limit: Some(0),
+            unknown_unicast_limit: None,
+            bpdu_guard: Some(true),
+            loop_protect: Some(false),
             owner: Some(7),
             group: None,
-            mode: Mode::new(0o600),
+            mode: protocol::Mode::new(0o600),
         };
-        let config = change_port(PortConfig::default(), &wanted).unwrap();
-        let grant = change_grant(Grant::default(), &wanted).unwrap();
-        assert_eq!(show_port(&config, grant), wanted);
+        let config = change_port(PortConfig::default(), &requested).unwrap();
+        let grant = change_grant(Grant::default(), &requested).unwrap();
+        assert_eq!(show_port(&config, grant), requested);
         let unchanged = change_port(config.clone(), &PortSettings::default()).unwrap();
         assert_eq!(unchanged, config);
     }
@@ -299,9 +339,9 @@ mod tests {
     fn test_bad_values_name_themselves() {
         let settings = PortSettings { vnet_header: Some(11), ..Default::default() };
         assert!(change_port(PortConfig::default(), &settings).is_err());
-        let settings = PortSettings { vlan: Some("access:0".to_owned()), ..Default::default() };
+        let settings = PortSettings { mac_lock: Some("on".to_owned()), ..Default::default() };
         let refusal = change_port(PortConfig::default(), &settings).unwrap_err();
-        assert!(refusal.to_string().starts_with("vlan: expected"), "{refusal}");
+        assert!(refusal.to_string().starts_with("mac_lock: expected"), "{refusal}");
         let mut attach = Attach::new("vale0:a".parse().unwrap());
         attach.tx_slots = Some(3);
         let refusal = rings(&attach, &Config::default().rings).unwrap_err();

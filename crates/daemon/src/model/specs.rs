@@ -123,7 +123,7 @@ pub struct UnswitchedSpec {
     /// The region to use; `None` makes a new one.
     pub region: Option<u16>,
     /// Ports and directions that a monitor mirrors; empty for a null port.
-    pub sights: Vec<(PortKey, MirrorSource)>,
+    pub sources: Vec<(PortKey, MirrorSource)>,
 }
 
 /// The rings of a port that one connection binds, and how.

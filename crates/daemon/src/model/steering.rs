@@ -6,39 +6,34 @@
 //!            └── plan: names and ports of now ──► switch::chain::Plan
 //! ```
 //!
-//! Ports come and go, and services with them. That a name is there is asked of who writes it
-//! down, once: what names one that has gone stays as it is, and its frames are dropped until
-//! that is back.
+//! Ports come and go, and services with them. A chain or rule can name only what exists when it is
+//! added. When a named port or service goes, the chain or rule stays, and the switch drops its
+//! frames until the port or service is back.
 //!
-//! A chain or a service keeps its number as long as it is there, because frames on their way carry
-//! it; the number of one that has gone is the last to be given again. So that these frames finish
-//! as they began, what a chain was before is kept for a while, with the number of that order. Ports
-//! have numbers only while they carry frames: whenever one comes or goes, the switch may need
-//! another plan. Pure.
+//! A chain or a service keeps its number as long as it exists, because frames on their way carry
+//! it; a free number is reused last. So that these frames finish in the order with which they
+//! entered, former orders of a chain are kept for a while, with their order numbers. Ports have
+//! numbers only while they carry frames: whenever one comes or goes, the switch may need another
+//! plan. Pure.
 
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use packet::fields::Fields;
-use packet::metadata::POSITIONS;
-use packet::text::{ethertype, network, protocol, range};
-use packet::{MAX_PORTS, PortId, VlanId};
+use packet::PortId;
+use packet::rule::Rule;
+use protocol::check::steering::{self, distinct_names, numbered, ports_of, rule_number};
 use protocol::{ChainSpec, RuleSpec, sent_by_function};
 use switch::Role;
-use switch::chain::rule::{Action, Rule, check};
-use switch::chain::service::Balance;
 use switch::chain::{NUMBERS, PAST};
-
-use crate::model::settings::{IDENT, is_ident};
 
 /// The chains and rules of a switch.
 #[derive(Clone, Debug, Default)]
 pub struct Steering {
     chains: BTreeMap<String, (u8, ChainSpec)>,
-    /// The order of the chain of a number, or of its next one; of one that was never changed, 0.
+    /// The order number of the chain with a number, or of the next chain with it; 0 at first.
     orders: BTreeMap<u8, u8>,
-    /// Chains as they were, with numbers and orders, the oldest first.
+    /// Former chains, with numbers and orders, the oldest first.
     past: VecDeque<(u8, u8, ChainSpec)>,
     rules: BTreeMap<u32, RuleSpec>,
     services: BTreeMap<String, u8>,
@@ -47,8 +42,8 @@ pub struct Steering {
     next_service: u8,
 }
 
-/// The number of nothing: so many chains, and so many services, can be told apart.
-const NOTHING: u8 = u8::MAX;
+/// Stands for no chain or service.
+const NOTHING: u8 = steering::CHAINS_MAX;
 const _: () = assert!((NOTHING as usize) < NUMBERS);
 
 /// A port as rules and chains know it.
@@ -56,27 +51,10 @@ const _: () = assert!((NOTHING as usize) < NUMBERS);
 pub struct View<'a> {
     /// Name of the port, without the switch's.
     pub name: &'a str,
-    /// What it is.
+    /// Service, instance and chain of the port.
     pub role: &'a Role,
     /// Number of the port, while it carries frames.
     pub id: Option<PortId>,
-}
-
-/// Takes a hop of a chain apart.
-fn hop(text: &str) -> Result<(&str, Option<Balance>), String> {
-    let (name, balance) = match text.split_once('@') {
-        None => (text, None),
-        Some((name, "hash")) => (name, Some(Balance::Hash)),
-        Some((name, "least")) => (name, Some(Balance::Least)),
-        Some(_) => {
-            let text = text.escape_debug();
-            return Err(format!("{text}: expected hash or least after '@'"));
-        }
-    };
-    match is_ident(name) {
-        true => Ok((name, balance)),
-        false => Err(format!("service {name:?}: {IDENT}")),
-    }
 }
 
 /// The first number from `next` on that is not taken, round and round.
@@ -94,7 +72,7 @@ fn own_exit<'a>(chain: &ChainSpec, ports: &[View<'a>]) -> Option<(&'a str, &'a s
     chain.service_names().any(|name| name == service).then_some((out.name, service))
 }
 
-/// Why no frame comes by a chain's way out, where that is so.
+/// Why no frame can leave by a chain's `out` port, if so.
 #[must_use]
 pub fn closed_exit(chain: &ChainSpec, ports: &[View<'_>]) -> Option<String> {
     own_exit(chain, ports).map(|(out, service)| {
@@ -105,22 +83,11 @@ pub fn closed_exit(chain: &ChainSpec, ports: &[View<'_>]) -> Option<String> {
     })
 }
 
-/// Why no frame is for a rule, where it asks for those that a function sends.
+/// Why a rule matches nothing, if it names the port of a function as ingress.
 #[must_use]
 pub fn deaf(rule: &RuleSpec, ports: &[View<'_>]) -> Option<String> {
     let port = ports.iter().find(|port| rule.port.as_deref() == Some(port.name))?;
     port.role.service.as_deref().map(|service| sent_by_function(port.name, service))
-}
-
-/// A name that two chains have.
-fn duplicate_name(chains: &[ChainSpec]) -> Option<&str> {
-    let mut seen = BTreeSet::new();
-    chains.iter().map(|chain| chain.name.as_str()).find(|name| !seen.insert(*name))
-}
-
-/// The ports that a rule names.
-fn ports_of(rule: &RuleSpec) -> impl Iterator<Item = &str> {
-    rule.port.as_deref().into_iter().chain(rule.action.strip_prefix("port:"))
 }
 
 impl Steering {
@@ -136,7 +103,7 @@ impl Steering {
         self.rules.values().cloned().collect()
     }
 
-    /// The order of services that the chain of a number has now.
+    /// The order number of the chain with this number.
     #[must_use]
     pub fn order(&self, number: u8) -> u8 {
         self.orders.get(&number).copied().unwrap_or_default()
@@ -164,7 +131,7 @@ impl Steering {
         self.services.iter().map(|(name, number)| (name.as_str(), *number))
     }
 
-    /// Puts a chain in the place of the one of its name, or beside the others.
+    /// Adds a chain, or replaces the one with its name.
     pub fn put_chain(&mut self, chain: ChainSpec) -> Result<(), String> {
         let known = self.chains.get(&chain.name).map(|(number, _)| *number);
         let taken = self.chains.values().map(|(number, _)| number);
@@ -178,14 +145,14 @@ impl Steering {
         Ok(())
     }
 
-    /// Takes a chain away.
+    /// Removes a chain.
     pub fn drop_chain(&mut self, name: &str) {
         if let Some((number, was)) = self.chains.remove(name) {
             self.shelve(number, was);
         }
     }
 
-    /// Frames that are in a chain finish as they began.
+    /// Remembers a former chain, so that frames in it finish in their order.
     fn shelve(&mut self, number: u8, was: ChainSpec) {
         let order = self.orders.entry(number).or_default();
         if self.past.len() == PAST {
@@ -195,32 +162,27 @@ impl Steering {
         *order = order.wrapping_add(1);
     }
 
-    /// Adds a rule, or puts it in the place of the one of its number; returns the number: the next
-    /// one, or where the last is taken, the first that is free.
+    /// Adds a rule, or replaces the one with its number. Returns the number: by default the next,
+    /// or the first free one if the last is taken.
     pub fn put_rule(&mut self, rule: RuleSpec) -> Result<u32, String> {
-        let next = self.rules.last_key_value().map_or(Some(1), |(last, _)| last.checked_add(1));
-        let next = || next.or_else(|| (1..).find(|id| !self.rules.contains_key(id)));
-        let id = rule.id.or_else(next).ok_or("no number left for a rule; give it one")?;
+        let id = rule_number(&rule, &self.rules)?;
         self.rules.insert(id, RuleSpec { id: Some(id), ..rule });
         Ok(id)
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub fn drop_rule(&mut self, id: u32) {
         self.rules.remove(&id);
     }
 
-    /// Other chains and rules in place of these, as far as they are given.
+    /// Replaces the chains, the rules, or both.
     pub fn replace(
         &mut self,
         chains: Option<&Vec<ChainSpec>>,
         rules: Option<&Vec<RuleSpec>>,
     ) -> Result<(), String> {
         if let Some(chains) = chains {
-            if let Some(name) = duplicate_name(chains) {
-                let name = name.escape_debug();
-                return Err(format!("two chains are named {name}; rename one of them"));
-            }
+            distinct_names(chains)?;
             let wanted: BTreeSet<&str> = chains.iter().map(|chain| chain.name.as_str()).collect();
             let unwanted = self.chains.keys().filter(|name| !wanted.contains(name.as_str()));
             let unwanted: Vec<_> = unwanted.cloned().collect();
@@ -228,45 +190,19 @@ impl Steering {
             chains.iter().try_for_each(|chain| self.put_chain(chain.clone()))?;
         }
         if let Some(rules) = rules {
-            self.rules.clear();
-            for rule in rules {
-                match rule.id {
-                    Some(id) if self.has_rule(id) => return Err(format!("two rules {id}")),
-                    _ => drop(self.put_rule(rule.clone())?),
-                }
-            }
+            self.rules = numbered(rules)?;
         }
         Ok(())
     }
 
-    /// Whether all this can be meant, whatever ports there are. What `old` says too was looked at
-    /// when that was made.
+    /// Checks all chains and rules as far as that needs no ports. What `old` has, too, was checked
+    /// then.
     pub fn check(&self, old: Option<&Self>) -> Result<(), String> {
-        let mut ways = BTreeMap::new();
-        for (_, chain) in self.chains.values() {
-            let name = chain.name.escape_debug();
-            check_chain(chain, &mut ways).map_err(|why| format!("chain {name}: {why}"))?;
-        }
-        if ways.len() > usize::from(NOTHING) {
-            return Err(format!("its chains have more than {NOTHING} services"));
-        }
-        // Ports that are not there have no number, and are different all the same.
-        let named: BTreeSet<&str> = self.rules.values().flat_map(ports_of).collect();
-        let named: BTreeMap<&str, usize> = named.into_iter().zip(0..).collect();
-        let number = |name: &str| {
-            let id = named.get(name).copied().and_then(PortId::new);
-            id.ok_or_else(|| format!("more than {MAX_PORTS} ports in rules"))
-        };
-        let mut rules = Vec::new();
-        for (&id, spec) in &self.rules {
-            let rule = self.rule(id, spec, &number).map_err(|why| format!("rule {id}: {why}"))?;
-            rules.push(rule);
-        }
         let is_new = |id| old.is_none_or(|old| old.rules.get(&id) != self.rules.get(&id));
-        check(&mut rules, is_new).map_err(|error| error.to_string())
+        steering::check(self.numbered().map(|(_, chain)| chain), &self.rules, is_new)
     }
 
-    /// Leaves out the rules that cannot be meant, of which an older daemon took some. Why, of each.
+    /// Removes invalid rules, some of which older daemons accepted. Returns the reason for each.
     pub fn leave_out(&mut self) -> Vec<String> {
         let mut left = Vec::new();
         for (id, rule) in std::mem::take(&mut self.rules) {
@@ -280,7 +216,7 @@ impl Steering {
         left
     }
 
-    /// Whether what it names is there, as far as `old` does not say the same.
+    /// Checks that all named ports and services exist, except names that `old` has, too.
     pub fn check_names(&self, old: Option<&Self>, ports: &[View<'_>]) -> Result<(), String> {
         let services: BTreeSet<&str> =
             ports.iter().filter_map(|port| port.role.service.as_deref()).collect();
@@ -328,43 +264,11 @@ impl Steering {
         spec: &RuleSpec,
         number: &impl Fn(&str) -> Result<PortId, String>,
     ) -> Result<Rule, String> {
-        let fields = Fields {
-            port: spec.port.as_deref().map(number).transpose()?,
-            src_mac: spec.src_mac,
-            dst_mac: spec.dst_mac,
-            vlan: spec.vlan.map(vlan).transpose()?,
-            ethertype: spec.ethertype.as_deref().map(ethertype).transpose()?,
-            src: spec.src.as_deref().map(network).transpose()?,
-            dst: spec.dst.as_deref().map(network).transpose()?,
-            protocol: spec.proto.as_deref().map(protocol).transpose()?,
-            src_ports: spec.sport.as_deref().map(range).transpose()?,
-            dst_ports: spec.dport.as_deref().map(range).transpose()?,
-        };
-        let action = match spec.action.split_once(':') {
-            None if spec.action == "drop" => Action::Drop,
-            None if spec.action == "forward" => Action::Forward,
-            Some(("port", name)) => Action::Port(number(name)?),
-            Some(("chain", name)) => match self.chains.get(name) {
-                Some((number, _)) => Action::Chain(*number),
-                None => {
-                    let name = name.escape_debug();
-                    return Err(format!("there is no chain {name}; see: uvala chain list"));
-                }
-            },
-            None if spec.action.is_empty() => {
-                return Err("action is missing: drop, forward, chain:NAME or port:NAME".to_owned());
-            }
-            _ => {
-                let action = &spec.action;
-                return Err(format!(
-                    "action {action:?}: expected drop, forward, chain:NAME or port:NAME"
-                ));
-            }
-        };
-        Ok(Rule { id, priority: spec.priority, fields, action })
+        let chain = |name: &str| self.chains.get(name).map(|(number, _)| *number);
+        steering::read_rule(id, spec, number, &chain)
     }
 
-    /// Who uses a chain.
+    /// The first rule, else the first port, that uses a chain.
     #[must_use]
     pub fn user_of(&self, chain: &str, ports: &[View<'_>]) -> Option<String> {
         let action = format!("chain:{chain}");
@@ -375,7 +279,7 @@ impl Steering {
     }
 }
 
-/// The lowest number of an instance that is not taken.
+/// The lowest free instance number.
 pub fn lowest_free(is_taken: impl Fn(u16) -> bool) -> u16 {
     (0..=u16::MAX).find(|number| !is_taken(*number)).expect("there are few instances")
 }
@@ -384,38 +288,11 @@ fn no_port(name: &str) -> String {
     format!("there is no port {}; see: uvala port list", name.escape_debug())
 }
 
-/// Whether a chain can be meant, beside those that want instances chosen in these ways.
-fn check_chain<'a>(
-    chain: &'a ChainSpec,
-    ways: &mut BTreeMap<&'a str, Option<Balance>>,
-) -> Result<(), String> {
-    if !is_ident(&chain.name) {
-        return Err(IDENT.to_owned());
-    }
-    if !(1..=POSITIONS).contains(&chain.services.len()) {
-        return Err(format!("it has {} services, expected 1 to {POSITIONS}", chain.services.len()));
-    }
-    let mut before = None;
-    for text in &chain.services {
-        let (name, balance) = hop(text)?;
-        if before.replace(name) == Some(name) {
-            return Err(format!("service {name} follows itself; name it once"));
-        }
-        if ways.insert(name, balance).is_some_and(|other| other != balance) {
-            return Err(format!(
-                "service {name} is used both with hash and with least; choose one"
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn vlan(number: u16) -> Result<VlanId, String> {
-    VlanId::try_from(number).map_err(|error| format!("vlan: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
+    use packet::metadata::POSITIONS;
+    use packet::rule::Action;
+    use switch::chain::service::Balance;
     use switch::chain::{Chain, Out, ServicePlan};
 
     use crate::model::steering::*;
@@ -500,7 +377,7 @@ mod tests {
         assert_eq!(second.past, [(0, first.clone())]);
         let now = second.chains[0].clone().unwrap();
         assert_eq!((now.services.len(), now.order), (1, 1));
-        // One that goes is known, too, and who gets its number is another.
+        // One that goes is known, too; another one that gets its number counts as new.
         steering.replace(Some(&vec![]), None).unwrap();
         assert_eq!(plan(&mut steering).past, [(0, first), (0, now)]);
         for at in 0..NUMBERS {

@@ -1,7 +1,7 @@
 //! The saved state: a directory of the daemon's own, with one file for each switch.
 //!
 //! ```text
-//! state/vale0.json    {"version":1,"switch":"vale0",…,"ports":{"vale0:a":{…},"vale0:b":{…}}}
+//! state/vale0.json    {"version":2,"switch":"vale0",…,"ports":{"vale0:a":{…},"vale0:b":{…}}}
 //! state/.vale0.json   the next content, while the writer writes it
 //! state/.lock         locked by the daemon that uses the directory
 //! ```
@@ -20,6 +20,7 @@
 //! nevertheless.
 
 pub mod record;
+mod unique;
 pub mod writer;
 
 use std::collections::BTreeMap;
@@ -143,7 +144,7 @@ impl Store {
     fn convert(&mut self, switch: &SwitchName, text: &[u8]) {
         let path = self.path(switch);
         match self.replace(switch, text) {
-            Ok(()) => tracing::info!("state {}: now in the present format", path.display()),
+            Ok(()) => tracing::info!("state {}: converted to the current format", path.display()),
             // It is as good as it was.
             Err(error) => tracing::warn!("state {}: not converted: {error}", path.display()),
         }
@@ -294,7 +295,7 @@ mod tests {
     }
 
     const RECORD: &[u8] =
-        br#"{"version":1,"switch":"vale0","persistent":true,"settings":{},"ports":{}}"#;
+        br#"{"version":2,"switch":"vale0","persistent":true,"settings":{},"ports":{}}"#;
 
     #[test]
     fn test_records_come_back_until_they_are_removed() {
@@ -356,7 +357,7 @@ mod tests {
         // A record, a change behind it, and another one that the end of the daemon cut off.
         let record = String::from_utf8(RECORD.to_vec()).unwrap();
         let change = record.replace("\"settings\":{}", "\"settings\":{\"age_s\":7}");
-        let older = format!("{record}\n{change}\n{}", &change[..30]);
+        let older = format!("{record}\n{change}\n{}", &change[..30]).replace(":2,", ":1,");
         std::fs::write(dir.file(), older).unwrap();
         let load = |store: &mut Store| {
             assert_eq!(store.load().unwrap().len(), 1);

@@ -3,14 +3,14 @@
 //! There is one record for each switch that persists or has a persistent port:
 //!
 //! ```text
-//! {"version":1,"switch":"vale0","persistent":true,"settings":{"forwarding":"hub",…},
+//! {"version":2,"switch":"vale0","persistent":true,"settings":{"forwarding":"hub",…},
 //!  "ports":{"vale0:vm1":{"owner":1000,"now":{"kind":"shm","settings":{…},"static":[…]}}}}
 //! ```
 //!
-//! Where the configuration file names a switch or a port too, the record has beside it what the
-//! file said when the record was written (`configured`). While the file still says the same, the
-//! command came later and counts. When the file says something else, an operator has edited it
-//! since, and the file counts. What was in the file and is no more is gone.
+//! If the configuration file names the switch or port, too, the record also has the file's settings
+//! at the time of the record (`configured`). While the file still has the same settings, the
+//! command came later and counts. If they differ, an operator has edited the file since, and the
+//! file counts. A switch or port that was removed from the file is gone.
 //!
 //! This module does no input or output: files are the business of [`super::Store`].
 
@@ -18,24 +18,29 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packet::text;
 use protocol::name::{PortName, SwitchName};
-use protocol::{HostIf, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, SwitchSettings};
+use protocol::{
+    HostIf, MAX_STATIC, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, StaticAddress,
+    SwitchSettings, check,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use switch::{PortConfig, SwitchConfig};
 
-use crate::model::address::{MAX_STATIC, StaticAddress};
-use crate::model::host::complete;
-use crate::model::machine;
+use super::unique::Unique;
+use crate::model::choices::show_forwarding;
 use crate::model::plan::{InterfaceText, PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
-use crate::model::settings::{change_grant, change_port, change_switch, show_port};
+use crate::model::settings::{change_grant, change_port, change_switch, show_port, show_security};
 
 /// Version of the records.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The version before, in which a port without a limit of addresses had `max_macs` 0. Now 0 means
+/// no limit, and a port without a value has the default limit.
+const OLD_VERSION: u32 = 1;
 /// Limit for the ports of a switch.
 const MAX_PORTS: usize = 4096;
 
-/// A record of a switch; `P` is what it has of a port.
+/// A record of a switch; `P` is its record of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRecord<P = PortRecord> {
@@ -47,7 +52,7 @@ pub struct SwitchRecord<P = PortRecord> {
     pub persistent: bool,
     /// All settings of the switch.
     pub settings: SwitchSettings,
-    /// What the configuration said of the switch.
+    /// Settings of the switch in the configuration file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<SwitchSettings>,
     /// The persistent ports.
@@ -65,7 +70,7 @@ pub struct PortRecord {
     pub owner: u32,
     /// The port as it is now.
     pub now: PortText,
-    /// What the configuration said of the port.
+    /// The port in the configuration file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<PortText>,
 }
@@ -127,10 +132,19 @@ fn some<T: Clone>(list: &[T]) -> Option<Vec<T>> {
 #[must_use]
 pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
     let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    let security = show_security(&config.security);
     SwitchSettings {
-        forwarding: Some(config.forwarding.to_string()),
+        forwarding: Some(show_forwarding(config.forwarding)),
         age_s: Some(number(config.ageing_ms / 1000)),
         fdb_capacity: Some(number(config.fdb_capacity as u64)),
+        group_fwd_mask: Some(config.group_fwd_mask).filter(|&mask| mask != 0),
+        mac_lock: security.mac_lock,
+        max_macs: security.max_macs,
+        broadcast_limit: security.broadcast_limit,
+        multicast_limit: security.multicast_limit,
+        unknown_unicast_limit: security.unknown_unicast_limit,
+        bpdu_guard: security.bpdu_guard,
+        loop_protect: security.loop_protect,
         ..SwitchSettings::default()
     }
 }
@@ -167,15 +181,15 @@ impl<P> SwitchRecord<P> {
 pub struct Checked {
     plan: SwitchPlan,
     configured: Option<SwitchSettings>,
-    /// What the configuration said of its ports.
+    /// The ports in the configuration file.
     bases: BTreeMap<PortName, PortText>,
 }
 
 impl SwitchRecord {
-    /// Reads a file. An older daemon put changes behind the record; no client was told that a
-    /// change is done whose line is not whole.
+    /// Reads a file. An older daemon appended changes to the record; it confirmed a change to its
+    /// client only when the whole line was written.
     pub fn read(text: &[u8]) -> Result<Self, String> {
-        let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<Value>();
+        let mut parts = serde_json::Deserializer::from_slice(text).into_iter::<Unique>();
         let first = parts.next().unwrap_or_else(|| serde_json::from_slice(text));
         let mut all = first.and_then(change).map_err(|error| error.to_string())?;
         for part in parts {
@@ -191,6 +205,15 @@ impl SwitchRecord {
             all = SwitchChange { ports, ..later };
         }
         let there = |(name, port): (PortName, Option<PortRecord>)| Some((name, port?));
+        if all.version == OLD_VERSION {
+            all.version = VERSION;
+            for port in all.ports.values_mut().flatten() {
+                let texts = [Some(&mut port.now), port.configured.as_mut()].into_iter().flatten();
+                texts.for_each(|text| {
+                    text.settings.max_macs = text.settings.max_macs.filter(|&max| max > 0);
+                });
+            }
+        }
         Ok(all.with_ports(|ports| ports.into_iter().filter_map(there).collect()))
     }
 
@@ -234,9 +257,9 @@ impl SwitchRecord {
     }
 }
 
-/// Reads one part of a file. A chain of an older daemon may ask for direct hops, which are gone:
-/// its frames go by the switch.
-fn change(mut part: Value) -> serde_json::Result<SwitchChange> {
+/// Reads one part of a file. A chain of an older daemon may ask for direct hops, which were
+/// removed: its frames go through the switch.
+fn change(Unique(mut part): Unique) -> serde_json::Result<SwitchChange> {
     let switch = part["switch"].clone();
     for of in ["settings", "configured"] {
         let chains = part.get_mut(of).and_then(|of| of.get_mut("chains"));
@@ -253,8 +276,8 @@ fn change(mut part: Value) -> serde_json::Result<SwitchChange> {
     serde_json::from_value(part)
 }
 
-/// Networks of rules that are written by a host in them, `10.0.0.1/8`, which is refused now, as
-/// what they have meant: the rule, what stood there, and what does.
+/// Corrects networks of rules that name a host in them, such as `10.0.0.1/8`: older daemons took
+/// them as `10.0.0.0/8`, and now they are refused. Returns rule, old text and new text.
 fn mask(settings: &mut SwitchSettings) -> Vec<(u32, String, String)> {
     let mut masked = Vec::new();
     for rule in settings.rules.iter_mut().flatten() {
@@ -281,9 +304,9 @@ fn check_port(
     let grant = change_grant(Grant::default(), &record.now.settings)
         .map_err(|error| format!("{name}: {error}"))?;
     let (kind, stations) = (record.now.kind, record.now.stations.clone());
-    let host = complete(name, kind, record.now.host.as_ref())
+    let host = check::host(name, kind, record.now.host.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
-    let machine = machine::complete(kind, record.now.machine.as_ref())
+    let machine = check::machine(kind, record.now.machine.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
@@ -324,9 +347,12 @@ impl Checked {
             match (theirs.remove(&port.name), self.bases.get(&port.name)) {
                 (None, None) => by_command.push(port),
                 (Some(now), Some(base)) if PortText::of(now) == *base => by_command.push(port),
-                (None, Some(_)) => tracing::info!("{}: no longer configured", port.name),
+                (None, Some(_)) => tracing::info!(
+                    "{}: removed, since the configuration no longer has it",
+                    port.name
+                ),
                 (Some(now), _) => {
-                    tracing::info!("{}: as the configuration says now", now.name);
+                    tracing::info!("{}: settings taken from the edited configuration", now.name);
                     ports.push(now.clone());
                 }
             }
@@ -532,12 +558,57 @@ mod tests {
     }
 
     #[test]
+    fn test_a_key_that_stands_twice_is_refused() {
+        let port = r#""vale0:a":{"owner":1,"now":{"kind":"shm","settings":{},"static":[]}}"#;
+        let good = format!(
+            r#"{{"version":1,"switch":"vale0","persistent":true,"settings":{{"age_s":5}},
+                "ports":{{{port}}}}}"#
+        );
+        record(&good).unwrap();
+        for (from, to, key) in [
+            ("\"version\":1", "\"version\":1,\"version\":1", "version"),
+            ("\"age_s\":5", "\"age_s\":5,\"age_s\":6", "age_s"),
+            (port, &*format!("{port},{port}"), "vale0:a"),
+            ("\"owner\":1", "\"owner\":1,\"owner\":0", "owner"),
+        ] {
+            assert!(good.contains(from));
+            let twice = good.replacen(from, to, 1);
+            for text in [twice.clone(), format!("{good}\n{twice}")] {
+                let why = record(&text).unwrap_err();
+                assert!(why.contains(&format!("key `{key}` stands twice")), "{to}: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn test_ports_of_older_daemons_without_a_limit_of_addresses_have_the_usual_one() {
+        let port = |max: u32| {
+            format!(r#"{{"owner":1,"now":{{"kind":"shm","settings":{{"max_macs":{max}}}}}}}"#)
+        };
+        let text = |version: u32| {
+            format!(
+                r#"{{"version":{version},"switch":"vale0","persistent":true,"settings":{{}},
+                "ports":{{"vale0:a":{},"vale0:b":{}}}}}"#,
+                port(0),
+                port(7)
+            )
+        };
+        for (version, expected) in [(OLD_VERSION, [None, Some(7)]), (VERSION, [Some(0), Some(7)])] {
+            let read = SwitchRecord::read(text(version).as_bytes()).unwrap();
+            assert_eq!(read.version, VERSION);
+            let ports = read.check().unwrap().plan.ports;
+            let limits: Vec<_> = ports.iter().map(|port| port.config.security.max_macs).collect();
+            assert_eq!(limits, expected);
+        }
+    }
+
+    #[test]
     fn test_bad_records_are_refused() {
         let good = r#"{"version":1,"switch":"vale0","persistent":true,"settings":{},"ports":{
             "vale0:a":{"owner":1,"now":{"kind":"shm","settings":{},"static":[]}}}}"#;
         record(good).unwrap();
         for (from, to) in [
-            ("\"version\":1", "\"version\":2"),
+            ("\"version\":1", "\"version\":3"),
             ("\"vale0\"", "\"eth0\""),
             ("\"vale0:a\"", "\"vale1:a\""),
             ("\"vale0:a\"", "\"vale0:a{1\""),

@@ -82,7 +82,10 @@ impl Writer {
         let (changes, tasks) = channel();
         let (report, results) = channel();
         let files = Files { store, all: BTreeMap::new() };
-        let body = move || files.run(&tasks, &report, &ringer);
+        let body = move || {
+            confine::narrow(confine::Thread::Disk);
+            files.run(&tasks, &report, &ringer);
+        };
         let thread = std::thread::Builder::new().name("state-writer".to_owned()).spawn(body)?;
         Ok(Self { changes: Some(changes), results, bell, thread: Some(thread) })
     }
@@ -184,7 +187,7 @@ impl Files {
         for name in due {
             // The failure of the change itself is in the log already.
             if self.try_write(&name).is_ok() {
-                tracing::info!("{name}: its state is saved now");
+                tracing::info!("{name}: state saved");
             }
         }
     }
@@ -193,7 +196,7 @@ impl Files {
     fn write(&mut self, switch: &SwitchName) -> Result<(), NotWritten> {
         self.try_write(switch).map_err(|error| {
             let path = self.store.path(switch);
-            tracing::error!("{switch}: not kept for the next daemon: {}: {error}", path.display());
+            tracing::error!("{switch}: cannot save its state: {}: {error}", path.display());
             NotWritten { path, why: error.to_string() }
         })
     }

@@ -444,7 +444,7 @@ impl Queue {
         each!(self, queue => queue.rewind(mark));
     }
 
-    /// Returns a buffer, in the order in which they were taken, with so many bytes written.
+    /// Returns a buffer, in the order in which they were taken, with this many bytes written.
     #[inline]
     pub fn give_back(&mut self, taken: Taken, written: u32) {
         each!(self, queue => queue.give_back(taken, written));

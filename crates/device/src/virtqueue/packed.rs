@@ -13,7 +13,7 @@
 //! | flags of a descriptor | both, in turn | both | Release after the rest / Acquire before it |
 //! | driver and device event | see [`crate::notify`], with a position in place of an index | | |
 //!
-//! Of what is given back together, the flags of the first descriptor are written last: the driver
+//! The flags of the first descriptor given back are written last: the driver
 //! looks at the ring in order, so it sees all or nothing (2.8.21).
 
 use core::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ impl Position {
         self.slot | if self.wrap { WRAP } else { 0 }
     }
 
-    /// The position so many descriptors further, at most one round.
+    /// The position this many descriptors further, at most one round.
     #[inline]
     fn after(self, slots: u16, size: u16) -> Self {
         let slot = u32::from(self.slot) + u32::from(slots);

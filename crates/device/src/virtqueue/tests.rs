@@ -115,7 +115,7 @@ impl Guest {
         self.slots.push_back((first, count));
     }
 
-    /// A position in a packed queue, so many descriptors further.
+    /// A position in a packed queue, this many descriptors further.
     fn after((slot, wrap): (u16, bool), slots: u16) -> (u16, bool) {
         ((slot + slots) % SIZE, wrap != (slot + slots >= SIZE))
     }
@@ -274,7 +274,7 @@ fn each_page_that_a_queue_writes_is_noted_in_the_log() {
                 let is_noted = noted >> (at / PAGE) & 1 == 1;
                 assert!(*old == new || is_noted, "{at} of {features:x}: {noted:b}");
             }
-            assert_eq!(noted >> ((BASE + DATA) / PAGE), 0, "whoever writes there notes it");
+            assert_eq!(noted >> ((BASE + DATA) / PAGE), 0, "each write there is logged");
             guest.take_back().expect("it was given back");
         }
     }

@@ -118,7 +118,7 @@ fn test_connections_stay_where_they_are_when_backends_change() {
     assert_eq!(
         see(&mut balancer, &tcp(tcp_flag::SYN, client(999), OWN)).0,
         None,
-        "nobody is there"
+        "no station is there"
     );
 }
 

@@ -110,7 +110,7 @@ impl Message {
         }
     }
 
-    /// Has it no room for one more record?
+    /// Whether the message has no room for one more record.
     pub fn is_full(&self) -> bool {
         self.bytes.len() + 4 + 70 > LONGEST
     }

@@ -109,7 +109,7 @@ impl Reports {
         self.epoch.1 + milliseconds(at.duration_since(self.epoch.0))
     }
 
-    /// Is it time to report this, and why?
+    /// The reason to report this flow now, if there is one.
     fn reason(&self, flow: &Flow, now: Instant) -> Option<Reason> {
         if now.duration_since(flow.last) >= self.idle {
             Some(Reason::Idle)

@@ -5,16 +5,17 @@
 //!  TCP SYN without ACK       yes            from the end that began it
 //!  echo request              yes            from the end that began it
 //!  echo reply                no             from the other end, by the request's identifier
-//!  ICMP error                no             where it quotes a packet of it to who sent that
+//!  ICMP error                no             where it quotes a packet, to that packet's sender
 //!  other ICMP                no             no
 //!  everything else           yes            from both ends
 //! ```
 //!
-//! A connection is two ends and a protocol; of echo requests also an identifier and who asks, so
-//! that both ends may ask each other with one identifier. What an error quotes is no sign of life:
-//! any host may write it.
+//! A connection is two ends and a protocol; of echo requests also an identifier and the asking end,
+//! so that both ends may ask each other with one identifier. What an error quotes is no sign of
+//! life: any host may write it.
 
 use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
 
 use packet::flow::{FlowKey, PREFIX, WORDS};
 
@@ -63,15 +64,28 @@ pub struct Connection {
     seen: Ms,
     /// By the end that its [`Ends`] name first.
     begun_by_first: bool,
+    /// The host that began it.
+    pub source: Source,
+}
+
+/// A host: an IPv4 address, or the network of an IPv6 address (64 bits), of which one host can have
+/// all addresses.
+pub type Source = u64;
+
+fn source(key: &FlowKey) -> Option<Source> {
+    match key.five_tuple()?.src {
+        IpAddr::V4(ip) => Some(u32::from(ip).into()),
+        IpAddr::V6(ip) => u64::try_from(u128::from(ip) >> 64).ok(),
+    }
 }
 
 impl Connection {
-    /// Has it been silent for less than `idle`?
+    /// Whether the connection's last packet is less than `idle` old.
     pub fn lives(&self, now: Ms, idle: Ms) -> bool {
         now - self.seen < idle
     }
 
-    /// Does a packet pass because of it?
+    /// Whether the connection lets this packet pass.
     pub fn takes(&mut self, packet: &Packet, part: Part, now: Ms, idle: Ms) -> bool {
         let is_other = part == Part::Begins && packet.key.is_from_first() != self.begun_by_first;
         if is_other || !self.lives(now, idle) {
@@ -125,7 +139,8 @@ impl Packet {
         let (ends, part) = self.part?;
         let begun_by_first = self.key.is_from_first();
         let is_first = matches!(part, Part::Begins | Part::GoesOn);
-        is_first.then_some((ends, Connection { seen: now, begun_by_first }))
+        let source = source(&self.key).filter(|_| is_first)?;
+        Some((ends, Connection { seen: now, begun_by_first, source }))
     }
 }
 
@@ -162,7 +177,7 @@ fn message(
     }
 }
 
-/// The connection of the packet that an error quotes, if the error goes to who sent that.
+/// The connection of the packet that an error quotes, if the error goes to that packet's sender.
 fn about(error: &FlowKey, ethertype: u16, quoted: &[u8]) -> Option<(Ends, Part)> {
     let (mut frame, len) = ([0; PREFIX], quoted.len().min(PREFIX - ETHERNET_HEADER));
     frame[ETHERNET_HEADER - 2..ETHERNET_HEADER].copy_from_slice(&ethertype.to_be_bytes());
@@ -295,7 +310,7 @@ mod tests {
         assert!(bench.passes(&ping(RED, BLUE, 7)));
         assert!(bench.passes(&error(RED, segment)));
         assert!(bench.passes(&error(RED, &ping(RED, BLUE, 7)[ETHERNET_HEADER..])));
-        assert!(!bench.passes(&error([10, 0, 1, 3], segment)), "it is not for who sent that");
+        assert!(!bench.passes(&error([10, 0, 1, 3], segment)), "it is not for the sender of that");
         let other = &v4(6, RED, BLUE, &tcp([5, 81], SYN))[ETHERNET_HEADER..];
         assert!(!bench.passes(&error(RED, other)), "of another connection");
         assert!(
@@ -323,7 +338,7 @@ mod tests {
         assert!(!bench.passes(&back(SYN | tcp_flag::FIN)));
         assert!(bench.passes(&there(SYN)), "red may, by the same ports");
         let cut = v4(6, BLUE, RED, &tcp([80, 5], ACK)[..12]);
-        assert!(!bench.passes(&cut), "who hides the flags is taken to begin");
+        assert!(!bench.passes(&cut), "a packet with hidden flags counts as an opening one");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who inside is which address and port outside, and until when.
+//! Bindings of addresses and ports inside to those outside, with their expiry.
 //!
 //! One *binding* is one end inside (address, port, protocol) and the end that the outside sees in
 //! its place, whichever host it talks to: endpoint-independent mapping (RFC 4787, REQ-1; RFC 5382,
@@ -163,7 +163,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// None yet, at most so many, and so many of one host.
+    /// An empty table for at most `most` bindings, `per_host` of one host.
     pub fn new(
         (most, per_host): (u32, u32),
         addresses: &[Ipv4Addr],
@@ -214,7 +214,7 @@ impl Bindings {
         Ok(binding.outside)
     }
 
-    /// A packet comes in: who it is for inside.
+    /// The inner host that an incoming packet is for.
     #[inline]
     pub fn back(
         &mut self,
@@ -279,7 +279,7 @@ impl Bindings {
         Ok(place)
     }
 
-    /// May this host have one more?
+    /// Whether this host may have one more binding.
     fn has_room(&self, host: Ipv4Addr) -> bool {
         self.hosts.get(&host).is_none_or(|count| *count < self.per_host)
     }
@@ -334,7 +334,7 @@ impl Bindings {
         ports.into_iter().for_each(|ports| ports.give_back(binding.outside.port));
     }
 
-    /// Looks at so many and forgets those that are over.
+    /// Looks at this many bindings, and forgets those that are over.
     pub fn sweep(&mut self, places: usize) {
         let (now, timeouts) = (self.now, self.timeouts);
         for _ in 0..places {

@@ -20,12 +20,12 @@
 //! dropped. Without `from_inside` addresses alone decide, and the function in front has to
 //! filter.
 //!
-//! Bindings are endpoint-independent, and so is who may use them from outside (RFC 4787, REQ-8):
-//! to keep strangers out is the firewall's work, which stands on the inner side. Ports are kept
-//! where they are free. Hosts inside reach each other by their outer addresses (hairpinning,
-//! REQ-9), if what follows sends the packet back. Later fragments go where their first went, which
-//! must have come before (REQ-14). Nothing inside of packets is translated: protocols that send
-//! addresses, such as FTP's active mode, need another way.
+//! Bindings and the filter for outer hosts are endpoint-independent (RFC 4787, REQ-8): to filter by
+//! sender is the firewall's work, which stands on the inner side. Ports are kept where they are
+//! free. Hosts inside reach each other by their outer addresses (hairpinning, REQ-9), if what
+//! follows sends the packet back. Later fragments go where their first went, which must have come
+//! before (REQ-14). Nothing inside of packets is translated: protocols that send addresses, such as
+//! FTP's active mode, need another way.
 
 mod bindings;
 mod ports;
@@ -308,7 +308,7 @@ impl Nat {
         Ok(())
     }
 
-    /// Does it have to know the number of a chain?
+    /// Whether the function has to know the number of a chain.
     pub fn asks_for_chains(&self) -> bool {
         self.from_inside.is_some()
     }
@@ -321,7 +321,7 @@ impl Nat {
         Ok(())
     }
 
-    /// Is from now on what another file says; who talks goes on.
+    /// Takes over the settings of another file; existing bindings stay.
     pub fn replace(&mut self, new: Self) {
         let old = std::mem::replace(&mut self.bindings, new.bindings);
         (self.inside, self.outside) = (new.inside, new.outside);
@@ -340,7 +340,7 @@ impl Nat {
         contain(&self.inside, ip)
     }
 
-    /// May a frame come from a host inside?
+    /// Whether the frame may come from a host inside.
     fn may_be_inside(&self, meta: Metadata) -> bool {
         self.from_inside.as_ref().is_none_or(|inside| {
             meta.is_valid() && Some(meta.chain()) == inside.number.map(usize::from)
@@ -415,7 +415,7 @@ impl Nat {
         }
     }
 
-    /// Who it is for first: what is for no host makes no binding.
+    /// Looks up the destination first: a packet that is for no host makes no binding.
     fn both_ends(
         &mut self,
         bytes: &mut [u8],

@@ -83,7 +83,7 @@ fn about(from: [u8; 4], to: [u8; 4], frame: &[u8]) -> Vec<u8> {
     ethernet([2; 6], [4; 6], 0x0800, &ipv4(1, from.into(), to.into(), &message))
 }
 
-/// A frame, cut into pieces of so many bytes of its packet's payload.
+/// A frame, cut into pieces of this many bytes of its packet's payload.
 fn pieces(frame: &[u8], size: usize) -> Vec<Vec<u8>> {
     let (header, payload) = frame[14..].split_at(20);
     let count = payload.len().div_ceil(size);
@@ -164,7 +164,7 @@ fn test_what_is_silent_is_forgotten_when_its_sort_is() {
     assert_eq!(nat.bindings.len(), 0);
 }
 
-/// Is the connection from port 5000 of the host to the remote still known after so long?
+/// Whether the binding of the host's port 5000 to the remote is still there after `seconds`.
 fn lives(nat: &mut Nat, seconds: u64) -> bool {
     nat.bindings.now += Ms::from_secs(seconds);
     see(nat, &tcp(tcp_flag::ACK, (REMOTE, 80), (OUTSIDE, 5000))).0 == Became::Back
@@ -192,7 +192,7 @@ fn test_tcp_is_kept_for_hours_while_open_and_minutes_otherwise() {
     assert!(lives(&mut nat, 239) && !lives(&mut nat, 1));
     open(&mut nat);
     see(&mut nat, &tcp(tcp_flag::RST, ([203, 0, 113, 9], 80), (OUTSIDE, 5000)));
-    assert!(lives(&mut nat, 1000), "somebody else's reset");
+    assert!(lives(&mut nat, 1000), "another host's reset");
     open(&mut nat);
     see(&mut nat, &tcp(tcp_flag::RST, (REMOTE, 80), (OUTSIDE, 5000)));
     assert!(!lives(&mut nat, 240));

@@ -3,7 +3,7 @@
 //! A frame that is no IP packet has the hash of its two stations, so that an ARP answer comes to
 //! one instance, whichever has asked. That one pins it up here, and the others read it before their
 //! next batch. A look costs one load; the lock is taken when there is something new. Of a flood of
-//! answers the last are kept: who misses one asks again.
+//! answers the last are kept: an instance that misses one asks again.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ const MOST: usize = 1024;
 /// An instance's side.
 pub struct Board {
     shared: Arc<Shared>,
-    /// So many have been read.
+    /// Number of entries that have been read.
     seen: u64,
 }
 
@@ -36,7 +36,7 @@ impl Shared {
 }
 
 impl Board {
-    /// For so many instances, one each.
+    /// A board with a place for each of this many instances.
     pub fn among(count: usize) -> impl Iterator<Item = Self> {
         let shared = Arc::new(Shared::default());
         (0..count).map(move |_| Self { shared: shared.clone(), seen: 0 })

@@ -1,9 +1,9 @@
 //! What was found for destinations just now.
 //!
-//! Most packets go where others have gone: to look a destination up here costs one line, instead
-//! of a walk through the routes and a look at the neighbours. A place is the next one's who comes
-//! to it. What is here is found anew at least once a second, so that nothing needs to be taken out
-//! when a neighbour grows old, and all of it is void when a neighbour or a route has changed.
+//! Most packets go where others have gone: a look-up here costs one cache line, instead of a walk
+//! through the routes and a look at the neighbours. A new destination replaces the one that has its
+//! place. Each entry is looked up anew at least once a second, so nothing is removed when a
+//! neighbour grows old; when a neighbour or a route changes, all entries are void.
 
 use std::hash::BuildHasher;
 use std::net::Ipv4Addr;

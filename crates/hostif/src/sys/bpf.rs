@@ -1,6 +1,6 @@
 //! BPF programs of a few instructions between an interface and the host's stack.
 //!
-//! They are attached by links (TCX, Linux 6.6): the kernel detaches a program when the last
+//! Programs are attached by links (TCX, Linux 6.6): the kernel detaches a program when the last
 //! descriptor of its link is closed, so nothing is left behind however the daemon ends.
 //!
 //! Frames that a stack port passes to the host arrive by the interface again. They carry a mark, by
@@ -158,7 +158,7 @@ pub(super) unsafe fn bpf(command: i64, attr: &Attr) -> Result<OwnedFd, Errno> {
 /// # Safety
 /// The addresses in `attr` are what the command expects.
 pub(super) unsafe fn call(command: i64, attr: &Attr) -> Result<i32, Errno> {
-    // SAFETY: the caller's promise; the kernel reads so many bytes of `attr`.
+    // SAFETY: the caller's promise; the kernel reads this many bytes of `attr`.
     let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<Attr>())
     };

@@ -1,8 +1,8 @@
 //! The program in front of an interface's driver: which frames AF_XDP sockets get.
 //!
-//! It is assembled here, and attached by a link: the kernel takes it away when the last descriptor
-//! of that is closed. A frame that the [`Filter`] does not take, or that arrives by a queue without
-//! a socket, goes on to the host's stack.
+//! The program is assembled here, and attached by a link: the kernel takes it away when the last
+//! descriptor of that is closed. A frame that the [`Filter`] does not take, or that arrives by a
+//! queue without a socket, goes on to the host's stack.
 //!
 //! ```text
 //!   frame ─► to one of our addresses? ──► in one of our VLANs? ──► of one of our types? ──► socket

@@ -63,8 +63,8 @@ fn control(descriptor: &Descriptor, fd: RawFd, call: c_ulong, address: u64) -> R
     }
 }
 
-/// Is `fd` a netmap descriptor? Programs cannot read or write `/dev/netmap`, as in netmap itself;
-/// the socket behind the descriptor would let them wait for ever.
+/// Whether `fd` is a netmap descriptor. Programs cannot read or write `/dev/netmap`, as in netmap
+/// itself; the socket behind the descriptor would let them wait for ever.
 #[inline]
 fn is_device(fd: c_int) -> bool {
     TABLE.get(fd).is_some_and(|used| used.netmap().is_some())

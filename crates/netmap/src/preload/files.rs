@@ -19,7 +19,7 @@ use crate::table::{Kind, TABLE};
 
 const DEVICE: &CStr = c"/dev/netmap";
 
-/// Does the program mean `/dev/netmap`?
+/// Whether the path names `/dev/netmap`.
 ///
 /// # Safety
 /// `path` is NULL or a zero-terminated text.
@@ -217,7 +217,7 @@ unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int 
     copied(old, pass!(dup3(old, new, flags)))
 }
 
-/// Does this command of `fcntl` make a copy?
+/// Whether this command of `fcntl` makes a copy.
 fn copies(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }

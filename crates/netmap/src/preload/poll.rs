@@ -180,7 +180,7 @@ unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-/// Do so many places fit in `room` bytes?
+/// Whether `count` entries fit in `room` bytes.
 fn fits(count: nfds_t, room: size_t) -> bool {
     let size = usize::try_from(count).ok().and_then(|n| n.checked_mul(size_of::<pollfd>()));
     size.is_some_and(|size| size <= room)

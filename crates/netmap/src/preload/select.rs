@@ -33,7 +33,7 @@ struct Sets {
 }
 
 impl Sets {
-    /// Is `fd` in the set?
+    /// Whether `fd` is in the set.
     fn has(&self, set: usize, fd: usize) -> bool {
         let words = self.words[set];
         // SAFETY: NULL, or a set with room for `count` descriptors; `fd` is below.

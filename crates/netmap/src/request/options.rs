@@ -96,7 +96,7 @@ impl Options {
         Ok(())
     }
 
-    /// Is the last option of a type that may stand there?
+    /// Checks that the last option's type is allowed with this request.
     fn check(&mut self, reqtype: u32) -> Result<(), Errno> {
         let (last, before) = self.0.split_last_mut().expect("just pushed");
         let twin = before.iter_mut().find(|entry| entry.header.nro_reqtype == reqtype);
@@ -144,7 +144,7 @@ impl Options {
         Some(&entry.body)
     }
 
-    /// Is there an option of this type?
+    /// Whether there is an option of this type.
     #[must_use]
     pub fn has(&self, reqtype: u32) -> bool {
         self.0.iter().any(|entry| entry.header.nro_reqtype == reqtype)

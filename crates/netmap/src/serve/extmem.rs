@@ -49,7 +49,7 @@ struct Placed {
 }
 
 impl Placed {
-    /// Is there still a region of this number, and as large?
+    /// Whether the region of this number still exists, with the same size.
     fn is_there(&self) -> bool {
         let region = geometry(GeometryQuery { mem_id: self.mem_id, ..GeometryQuery::default() });
         region.is_ok_and(|region| region.region_bytes == self.region)
@@ -142,7 +142,7 @@ impl Memory {
     }
 }
 
-/// Do the rings that are asked for fit the pools that are?
+/// Whether the requested rings fit the requested pools.
 fn has_room(info: &PoolsInfo, body: &Register) -> bool {
     let (slots, rings) = (body.nr_tx_slots.max(body.nr_rx_slots), body.nr_tx_rings.max(1));
     let size = u64::from(slots) * 16 + 256;
@@ -151,7 +151,7 @@ fn has_room(info: &PoolsInfo, body: &Register) -> bool {
     fits && (info.nr_ring_pool_objtotal == 0 || all <= info.nr_ring_pool_objtotal)
 }
 
-/// Is all of it mapped, and can its ends be written?
+/// Checks that the whole range is mapped, and that its ends can be written.
 fn check_mapped(at: u64, bytes: u64) -> Result<(), Errno> {
     let end = at.checked_add(bytes).ok_or(Errno::FAULT)?;
     for page in [at, end - PAGE] {

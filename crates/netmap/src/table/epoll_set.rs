@@ -297,7 +297,7 @@ impl EpollSet {
         Asleep(&self.sleepers)
     }
 
-    /// Do threads sleep on members' doorbells in other ways?
+    /// Whether threads sleep on members' doorbells in other ways than by this set.
     pub fn shares_doorbells(&self) -> bool {
         let shared = |place: &Place| place.with(|descriptor, _, _| descriptor.has_sleepers());
         self.used().iter().any(|place| shared(place) == Some(true))

@@ -63,7 +63,7 @@ pub struct Entry {
 }
 
 // SAFETY: `content` is written while `counts` is 0 and one thread has taken the entry or is about
-// to free it, and only read by those who are counted.
+// to free it, and only read by threads that are counted.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
@@ -122,7 +122,7 @@ impl Use {
         }
     }
 
-    /// Do both name one open file?
+    /// Whether both name one open file.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
@@ -175,7 +175,7 @@ impl Entry {
 }
 
 impl Table {
-    /// Is there nothing of ours?
+    /// Whether the table holds no descriptor.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -338,7 +338,7 @@ impl Table {
         self.owner.store(process(), Ordering::Relaxed);
     }
 
-    /// Do the descriptors of this process stand in the table? Not for a child made by `vfork`.
+    /// Whether this process's descriptors are in the table: not those of a child made by `vfork`.
     #[must_use]
     pub fn may_change(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == process()

@@ -8,7 +8,7 @@
 //! in place and one frame at a time:
 //!
 //! ```text
-//!  begun   │ Ethernet │ IP │ TCP │ payload payload payload │
+//!  pending │ Ethernet │ IP │ TCP │ payload payload payload │
 //!             rewritten for each segment ─┐     │
 //!  given   │ Ethernet │ IP │ TCP │        └─ payload │     [head, part of the payload]
 //! ```
@@ -20,8 +20,9 @@ pub mod partial;
 
 use std::ops::Range;
 
+use crate::bytes::u16_at;
 use crate::checksum::{Sum, checksum};
-use crate::ethernet::{EtherType, network_header};
+use crate::ethernet::{EtherType, field, network_header};
 
 /// Bytes of a virtio-net header without the number of buffers.
 pub const VNET_LEN: usize = 10;
@@ -48,6 +49,7 @@ mod vnet {
 }
 
 const ETHERNET: usize = 14;
+const TAG: usize = 4;
 const IPV4_MIN: usize = 20;
 const IPV6: usize = 40;
 const TCP_MIN: usize = 20;
@@ -112,7 +114,7 @@ pub struct Offloads(u8);
 impl Offloads {
     /// None: it gets finished frames.
     pub const NONE: Self = Self(0);
-    /// Checksums that are begun.
+    /// Partial checksums.
     pub const CHECKSUM: Self = Self(1);
     /// Runs of TCP segments over IPv4.
     pub const TSO4: Self = Self(2);
@@ -137,14 +139,14 @@ impl Offloads {
         Self(self.0 & !others.0)
     }
 
-    /// Are all of `others` among these?
+    /// Whether all of `others` are among these.
     #[must_use]
     pub const fn contain(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 }
 
-/// Does the header say that anything is missing?
+/// Whether the header asks for a checksum or segmentation.
 #[inline]
 #[must_use]
 pub fn needs_offload(header: &[u8; VNET_LEN]) -> bool {
@@ -152,13 +154,13 @@ pub fn needs_offload(header: &[u8; VNET_LEN]) -> bool {
 }
 
 impl PendingOffload {
-    /// What a header says of the frame of so many bytes behind it. `None`: nothing.
+    /// What a header says of the frame of this many bytes behind it. `None`: nothing.
     ///
     /// # Errors
     /// [`OffloadError`]: nonsense, whatever the frame is; to be dropped.
     pub fn read(header: [u8; VNET_LEN], bytes: usize) -> Result<Option<Self>, OffloadError> {
         let flags = header[vnet::FLAGS] & (vnet::NEEDS_CSUM | vnet::DATA_VALID);
-        let begun = flags & vnet::NEEDS_CSUM != 0;
+        let needs_checksum = flags & vnet::NEEDS_CSUM != 0;
         if !needs_offload(&header) {
             let mut valid = [0; VNET_LEN];
             valid[vnet::FLAGS] = flags;
@@ -167,7 +169,7 @@ impl PendingOffload {
         let mut this = Self(header);
         this.0[vnet::FLAGS] = vnet::NEEDS_CSUM;
         let (start, offset) = (this.start(), this.number(vnet::CSUM_OFFSET));
-        if !begun || start < ETHERNET || start + offset + 2 > bytes {
+        if !needs_checksum || start < ETHERNET || start + offset + 2 > bytes {
             return Err(OffloadError);
         }
         if this.kind() != vnet::GSO_NONE {
@@ -183,16 +185,37 @@ impl PendingOffload {
         Ok(Some(this))
     }
 
+    /// Whether the checksum lies behind the headers that `head`, the first bytes of the frame,
+    /// shows: Ethernet, all tags, IP. A field in front of that would let the sender change a tag or
+    /// an address that was decided by.
+    #[must_use]
+    pub fn is_behind(self, head: &[u8]) -> bool {
+        !self.needs_checksum() || self.start() >= transport_min(head)
+    }
+
     /// The header.
     #[must_use]
     pub fn bytes(self) -> [u8; VNET_LEN] {
         self.0
     }
 
+    /// The header that one client gets from another, in front of a frame that began with `head` and
+    /// gets this many bytes more in front of its network header. It is passed on as it is, but for
+    /// where the checksum lies. Zeros replace a header that does not lie [behind](Self::is_behind)
+    /// the others.
+    #[must_use]
+    pub fn pass_on(header: [u8; VNET_LEN], head: &[u8], bytes: isize) -> [u8; VNET_LEN] {
+        let this = Self(header);
+        if !this.is_behind(head) {
+            return [0; VNET_LEN];
+        }
+        if bytes == 0 { header } else { this.moved(bytes).0 }
+    }
+
     /// What the receiver of the frame, or the switch before it, has to do.
     #[must_use]
     pub fn left(self) -> Offloads {
-        let checksum = if self.is_begun() { Offloads::CHECKSUM } else { Offloads::NONE };
+        let checksum = if self.needs_checksum() { Offloads::CHECKSUM } else { Offloads::NONE };
         let mark = self.0[vnet::GSO_TYPE] & vnet::GSO_ECN != 0;
         let mark = if mark { Offloads::ECN } else { Offloads::NONE };
         let run = match self.kind() {
@@ -204,7 +227,7 @@ impl PendingOffload {
         checksum.and(mark).and(run)
     }
 
-    /// How many frames a run of so many bytes becomes, or fewer.
+    /// How many frames a run of this many bytes becomes, or fewer.
     #[must_use]
     pub fn segments(self, bytes: usize) -> usize {
         let payload = bytes.saturating_sub(self.start() + UDP);
@@ -218,10 +241,10 @@ impl PendingOffload {
         if self.kind() == vnet::GSO_NONE { bytes } else { bytes.min(head + self.size()) }
     }
 
-    /// The offload of a frame that gets so many bytes more in front of its network header.
+    /// The offload of a frame that gets this many bytes more in front of its network header.
     #[must_use]
     pub fn moved(mut self, bytes: isize) -> Self {
-        if self.is_begun() {
+        if self.needs_checksum() {
             let moved = |at: usize| at.saturating_add_signed(bytes).max(ETHERNET);
             let (start, head) = (moved(self.start()), moved(self.number(vnet::HDR_LEN)));
             self.set(vnet::CSUM_START, start);
@@ -230,7 +253,7 @@ impl PendingOffload {
         self
     }
 
-    fn is_begun(self) -> bool {
+    fn needs_checksum(self) -> bool {
         self.0[vnet::FLAGS] & vnet::NEEDS_CSUM != 0
     }
 
@@ -261,15 +284,18 @@ impl Segmenter {
     ///
     /// # Errors
     /// [`OffloadError`]: to be dropped.
-    pub fn new(left: PendingOffload, frame: &mut [u8]) -> Result<Self, OffloadError> {
+    pub fn new(offload: PendingOffload, frame: &mut [u8]) -> Result<Self, OffloadError> {
         let whole = Self { segments: None, at: 0, done: false };
-        if left.kind() == vnet::GSO_NONE {
-            if left.is_begun() {
-                complete(frame, left.start(), left.number(vnet::CSUM_OFFSET))?;
+        if !offload.is_behind(frame) {
+            return Err(OffloadError);
+        }
+        if offload.kind() == vnet::GSO_NONE {
+            if offload.needs_checksum() {
+                complete(frame, offload.start(), offload.number(vnet::CSUM_OFFSET))?;
             }
             return Ok(whole);
         }
-        let segments = Segments::new(left.kind(), frame, left.start(), left.size())?;
+        let segments = Segments::new(offload.kind(), frame, offload.start(), offload.size())?;
         Ok(Self { segments: Some(segments), at: segments.payload, done: false })
     }
 
@@ -376,15 +402,35 @@ impl Segments {
     }
 }
 
-/// Completes a checksum that was begun: the field holds the sum of the pseudo-header.
+/// Completes a partial checksum: the field holds the sum of the pseudo-header.
 fn complete(frame: &mut [u8], start: usize, offset: usize) -> Result<(), OffloadError> {
     let at = start + offset;
-    if start < ETHERNET || at + 2 > frame.len() {
+    debug_assert!(start >= ETHERNET, "the caller has looked");
+    if at + 2 > frame.len() {
         return Err(OffloadError);
     }
     let total = Sum::of(&frame[start..]).nonzero_checksum();
     put(frame, at, usize::from(total));
     Ok(())
+}
+
+/// The least offset of a transport header in a frame that begins with `head`: behind all tags, and
+/// behind the network header if that is one of IP. Of a header that `head` does not show whole,
+/// the shortest one counts.
+fn transport_min(head: &[u8]) -> usize {
+    let mut at = field::ETHERTYPE.start;
+    while EtherType(u16_at(head, at)).is_tag() {
+        at += TAG;
+    }
+    let l3 = at + 2;
+    match EtherType(u16_at(head, at)) {
+        EtherType::IPV4 => {
+            let own = head.get(l3).map_or(0, |first| usize::from(first & 0xf) * 4);
+            l3 + own.max(IPV4_MIN)
+        }
+        EtherType::IPV6 => l3 + IPV6,
+        _ => l3,
+    }
 }
 
 /// The version of IP, and the offset of its header behind up to two tags.

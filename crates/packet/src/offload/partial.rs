@@ -14,7 +14,7 @@ const UDP: u8 = 17;
 /// More fragments, and the offset of this one.
 const FRAGMENT: u16 = 0x3fff;
 
-/// A frame whose checksum was begun: given its pieces, in order, it says how that ends.
+/// A frame with a partial checksum: given its pieces, in order, it says how that ends.
 #[derive(Clone, Copy, Debug)]
 pub struct PartialChecksum {
     /// Where the field is.
@@ -53,8 +53,8 @@ impl PartialChecksum {
         let field = head.get(at..at + 2).filter(|_| at + 2 <= start + len)?;
         let pseudo = Sum::pseudo_header(addresses, protocol, u16::try_from(len).ok()?);
         debug_assert!(start >= ETHERNET);
-        let begun = Self { at, start, end: start + len, seen: 0, sum: Sum::default() };
-        (big(field) == pseudo.fold()).then_some(begun)
+        let partial = Self { at, start, end: start + len, seen: 0, sum: Sum::default() };
+        (big(field) == pseudo.fold()).then_some(partial)
     }
 
     /// The next piece of the frame.
@@ -81,7 +81,7 @@ impl PartialChecksum {
 mod tests {
     use super::*;
 
-    /// A UDP datagram whose checksum is begun.
+    /// A UDP datagram whose checksum is partial.
     fn datagram(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
         let mut frame = vec![2; 12];
         let len = u16::try_from(8 + payload.len()).unwrap();
@@ -109,9 +109,9 @@ mod tests {
 
     fn completed(frame: &[u8], pieces: usize) -> Option<Vec<u8>> {
         let mut frame = frame.to_vec();
-        let mut begun = PartialChecksum::find(&frame[..frame.len().min(pieces.max(80))])?;
-        frame.chunks(pieces).for_each(|piece| begun.add(piece));
-        let (at, sum) = begun.checksum()?;
+        let mut partial = PartialChecksum::find(&frame[..frame.len().min(pieces.max(80))])?;
+        frame.chunks(pieces).for_each(|piece| partial.add(piece));
+        let (at, sum) = partial.checksum()?;
         frame[at..at + 2].copy_from_slice(&sum);
         Some(frame)
     }

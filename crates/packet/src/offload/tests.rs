@@ -81,11 +81,11 @@ fn a_checksum_that_was_begun_is_completed() {
             let (mut frame, l4) = run(ip, transport, payload);
             let at = l4 + usize::from(offset);
             // What the sender leaves in the field: the pseudo-header's part of the sum.
-            let begun = !plain_checksum(ip, transport, &frame, l4);
+            let partial = !plain_checksum(ip, transport, &frame, l4);
             let mut rest = frame[l4..].to_vec();
             rest.resize(rest.len().next_multiple_of(2), 0);
             let words = rest.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1]));
-            let mut pseudo = u32::from(begun) + words.map(|word| 0xffff - word).sum::<u32>();
+            let mut pseudo = u32::from(partial) + words.map(|word| 0xffff - word).sum::<u32>();
             while pseudo > 0xffff {
                 pseudo = (pseudo & 0xffff) + (pseudo >> 16);
             }
@@ -144,7 +144,61 @@ fn what_we_do_not_know_is_refused() {
     assert_eq!(finish(header(0, 0, 14, 9999), frame), Err(OffloadError));
 }
 
+#[test]
+fn a_checksum_in_front_of_the_transport_header_is_refused() {
+    let (frame, l4) = run(Ip::V4, Transport::Udp, &[9; 40]);
+    let tagged = |count: usize| {
+        let mut tagged = frame.clone();
+        tagged.splice(12..12, [0x81, 0, 0, 0].repeat(count));
+        tagged
+    };
+    for tags in 0..4 {
+        let l4 = l4 + 4 * tags;
+        for start in 14..l4 {
+            assert_eq!(finish(header(0, 0, start, 0), tagged(tags)), Err(OffloadError), "{start}");
+        }
+        assert!(finish(header(0, 0, l4, 6), tagged(tags)).is_ok());
+    }
+    let (v6, l4) = run(Ip::V6, Transport::Udp, &[9; 40]);
+    assert_eq!(finish(header(0, 0, l4 - 1, 6), v6), Err(OffloadError));
+    let mut options = frame;
+    options[14] = 0x46;
+    assert_eq!(finish(header(0, 0, l4 - 20, 6), options), Err(OffloadError), "IP options");
+}
+
 proptest! {
+    /// Finishing a frame never changes its Ethernet header and tags.
+    #[test]
+    fn a_finished_frame_keeps_its_addresses_tags_and_type(
+        mut header in any::<[u8; VNET_LEN]>(),
+        gso in prop_oneof![Just(0u8), Just(1), Just(4), Just(5), Just(0x81)],
+        tags in proptest::collection::vec((any::<bool>(), any::<[u8; 2]>()), 0..5),
+        ethertype in prop_oneof![Just([8, 0]), Just([0x86, 0xdd]), Just([8, 6])],
+        rest in proptest::collection::vec(any::<u8>(), 0..120),
+        start in 0u16..90,
+        offset in 0u16..20,
+        plausible in any::<bool>(),
+    ) {
+        let mut frame = vec![2; 12];
+        for (service, tci) in tags {
+            frame.extend(if service { [0x88, 0xa8] } else { [0x81, 0] });
+            frame.extend(tci);
+        }
+        frame.extend(ethertype);
+        let end = frame.len();
+        frame.extend(rest);
+        (header[0], header[1]) = (vnet::NEEDS_CSUM, gso);
+        header[vnet::CSUM_START].copy_from_slice(&start.to_ne_bytes());
+        header[vnet::CSUM_OFFSET].copy_from_slice(&offset.to_ne_bytes());
+        header[vnet::GSO_SIZE].copy_from_slice(&40u16.to_ne_bytes());
+        if let (true, Some(first)) = (plausible, frame.get_mut(end)) {
+            *first = 0x45;
+        }
+        for finished in finish(header, frame.clone()).unwrap_or_default() {
+            prop_assert_eq!(&finished[..end], &frame[..end]);
+        }
+    }
+
     /// What is not unfinished need not be given to be finished.
     #[test]
     fn a_frame_of_which_nothing_is_missing_stays_as_it_is(

@@ -40,7 +40,7 @@ use protocol::{HostIf, PortKind, Queues};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, DropReason, Notify, Sent, Wake};
+use switch::{Adapter, DropReason, Notify, Sent};
 
 use crate::group::Share;
 use crate::sys::Waker;
@@ -217,13 +217,13 @@ fn write_out(
     link: &Link,
     to: &mut Vec<u8>,
 ) -> Result<usize, DropReason> {
-    let left = batch.offload(delivery);
-    to.extend(left.map_or([0; VNET_LEN], PendingOffload::bytes));
+    let offload = batch.offload(delivery);
+    to.extend(offload.map_or([0; VNET_LEN], PendingOffload::bytes));
     to.resize(to.len() - VNET_LEN + header, 0);
     let start = to.len();
     batch.append(delivery, to);
     let bytes = to.len() - start;
-    if link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
+    if link.takes(offload.map_or(bytes, |offload| offload.longest(bytes))) {
         return Ok(bytes);
     }
     to.truncate(start - header);
@@ -259,7 +259,7 @@ impl Notify for Absent {}
 /// # Errors
 /// No descriptors left.
 pub fn bell() -> io::Result<(OwnedFd, Arc<Waker>)> {
-    let (read, waker) = Waker::new()?;
+    let (read, waker) = Waker::of_daemon()?;
     let flags = rustix::fs::fcntl_getfl(&read)?;
     rustix::fs::fcntl_setfl(&read, flags | rustix::fs::OFlags::NONBLOCK)?;
     Ok((read, Arc::new(waker)))

@@ -170,8 +170,8 @@ fn take(received: &Received<'_>, intake: &mut Intake, batch: &mut Batch) -> Resu
     let first = batch.frags().len();
     intake.push(&[addresses, tag, rest], batch.frags());
     batch.push_received(first, u32::try_from(bytes).expect("bounded"));
-    left.into_iter().for_each(|left| batch.push_offload(left.moved(moved)));
-    Ok(())
+    let pushed = left.map_or(Ok(()), |left| batch.push_offload(left.moved(moved)));
+    pushed.map_err(|_| DropReason::Offload)
 }
 
 impl Adapter for Packet {

@@ -55,7 +55,7 @@ const PIECES: usize = 18;
 const ETHERNET: u32 = 14;
 /// The most frames of one turn: a frame costs little, and a switch of threads much.
 const TURN: u32 = 256;
-/// The least number of descriptors that one call sends, if there are so many.
+/// The least number of descriptors that one call sends, if that many wait.
 const PER_KICK: u32 = 32;
 
 /// Opens sockets on the queues of an existing interface and makes a port of them; `share`: their
@@ -418,17 +418,17 @@ impl Xdp {
 fn repair(umem: &mut Umem, pieces: &[Frag]) {
     let mut head = [0; PREFIX];
     let len = umem.read(pieces[0], 0, &mut head);
-    let Some(mut begun) = PartialChecksum::find(&head[..len]) else { return };
+    let Some(mut partial) = PartialChecksum::find(&head[..len]) else { return };
     let mut block = [0; 512];
     for &piece in pieces {
         let mut at = 0;
         while at < usize::from(piece.len()) {
             let len = umem.read(piece, at, &mut block);
-            begun.add(&block[..len]);
+            partial.add(&block[..len]);
             at += len;
         }
     }
-    if let Some((at, sum)) = begun.checksum() {
+    if let Some((at, sum)) = partial.checksum() {
         umem.write_at(pieces[0], at, &sum);
     }
 }

@@ -1,8 +1,9 @@
-//! A rate-limited log for one port.
+//! Limits for the number of log lines: of one user, and of one port of a virtual machine.
 //!
-//! Clients that may connect can make a port log lines, so the number of lines is limited; lines
-//! over the limit are counted, and the count is logged later. Connects and disconnects have a limit
-//! of their own, so that they do not displace the causes of errors.
+//! Clients that may connect can make the daemon log lines, so the number of lines is limited; lines
+//! over the limit are counted, and the count is logged later. A port has a log of its own.
+//! Connects and disconnects have a limit of their own, so that they do not displace the causes of
+//! errors.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
@@ -25,14 +26,14 @@ pub(crate) struct RateLimitedLog {
 
 /// The number of lines of a class in the current interval.
 #[derive(Debug)]
-struct Budget {
+pub struct Budget {
     since: Cell<Instant>,
     wanted: Cell<u32>,
 }
 
 /// The decision about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+pub enum Turn {
     /// Log the line, and before it how many were suppressed.
     Say(u32),
     /// Log that this line and further ones are suppressed.
@@ -42,15 +43,21 @@ enum Turn {
 }
 
 impl Budget {
-    fn new() -> Self {
-        Self { since: Cell::new(Instant::now()), wanted: Cell::new(0) }
+    /// A budget of which nothing is spent.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { since: Cell::new(now), wanted: Cell::new(0) }
     }
 
-    fn left_out(&self) -> u32 {
+    /// The number of lines over the limit in the current interval.
+    #[must_use]
+    pub fn left_out(&self) -> u32 {
         self.wanted.get().saturating_sub(LINES)
     }
 
-    fn turn(&self, now: Instant) -> Turn {
+    /// Decides about the next line.
+    #[must_use]
+    pub fn turn(&self, now: Instant) -> Turn {
         let mut unsaid = 0;
         if now.duration_since(self.since.get()) >= PAUSE {
             unsaid = self.left_out();
@@ -68,7 +75,8 @@ impl Budget {
 
 impl RateLimitedLog {
     pub(crate) fn new(name: String) -> Self {
-        Self { name, events: Budget::new(), causes: Budget::new() }
+        let now = Instant::now();
+        Self { name, events: Budget::new(now), causes: Budget::new(now) }
     }
 
     pub(crate) fn info(&self, what: Arguments<'_>) {
@@ -114,7 +122,7 @@ mod tests {
 
     #[test]
     fn there_is_an_end_to_what_is_said_and_that_is_said() {
-        let budget = Budget::new();
+        let budget = Budget::new(Instant::now());
         let start = budget.since.get();
         let turns = |now| (0..1000).map(|_| budget.turn(now)).collect::<Vec<_>>();
         let first = turns(start);

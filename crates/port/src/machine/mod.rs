@@ -3,7 +3,7 @@
 //!
 //! Each port has a thread that waits for VMMs; the worker never waits for one.
 
-pub(crate) mod log;
+pub mod log;
 pub mod quota;
 pub(crate) mod rejected;
 pub(crate) mod socket;

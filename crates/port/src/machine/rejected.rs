@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn nobody_is_let_in_for_a_while_after_one_that_was_turned_away() {
-        let (_, bell) = Waker::new().expect("descriptors");
+        let (_, bell) = Waker::of_daemon().expect("descriptors");
         let (log, status) =
             (RateLimitedLog::new("vale0:vm".to_owned()), Status::new(&Arc::new(bell)));
         let rejected = RejectedPeers::new(&log, &status);

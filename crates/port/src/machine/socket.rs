@@ -7,6 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -14,7 +16,9 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
 };
 
+use crate::machine::RETRY_MS;
 use crate::machine::quota::QuotaExceeded;
+use crate::sys::descriptors::refuse;
 
 /// The access rights of a socket: user, group and mode. `None` leaves the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,21 +38,21 @@ const MODE: u32 = 0o660;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path does not fit into a socket address.
-    #[error("socket {} has more than 107 letters; choose a shorter --socket", .0.display())]
+    #[error("socket {} has more than 107 bytes; choose a shorter --socket", .0.display())]
     Long(PathBuf),
     /// A file that is not a socket has the path.
     #[error("{} exists and is not a socket; choose another --socket, or remove it", .0.display())]
     Exists(PathBuf),
     /// Another program listens on the socket.
-    #[error("another program listens on {}; choose another --socket, or end that", .0.display())]
+    #[error("another program listens on {}; choose another --socket, or end it", .0.display())]
     InUse(PathBuf),
     /// The directory does not exist.
     #[error("no directory for socket {}; make it: mkdir -p {}", .0.display(), parent(.0))]
     NoDirectory(PathBuf),
     /// The daemon may not create the socket.
     #[error(
-        "no permission to make socket {}; let user {user} write to {}",
-        .path.display(), parent(.path)
+        "no permission to make socket {}; let user {user} write to {}{}",
+        .path.display(), parent(.path), listed()
     )]
     Permission {
         /// The path of the socket.
@@ -92,6 +96,14 @@ fn parent(path: &Path) -> String {
     path.parent().map_or_else(|| ".".to_owned(), |parent| parent.display().to_string())
 }
 
+/// A confined daemon writes where its configuration lets it.
+fn listed() -> &'static str {
+    match confine::mode() {
+        confine::Mode::On => ", and list that in vm_sockets of the daemon's configuration",
+        _ => "",
+    }
+}
+
 pub(crate) fn failed(path: &Path) -> impl Fn(io::Error) -> SocketError {
     let path = path.to_owned();
     move |error| SocketError::System { path: path.clone(), error }
@@ -115,13 +127,22 @@ pub enum Place {
     Other,
 }
 
+/// What a peer may send beside bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Descriptors.
+    Descriptors,
+    /// Nothing. Before Linux 6.16 descriptors come all the same.
+    Nothing,
+}
+
 /// The origin of a port's connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     /// The port's own socket, its path, and the device and inode numbers of its file.
     Bound(OwnedFd, PathBuf, (u64, u64)),
     /// The path of a VMM's socket, to which the port connects.
-    Remote(PathBuf),
+    Remote(PathBuf, Beside),
 }
 
 impl Listener {
@@ -129,7 +150,7 @@ impl Listener {
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Bound(listener, ..) => Some(listener.as_fd()),
-            Self::Remote(_) => None,
+            Self::Remote(..) => None,
         }
     }
 
@@ -144,7 +165,7 @@ impl Listener {
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
                 Err(errno) => Err(errno.into()),
             },
-            Self::Remote(path) => Ok(connect(path).ok()),
+            Self::Remote(path, beside) => Ok(connect(path, *beside).ok()),
         }
     }
 
@@ -159,6 +180,14 @@ impl Listener {
             Ok(_) => Some(Place::Other),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Place::Empty),
             Err(_) => None,
+        }
+    }
+
+    /// Waits until no other thread holds the listener. The last holder closes it, and with it the
+    /// descriptors that peers have sent and no call has received, which takes as long as they like.
+    pub(crate) fn outlast(self: &Arc<Self>) {
+        while Arc::strong_count(self) > 1 {
+            std::thread::sleep(Duration::from_millis(RETRY_MS.into()));
         }
     }
 
@@ -180,25 +209,30 @@ impl Drop for Listener {
 }
 
 /// Connects at once or fails: a listener with a full backlog could block for ever.
-fn connect(path: &Path) -> rustix::io::Result<OwnedFd> {
-    connect_as(path, SocketType::STREAM)
+fn connect(path: &Path, beside: Beside) -> rustix::io::Result<OwnedFd> {
+    connect_as(path, SocketType::STREAM, beside)
 }
 
-fn connect_as(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+fn connect_as(path: &Path, kind: SocketType, beside: Beside) -> rustix::io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let socket = new_socket(kind)?;
+    let socket = new_socket(kind, beside)?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket)
 }
 
 /// A socket that sends datagrams to the one at `path`, if there is one.
 pub(crate) fn connect_datagrams(path: &Path) -> rustix::io::Result<OwnedFd> {
-    connect_as(path, SocketType::DGRAM)
+    connect_as(path, SocketType::DGRAM, Beside::Nothing)
 }
 
-fn new_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+fn new_socket(kind: SocketType, beside: Beside) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, kind, flags, None)
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    if beside == Beside::Nothing {
+        // An older kernel cannot; another thread than the worker then closes what comes.
+        let _ = refuse(&socket);
+    }
+    Ok(socket)
 }
 
 fn identity(path: &Path) -> Option<(u64, u64)> {
@@ -206,8 +240,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Makes the listening socket of a port. It replaces a stale socket, on which no process listens.
-pub(crate) fn bind(path: &Path, access: Access) -> Result<Listener, SocketError> {
-    let listener = bind_as(path, access, SocketType::STREAM)?;
+pub(crate) fn bind(path: &Path, access: Access, beside: Beside) -> Result<Listener, SocketError> {
+    let listener = bind_as(path, access, SocketType::STREAM, beside)?;
     if let Listener::Bound(socket, ..) = &listener {
         listen(socket, 4).map_err(|errno| failed(path)(errno.into()))?;
     }
@@ -216,15 +250,20 @@ pub(crate) fn bind(path: &Path, access: Access) -> Result<Listener, SocketError>
 
 /// Makes a socket that receives datagrams.
 pub(crate) fn bind_datagrams(path: &Path, access: Access) -> Result<Listener, SocketError> {
-    bind_as(path, access, SocketType::DGRAM)
+    bind_as(path, access, SocketType::DGRAM, Beside::Nothing)
 }
 
-fn bind_as(path: &Path, access: Access, kind: SocketType) -> Result<Listener, SocketError> {
+fn bind_as(
+    path: &Path,
+    access: Access,
+    kind: SocketType,
+    beside: Beside,
+) -> Result<Listener, SocketError> {
     let system = |errno: Errno| failed(path)(errno.into());
     let own = || path.to_owned();
     let address = SocketAddrUnix::new(path).map_err(|_| SocketError::Long(own()))?;
     clear(path)?;
-    let socket = new_socket(kind).map_err(system)?;
+    let socket = new_socket(kind, beside).map_err(system)?;
     // No other user may connect before the access rights are set.
     rustix::fs::fchmod(&socket, Mode::from(0o600)).map_err(system)?;
     rustix::net::bind(&socket, &address).map_err(|errno| match errno {
@@ -252,7 +291,7 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     if !found.file_type().is_socket() {
         return Err(SocketError::Exists(path.to_owned()));
     }
-    match connect(path) {
+    match connect(path, Beside::Nothing) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed(path)),
         _ => Err(SocketError::InUse(path.to_owned())),
     }
@@ -295,11 +334,10 @@ fn give(file: &OwnedFd, path: &Path, access: Access) -> Result<(), SocketError> 
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
     use tempfile::tempdir;
 
     fn make(path: &Path) -> Result<Listener, SocketError> {
-        bind(path, Access { mode: Some(0o606), ..Access::default() })
+        bind(path, Access { mode: Some(0o606), ..Access::default() }, Beside::Descriptors)
     }
 
     #[test]
@@ -307,13 +345,13 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let path = dir.join("vm.sock");
-        let listener = new_socket(SocketType::STREAM).expect("descriptors");
+        let listener = new_socket(SocketType::STREAM, Beside::Descriptors).expect("descriptors");
         rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("short")).expect("a place");
         listen(&listener, 0).expect("bound");
-        let waiting: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).collect();
-        assert_eq!(connect(&path).expect_err("it is full"), Errno::AGAIN);
+        let waiting: Vec<_> = std::iter::from_fn(|| connect(&path, Beside::Nothing).ok()).collect();
+        assert_eq!(connect(&path, Beside::Nothing).expect_err("it is full"), Errno::AGAIN);
         let (done, is_done) = std::sync::mpsc::channel();
-        let (ours, theirs) = (path.clone(), Listener::Remote(path));
+        let (ours, theirs) = (path.clone(), Listener::Remote(path, Beside::Nothing));
         std::thread::spawn(move || {
             let _ = done.send((theirs.next(), make(&ours)));
         });

@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use switch::Wake;
-
 use crate::sys::Waker;
 
 /// How long a rejection is reported: longer than the pause between the attempts of a VMM.
@@ -131,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_has_gone_and_come_again_has_gone() {
-        let (_, bell) = Waker::new().expect("descriptors");
+        let (_, bell) = Waker::of_daemon().expect("descriptors");
         let status = Status::new(&Arc::new(bell));
         [State::Connected, State::Up, State::Up].into_iter().for_each(|state| status.note(state));
         assert_eq!(status.ends(), 0);
@@ -142,7 +140,7 @@ mod tests {
 
     #[test]
     fn what_was_said_of_a_machine_is_not_said_of_the_next() {
-        let (_, bell) = Waker::new().expect("descriptors");
+        let (_, bell) = Waker::of_daemon().expect("descriptors");
         let status = Status::new(&Arc::new(bell));
         status.complain(Some("it sent nonsense".to_owned()));
         status.note_rejected(7);

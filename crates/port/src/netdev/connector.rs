@@ -2,9 +2,10 @@
 //! one.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -39,8 +40,9 @@ pub(super) struct Connector {
     status: Arc<Status>,
     peers: Sender<OwnedFd>,
     given: Arc<Event>,
-    ends: Receiver<End>,
-    ended: Arc<Event>,
+    leftovers: Receiver<Leftover>,
+    left: Arc<Event>,
+    pause: Arc<Pause>,
     /// A peer that connected while another one had the port.
     next: Option<OwnedFd>,
     /// The charge for its descriptors.
@@ -51,10 +53,26 @@ pub(super) struct Connector {
 pub(super) struct PeerChannel {
     peers: Receiver<OwnedFd>,
     given: Arc<Event>,
-    ends: Sender<End>,
-    ended: Arc<Event>,
-    /// The epoll set that wakes the worker.
+    leftovers: Sender<Leftover>,
+    left: Arc<Event>,
+    pause: Arc<Pause>,
+}
+
+/// What the worker leaves to the connector.
+struct Leftover {
+    /// Why it disconnected its peer, if it did.
+    end: Option<End>,
+    /// The connection, and descriptors that came by it. Closing them can take hours.
+    descriptors: Vec<OwnedFd>,
+}
+
+/// The epoll set that wakes the worker, and the socket of a datagram port that is in it, except
+/// while the connector closes descriptors: so a port holds those of one datagram at a time.
+struct Pause {
     epoll: OwnedFd,
+    listener: Arc<Listener>,
+    /// Written by the worker when it pauses, by the connector when the worker may resume.
+    is_on: AtomicBool,
 }
 
 /// Both ends of a new channel.
@@ -65,22 +83,30 @@ pub(super) fn pair(
     listener: Listener,
     status: Status,
 ) -> io::Result<(Connector, PeerChannel)> {
-    let ((peers, come), (ends, end)) = (channel(), channel());
-    let (given, ended) = (Arc::new(Event::new()?), Arc::new(Event::new()?));
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let channel =
-        PeerChannel { peers: come, given: given.clone(), ends, ended: ended.clone(), epoll };
+    let ((peers, come), (leftovers, theirs)) = (channel(), channel());
+    let (given, left) = (Arc::new(Event::new()?), Arc::new(Event::new()?));
+    let (epoll, listener) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Arc::new(listener));
+    let pause = Pause { epoll, listener: listener.clone(), is_on: AtomicBool::new(false) };
+    let pause = Arc::new(pause);
+    let channel = PeerChannel {
+        peers: come,
+        given: given.clone(),
+        leftovers,
+        left: left.clone(),
+        pause: pause.clone(),
+    };
     channel.watch(given.as_fd())?;
     let connector = Connector {
         log: RateLimitedLog::new(spec.name.clone()),
         source,
-        listener: Arc::new(listener),
+        listener,
         stop: Arc::new(Event::new()?),
         status: Arc::new(status),
         peers,
         given,
-        ends: end,
-        ended,
+        leftovers: theirs,
+        left,
+        pause,
         next: None,
         _charge: charge,
     };
@@ -95,35 +121,77 @@ impl PeerChannel {
         Some(peer)
     }
 
-    /// Tells the connector that the port has disconnected its peer.
-    pub(super) fn end(&self, end: End) {
-        // Fails only if the connector has ended.
-        let _ = self.ends.send(end);
-        self.ended.set();
+    /// Leaves descriptors to the connector, and tells it why the port has disconnected its peer, if
+    /// it has.
+    pub(super) fn leave(&self, end: Option<End>, descriptors: Vec<OwnedFd>) {
+        // The connector outlasts this channel.
+        let _ = self.leftovers.send(Leftover { end, descriptors });
+        self.left.set();
+    }
+
+    /// The socket of a datagram port, unless the port pauses.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        // Acquire: the connector has put the socket back into the epoll set.
+        let is_on = self.pause.is_on.load(Ordering::Acquire);
+        self.pause.listener.fd().filter(|_| !is_on)
+    }
+
+    /// Receives no datagrams until the connector has closed these descriptors.
+    pub(super) fn pause(&self, descriptors: Vec<OwnedFd>) {
+        self.pause.is_on.store(true, Ordering::Relaxed);
+        if let Some(socket) = self.pause.listener.fd() {
+            self.unwatch(socket);
+        }
+        self.leave(None, descriptors);
+    }
+
+    /// Receives datagrams.
+    pub(super) fn resume(&self) -> rustix::io::Result<()> {
+        self.pause.end()
     }
 
     /// Wakes the worker when the descriptor is readable.
     pub(super) fn watch(&self, fd: impl AsFd) -> rustix::io::Result<()> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)
+        self.pause.watch(fd)
     }
 
     /// Wakes the worker when the descriptor is writable, too, if `wanted`.
     pub(super) fn watch_room(&self, fd: impl AsFd, wanted: bool) {
         let room = if wanted { EventFlags::OUT } else { EventFlags::empty() };
         // Changing a watch that exists cannot fail.
-        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN | room);
+        let _ = epoll::modify(&self.pause.epoll, fd, EventData::new_u64(0), EventFlags::IN | room);
     }
 
     pub(super) fn unwatch(&self, fd: impl AsFd) {
         // The descriptor is closed next.
-        let _ = epoll::delete(&self.epoll, fd);
+        let _ = epoll::delete(&self.pause.epoll, fd);
     }
 }
 
 impl PeerChannel {
     /// The descriptor that the worker waits for.
     pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.epoll
+        &self.pause.epoll
+    }
+}
+
+impl Drop for PeerChannel {
+    fn drop(&mut self) {
+        let peers: Vec<OwnedFd> = self.peers.try_iter().collect();
+        self.leave(None, peers);
+    }
+}
+
+impl Pause {
+    fn watch(&self, fd: impl AsFd) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)
+    }
+
+    fn end(&self) -> rustix::io::Result<()> {
+        let watched = self.listener.fd().map_or(Ok(()), |socket| self.watch(socket));
+        // Release: the worker finds its socket in the epoll set.
+        self.is_on.store(false, Ordering::Release);
+        watched
     }
 }
 
@@ -136,9 +204,16 @@ impl Connector {
     }
 
     pub(super) fn run(mut self) {
+        self.serve();
+        // Until the worker has left its last descriptor.
+        self.leftovers.iter().for_each(drop);
+        drop(self.pause);
+        self.listener.outlast();
+    }
+
+    fn serve(&mut self) {
         while let Some(peer) = self.next_peer() {
             let described = self.greet(&peer);
-            self.ended.clear();
             // Set first: the worker clears it when it takes the peer.
             self.given.set();
             if self.peers.send(peer).is_err() {
@@ -178,6 +253,7 @@ impl Connector {
     /// Waits for a peer; returns `None` when the port is being closed.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
+            self.close_leftovers();
             let next = match &self.source {
                 Source::Datagrams(path) => Ok(connect_datagrams(path).ok()),
                 Source::Accept => {
@@ -209,10 +285,13 @@ impl Connector {
             let pause = rejected.pause_ms(Instant::now());
             let listener = self.listener.fd().filter(|_| matches!(self.source, Source::Accept));
             let listener = listener.filter(|_| pause.is_none());
-            let fds = [Some(self.stop.as_fd()), Some(self.ended.as_fd()), listener];
+            let fds = [Some(self.stop.as_fd()), Some(self.left.as_fd()), listener];
             match wait(fds, pause) {
                 Ok([true, ..]) => return None,
-                Ok([_, true, _]) => return self.ends.recv().ok(),
+                Ok([_, true, _]) => match self.close_leftovers() {
+                    None => {}
+                    end => return end,
+                },
                 Ok([.., true]) => match self.listener.next() {
                     Ok(None) => {}
                     Ok(Some(another)) if self.ends_within(GRACE_MS) => self.next = Some(another),
@@ -226,8 +305,23 @@ impl Connector {
         }
     }
 
+    /// Closes what the worker left; returns why it disconnected the peer, if it did.
+    fn close_leftovers(&self) -> Option<End> {
+        self.left.clear();
+        let mut end = None;
+        for leftover in self.leftovers.try_iter() {
+            end = end.or(leftover.end);
+            drop(leftover.descriptors);
+        }
+        if self.pause.is_on.load(Ordering::Relaxed) {
+            // It fails without memory; the port then stays as it is until it is made again.
+            let _ = self.pause.end();
+        }
+        end
+    }
+
     fn ends_within(&self, ms: u32) -> bool {
-        let ended = wait([Some(self.ended.as_fd()), Some(self.stop.as_fd())], Some(ms));
+        let ended = wait([Some(self.left.as_fd()), Some(self.stop.as_fd())], Some(ms));
         matches!(ended, Ok([true, _]))
     }
 

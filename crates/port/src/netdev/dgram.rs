@@ -11,12 +11,13 @@ use std::os::fd::OwnedFd;
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
-use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmmsg, sockopt};
+use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sockopt};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, WAITING};
+use crate::sys::descriptors;
 
 /// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
@@ -28,7 +29,6 @@ const BATCH: usize = 32;
 /// The worker's side of a port.
 pub(super) struct Datagrams {
     channel: PeerChannel,
-    ours: OwnedFd,
     /// The socket that sends to the peer.
     peer: Option<OwnedFd>,
     /// The longest frame that the socket takes.
@@ -45,11 +45,10 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(super) fn new(channel: PeerChannel, ours: OwnedFd) -> std::io::Result<Self> {
-        channel.watch(&ours)?;
+    pub(super) fn new(channel: PeerChannel) -> std::io::Result<Self> {
+        channel.resume()?;
         Ok(Self {
             channel,
-            ours,
             peer: None,
             longest: 0,
             intake: Intake::new(FRAMES, STANDARD_FRAME)?,
@@ -71,13 +70,14 @@ impl Datagrams {
     }
 
     fn hang_up(&mut self, end: End) {
-        if let Some(peer) = self.peer.take().filter(|_| self.is_full) {
-            self.channel.unwatch(&peer);
+        let peer = self.peer.take();
+        if let Some(peer) = peer.as_ref().filter(|_| self.is_full) {
+            self.channel.unwatch(peer);
         }
         self.outbox.clear();
         self.ends.clear();
         (self.taken, self.is_full) = (0, false);
-        self.channel.end(end);
+        self.channel.leave(Some(end), peer.into_iter().collect());
     }
 
     fn push(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
@@ -174,6 +174,14 @@ fn send_some(peer: &OwnedFd, bytes: &[u8], ends: &[usize], first: usize) -> Resu
     sendmmsg(peer, &mut messages[..count], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
 }
 
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        if let Some(peer) = self.peer.take() {
+            self.channel.leave(None, vec![peer]);
+        }
+    }
+}
+
 impl Adapter for Datagrams {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
         self.intake.clear();
@@ -185,16 +193,20 @@ impl Adapter for Datagrams {
             if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
                 return;
             }
-            match recv(&self.ours, &mut self.read[..], RecvFlags::DONTWAIT) {
-                Ok((len @ ETHERNET..READ, _)) => {
+            let Some(ours) = self.channel.socket() else { return };
+            // Any error means that there is no frame.
+            let Ok((len, beside)) = descriptors::receive(ours, &mut self.read) else { return };
+            match len {
+                ETHERNET..READ => {
                     let first = batch.frags().len();
                     self.intake.push(&[&self.read[..len]], batch.frags());
                     batch.push_received(first, u32::try_from(len).expect("bounded"));
                 }
-                Ok((0..ETHERNET, _)) => drops.add(DropReason::TooShort, 1),
-                Ok(_) => drops.add(DropReason::TooLong, 1),
-                // Any error means that there is no frame.
-                Err(_) => return,
+                0..ETHERNET => drops.add(DropReason::TooShort, 1),
+                _ => drops.add(DropReason::TooLong, 1),
+            }
+            if !beside.is_empty() {
+                self.channel.pause(beside);
             }
         }
     }
@@ -222,6 +234,8 @@ mod tests {
     use super::super::open_dgram;
     use super::*;
     use crate::machine::State;
+    use crate::sys::descriptors::accept;
+    use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
     use std::os::unix::net::UnixDatagram;
     use tempfile::tempdir;
 
@@ -261,6 +275,29 @@ mod tests {
             let mut frame = vec![0; 2 * FRAME_MAX as usize];
             assert_eq!(peer.recv(&mut frame).expect("a frame"), FRAME_MAX as usize);
             turn(&mut *adapter);
+        }
+    }
+
+    /// An older kernel delivers what this one is told to refuse.
+    #[test]
+    fn descriptors_are_closed_elsewhere_while_the_port_pauses() {
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("a socket"));
+        let peer = UnixDatagram::unbound().expect("descriptors");
+        peer.connect(dir.join("vm.sock")).expect("it is there");
+        for byte in [1, 2] {
+            let (stream, deaf) = lingering();
+            send_beside(&peer, &[byte; 60], &stream, 253).expect("it is not refused here");
+            drop(stream);
+            peer.send(&[9; 60]).expect("room");
+            let (frames, _) = at_once(|| turn(&mut *adapter));
+            assert_eq!(frames, [[byte; 60]], "the next one waits");
+            at_once(|| assert!(turn(&mut *adapter).0.is_empty()));
+            // The end of the other end is the end of the wait.
+            drop(deaf);
+            soon("the next one", || turn(&mut *adapter).0 == [[9; 60]]);
         }
     }
 

@@ -16,10 +16,11 @@
 //!   any process with write permission can send, and the peer's. The port notices that a peer has
 //!   gone when it sends to it.
 //!
-//! The worker never waits for a peer. What the peer does not take at once waits in bounded memory,
-//! and the port drops and counts what finds no room there. The port disconnects a peer that breaks
-//! the protocol, with a line in the log; it may connect again. Other programs speak these
-//! protocols, too (passt, gvproxy, …).
+//! The worker never waits for a peer. The connector closes what came from one
+//! ([`sys::descriptors`](crate::sys::descriptors)). What the peer does not take at once waits in
+//! bounded memory, and the port drops and counts what finds no room there. The port disconnects a
+//! peer that breaks the protocol, with a line in the log; it may connect again. Other programs
+//! speak these protocols, too (passt, gvproxy, …).
 
 mod connector;
 mod dgram;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use switch::Adapter;
 
 use crate::machine::quota::Resource;
-use crate::machine::socket::{Listener, bind, bind_datagrams, failed};
+use crate::machine::socket::{Beside, Listener, bind, bind_datagrams, failed};
 use crate::machine::{MachinePort, SocketError, Spec, Status};
 use crate::sys::Waker;
 use connector::{Connector, Source};
@@ -52,8 +53,11 @@ pub fn open_stream(
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let system = failed(&spec.path);
-    let theirs = || Listener::Remote(spec.path.clone());
-    let listener = if spec.connects { theirs() } else { bind(&spec.path, spec.access)? };
+    let listener = if spec.connects {
+        Listener::Remote(spec.path.clone(), Beside::Nothing)
+    } else {
+        bind(&spec.path, spec.access, Beside::Nothing)?
+    };
     let (connector, channel) =
         connector::pair(spec, charge, Source::Accept, listener, Status::new(bell))
             .map_err(&system)?;
@@ -72,17 +76,20 @@ pub fn open_dgram(
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let system = failed(&spec.path);
     let listener = bind_datagrams(&spec.path, spec.access)?;
-    let ours = listener.fd().expect("made just now").try_clone_to_owned().map_err(&system)?;
     let source = Source::Datagrams(spec.peer.clone().expect("every such port has one"));
     let (connector, channel) =
         connector::pair(spec, charge, source, listener, Status::new(bell)).map_err(&system)?;
-    let adapter = dgram::Datagrams::new(channel, ours).map_err(&system)?;
+    let adapter = dgram::Datagrams::new(channel).map_err(&system)?;
     Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
 fn start(connector: Connector) -> std::io::Result<MachinePort> {
     let port = connector.port();
-    std::thread::Builder::new().name("netdev".to_owned()).spawn(move || connector.run())?;
+    let body = move || {
+        confine::narrow(confine::Thread::Machine);
+        connector.run();
+    };
+    std::thread::Builder::new().name("netdev".to_owned()).spawn(body)?;
     Ok(port)
 }
 
@@ -90,8 +97,11 @@ fn start(connector: Connector) -> std::io::Result<MachinePort> {
 #[derive(Debug, thiserror::Error)]
 enum End {
     /// The peer has closed the connection.
-    #[error("it has gone")]
+    #[error("it disconnected")]
     Gone,
+    /// The peer sent descriptors, which only kernels before Linux 6.16 deliver.
+    #[error("it sent descriptors beside its frames")]
+    Descriptors,
     /// The peer does not send frames behind their length.
     #[error("it announced a frame of {0} bytes; is it a -netdev stream?")]
     TooLong(u32),
@@ -122,7 +132,7 @@ mod fixture {
     }
 
     pub(super) fn bell() -> Arc<Waker> {
-        Arc::new(Waker::new().expect("descriptors").1)
+        Arc::new(Waker::of_daemon().expect("descriptors").1)
     }
 
     pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -9,12 +9,13 @@ use std::os::fd::OwnedFd;
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{SendFlags, send};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, WAITING};
+use crate::sys::descriptors;
 
 /// The length of the length field.
 const LENGTH: usize = 4;
@@ -61,13 +62,15 @@ impl Stream {
     }
 
     fn hang_up(&mut self, end: End) {
+        let mut left = std::mem::take(&mut self.inbox.beside);
         if let Some(peer) = self.peer.take() {
             self.channel.unwatch(&peer);
+            left.push(peer);
         }
         self.inbox.clear();
         self.outbox.clear();
         (self.taken, self.is_full) = (0, false);
-        self.channel.end(end);
+        self.channel.leave(Some(end), left);
     }
 
     /// Receives once, and delivers the frames of the inbox.
@@ -169,6 +172,14 @@ fn give_out(
     Ok(true)
 }
 
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(peer) = self.peer.take() {
+            self.channel.leave(None, vec![peer]);
+        }
+    }
+}
+
 impl Adapter for Stream {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
         self.intake.clear();
@@ -206,12 +217,15 @@ struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    /// The descriptors for which the peer is disconnected.
+    beside: Vec<OwnedFd>,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
         // The kernel commits the memory when it is used first.
-        Self { bytes: vec![0; INBOX].into_boxed_slice(), start: 0, end: 0 }
+        let bytes = vec![0; INBOX].into_boxed_slice();
+        Self { bytes, start: 0, end: 0, beside: Vec::new() }
     }
 }
 
@@ -237,11 +251,12 @@ impl Inbox {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         debug_assert!(self.end < LENGTH + FRAME_MAX as usize, "less than the longest frame");
-        match recv(peer, &mut self.bytes[self.end..], RecvFlags::DONTWAIT) {
+        match descriptors::receive(peer, &mut self.bytes[self.end..]) {
             Ok((0, _)) => Err(End::Gone),
-            Ok((received, _)) => {
+            Ok((received, beside)) => {
                 self.end += received;
-                Ok(())
+                self.beside = beside;
+                if self.beside.is_empty() { Ok(()) } else { Err(End::Descriptors) }
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(errno) => Err(ended(errno)),
@@ -256,6 +271,8 @@ mod tests {
     use super::super::open_stream;
     use super::{DropReason, FRAME_MAX, LENGTH};
     use crate::machine::{MachinePort, State};
+    use crate::sys::descriptors::accept;
+    use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     use switch::Adapter;
@@ -367,6 +384,38 @@ mod tests {
         });
         assert!(bytes.chunks(1518).all(|chunk| chunk == framed(&frame(1514))));
         assert_eq!(send(&mut *adapter, &frame(60), 1), 1);
+    }
+
+    /// An older kernel delivers what this one is told to refuse.
+    #[test]
+    fn peer_that_sends_descriptors_is_disconnected_and_they_are_closed_elsewhere() {
+        let dir = tempdir().expect("a directory");
+        let (mut adapter, port) =
+            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("it listens"));
+        let peer = another(&dir);
+        soon_in(&port, State::Up);
+        let (stream, _deaf) = lingering();
+        send_beside(&peer, &framed(&frame(60)), &stream, 253).expect("it is not refused here");
+        drop(stream);
+        at_once(|| turn(&mut *adapter));
+        soon("a complaint", || port.status().complaint().is_some());
+        let complaint = port.status().complaint().expect("just seen");
+        assert!(complaint.contains("descriptors"), "{complaint}");
+    }
+
+    #[test]
+    fn descriptors_that_were_never_received_are_closed_elsewhere() {
+        let dir = tempdir().expect("a directory");
+        let (adapter, port) =
+            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("it listens"));
+        let peer = another(&dir);
+        soon_in(&port, State::Up);
+        let (stream, _deaf) = lingering();
+        send_beside(&peer, b"x", &stream, 1).expect("it is not refused here");
+        drop(stream);
+        at_once(|| drop((port, adapter)));
     }
 
     #[test]

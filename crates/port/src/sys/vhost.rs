@@ -172,9 +172,13 @@ impl EpollSet {
 }
 
 /// The driver's kick of one queue, watched until this is dropped.
+///
+/// The eventfd is in an epoll set of its own, which is in the port's: what the frontend makes slow
+/// by registering its eventfd elsewhere is to add it to a set and to take it out. That happens in
+/// the set that only this thread works on, never in one that the worker looks at.
 #[derive(Debug)]
 pub struct Kick {
-    fd: OwnedFd,
+    set: EpollSet,
     epoll_set: Arc<EpollSet>,
 }
 
@@ -187,15 +191,19 @@ impl Kick {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        epoll_set.listen(&fd)?;
-        Ok(Self { fd, epoll_set: epoll_set.clone() })
+        let set = EpollSet::new()?;
+        // While it is empty: the kernel looks at all that is in it, with both sets locked.
+        epoll_set.listen(set.descriptor())?;
+        let kick = Self { set, epoll_set: epoll_set.clone() };
+        kick.set.listen(&fd)?;
+        Ok(kick)
     }
 }
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // The frontend holds the same file, so closing the descriptor does not end the watch.
-        let _ = epoll::delete(&self.epoll_set.0, &self.fd);
+        // The worker has it no more when the set is closed, which may take long.
+        let _ = epoll::delete(&self.epoll_set.0, self.set.descriptor());
     }
 }
 
@@ -217,6 +225,8 @@ impl Call {
         }
         let flags = rustix::fs::fcntl_getfl(&fd)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
+        // Here, in the machine's thread: a confined worker may not make it.
+        LazyLock::force(&SIGNALS);
         Ok(Self(fd))
     }
 

@@ -70,7 +70,7 @@ pub struct WriteList<'a, 'f> {
 }
 
 impl<'f> WriteList<'_, 'f> {
-    /// Whether there is room for one more write that copies at most so many bytes.
+    /// Whether there is room for one more write that copies at most this many bytes.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         let WriteBuffer { bytes: all, pieces, writes, most } = &*self.buffer;
@@ -109,10 +109,10 @@ impl<'f> WriteList<'_, 'f> {
         written
     }
 
-    /// Adds a write to this queue: a frame, with `head` for its first bytes, behind `front`.
-    pub fn lend(&mut self, queue: usize, front: &[u8], frame: Frame<'f>, head: &Prologue) {
+    /// Adds a write to this queue: a frame, with `head` for its first bytes, behind `vnet_header`.
+    pub fn lend(&mut self, queue: usize, vnet_header: &[u8], frame: Frame<'f>, head: &Prologue) {
         let start = self.buffer.bytes.len();
-        self.buffer.bytes.extend_from_slice(front);
+        self.buffer.bytes.extend_from_slice(vnet_header);
         // The first fragment is the prologue's, which does not live as long as the frame.
         self.buffer.bytes.extend_from_slice(&head.bytes[..usize::from(head.len)]);
         let mut is_head = true;

@@ -140,7 +140,7 @@ impl XdpSocket {
     /// A received descriptor, the first being number 0.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer.
     #[must_use]
     pub fn peek(&self, i: u32) -> Descriptor {
         assert!(i < self.receive.full());
@@ -368,7 +368,7 @@ impl Ring {
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
-    /// The address of an entry, so many after this side's index.
+    /// The address of an entry, this many after this side's index.
     fn place<T>(&self, i: u32) -> *mut T {
         assert!(size_of::<T>() == self.entry);
         let slot = (self.at.wrapping_add(i) % SLOTS) as usize;
@@ -397,7 +397,7 @@ impl Drop for Ring {
 
 fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> Result<(), Errno> {
     let (fd, len) = (socket.as_raw_fd(), length(size_of::<T>()));
-    // SAFETY: the kernel reads so many bytes of `value`.
+    // SAFETY: the kernel reads this many bytes of `value`.
     check(unsafe {
         libc::setsockopt(fd, libc::SOL_XDP, option, std::ptr::from_ref(value).cast(), len)
     })
@@ -407,7 +407,7 @@ fn set<T>(socket: &OwnedFd, option: c_int, value: &T) -> Result<(), Errno> {
 fn get<T>(socket: &OwnedFd, option: c_int, value: &mut T) -> Result<(), Errno> {
     let (fd, mut len) = (socket.as_raw_fd(), length(size_of::<T>()));
     let value = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most so many bytes of a structure of integers.
+    // SAFETY: the kernel writes at most this many bytes of a structure of integers.
     check(unsafe { libc::getsockopt(fd, libc::SOL_XDP, option, value, &raw mut len) })?;
     if len == length(size_of::<T>()) { Ok(()) } else { Err(Errno::NOSYS) }
 }

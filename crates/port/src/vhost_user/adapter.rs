@@ -47,7 +47,8 @@ use crate::sys::vhost::{EpollSet, Event};
 
 /// The most frames that a port takes in one turn.
 const FRAMES: usize = intake::FRAMES as usize;
-/// The most fragments that it reads in one turn, but for those of the last buffer.
+/// The most fragments that it reads in one turn, but for those of the last buffer. Of a list of
+/// frames it writes no more fragments beyond the usual ones.
 const PIECES: usize = PIECES_MAX;
 /// The least number of fragments that a buffer counts for.
 const PIECES_MIN: usize = PIECES / FRAMES;
@@ -171,10 +172,16 @@ impl Machine {
     }
 
     /// Copies a frame into a queue.
-    fn put(&mut self, at: usize, batch: &Batch, delivery: Delivery) -> Result<u32, DropReason> {
+    fn put(
+        &mut self,
+        at: usize,
+        batch: &Batch,
+        delivery: Delivery,
+        left: &mut usize,
+    ) -> Result<u32, DropReason> {
         let ring = self.rings[at].as_mut().expect("it can be put into");
         let plain = put_plain(ring, &mut self.buffers, batch, delivery).transpose();
-        let any = || put(ring, &mut self.buffers, &mut self.taken, batch, delivery);
+        let any = || put(ring, &mut self.buffers, &mut self.taken, batch, delivery, left);
         match plain.unwrap_or_else(any) {
             Ok(bytes) => {
                 self.moderation[at / 2].add(1);
@@ -329,10 +336,7 @@ impl Taking<'_> {
         let left = left.map_err(|_| DropReason::Offload)?;
         let bytes = u32::try_from(bytes).expect("bounded");
         self.batch.push_guest(&ring.memory, &reader, bytes);
-        if let Some(left) = left {
-            self.batch.push_offload(left);
-        }
-        Ok(())
+        left.map_or(Ok(()), |left| self.batch.push_offload(left)).map_err(|_| DropReason::Offload)
     }
 
     /// [`Self::accept`] for most frames: without offloads, in one fragment. Returns `false` for
@@ -411,7 +415,8 @@ fn put_plain(
     Ok(None)
 }
 
-/// Copies one frame into as many buffers as it needs; returns the bytes delivered.
+/// Copies one frame into as many buffers as it needs; returns the bytes delivered. Takes the
+/// fragments of too small buffers from `left`.
 #[inline(never)]
 fn put(
     ring: &mut Ring,
@@ -419,9 +424,10 @@ fn put(
     taken: &mut Vec<Taken>,
     batch: &Batch,
     delivery: Delivery,
+    left: &mut usize,
 ) -> Result<u32, NotPut> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
-    let head = prologue(entry.header, entry.bytes, delivery.tag);
+    let head = prologue(entry, delivery.tag);
     let bytes = entry.bytes - u32::from(head.skip) + u32::from(head.len);
     let needed = u64::from(bytes) + ring.header as u64;
     let mark = ring.queue.mark();
@@ -443,6 +449,8 @@ fn put(
         };
         taken.push(one);
     }
+    let usual = PIECES_MIN + usize::try_from(needed / PIECE).expect("a frame is short");
+    *left = left.saturating_sub(buffers.slices().len().saturating_sub(usual));
     let knows = ring.accepts.contain(Offloads::CHECKSUM);
     let left = batch.offload(delivery).filter(|_| knows).map_or([0; LEFT], PendingOffload::bytes);
     let header = header(left, u16::try_from(taken.len()).expect("few"));
@@ -478,18 +486,18 @@ impl Adapter for Machine {
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
         let mut sent = Sent::default();
         self.full.clear();
-        let mut only = self.only_receive_queue();
+        let (mut only, mut left) = (self.only_receive_queue(), PIECES);
         for delivery in list {
             let entry = &batch.frames()[usize::from(delivery.frame)];
             let Some(at) = only.or_else(|| self.receive_queue(batch, entry)) else {
                 sent.drops.add(DropReason::LinkDown, 1);
                 continue;
             };
-            if self.full.contains(&at) {
+            if left == 0 || self.full.contains(&at) {
                 sent.drops.add(DropReason::NoRoom, 1);
                 continue;
             }
-            match self.put(at, batch, *delivery) {
+            match self.put(at, batch, *delivery, &mut left) {
                 Ok(bytes) => sent.delivered.add(1, bytes.into()),
                 Err(why) => {
                     if why == DropReason::NoRoom {

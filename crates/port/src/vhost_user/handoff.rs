@@ -70,7 +70,7 @@ impl Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The driver wrote an invalid descriptor or index.
-    #[error("its driver broke the rules: {0}")]
+    #[error("its driver violated the virtio specification: {0}")]
     Broken(#[from] Broken),
     /// The memory was truncated or punched.
     #[error("the memory of its machine was truncated or taken away")]
@@ -168,7 +168,7 @@ mod tests {
     use crate::sys::vhost::wait;
     use std::os::fd::AsFd;
 
-    /// A worker that handles so many requests, and sleeps between them.
+    /// A worker that handles this many requests, and sleeps between them.
     fn worker(orders: Orders, count: usize) -> Vec<Option<[u8; 6]>> {
         let mut followed = Vec::new();
         while followed.len() < count {

@@ -35,7 +35,7 @@ use switch::Adapter;
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::{Charge, Quota, Resource};
 use crate::machine::rejected::RejectedPeers;
-use crate::machine::socket::{Listener, bind, failed};
+use crate::machine::socket::{Beside, Listener, bind, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::Waker;
 use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
@@ -43,8 +43,6 @@ use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session};
 
-/// The most pairs of queues. QEMU's own limit is far above; a guest seldom has as many processors.
-pub const PAIRS_MAX: u16 = 64;
 /// The descriptors of a port without those that a frontend passes: its socket, the connection, a
 /// connection that is rejected, four for its threads to signal each other, one for temporary use.
 const DESCRIPTORS: u64 = 8;
@@ -60,9 +58,9 @@ pub fn open(
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let listener = if spec.connects {
-        Listener::Remote(spec.path.clone())
+        Listener::Remote(spec.path.clone(), Beside::Descriptors)
     } else {
-        bind(&spec.path, spec.access)?
+        bind(&spec.path, spec.access, Beside::Descriptors)?
     };
     let listener = Arc::new(listener);
     let system = failed(&spec.path);
@@ -89,7 +87,11 @@ pub fn open(
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
     let port = MachinePort { listener, stop, status };
-    builder.spawn(move || server.run()).map_err(&system)?;
+    let body = move || {
+        confine::narrow(confine::Thread::Machine);
+        server.run();
+    };
+    builder.spawn(body).map_err(&system)?;
     Ok((Box::new(adapter), port))
 }
 
@@ -179,6 +181,7 @@ impl Server {
                 break;
             }
         }
+        self.listener.outlast();
     }
 
     /// Waits for a frontend; returns `None` when the port is being closed.
@@ -273,7 +276,7 @@ impl Conversation<'_> {
         Ok(send(self.frontend, &bytes, fd.as_ref().map(OwnedFd::as_fd))?)
     }
 
-    /// Receives exactly so many bytes. Between two messages, `session` handles trouble of its
+    /// Receives exactly this many bytes. Between two messages, `session` handles trouble of its
     /// queues.
     fn fill(
         &self,
@@ -343,7 +346,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
-        let (_, bell) = Waker::new().expect("descriptors");
+        let (_, bell) = Waker::of_daemon().expect("descriptors");
         let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
         let quota = Quota::new(0, Limits::NONE);
         let (peer, access) = (None, Access::default());

@@ -64,7 +64,7 @@ const LOG_ALL: u64 = 1 << 26;
 /// always so since VirtIO 1.0.
 const ANY_LAYOUT: u64 = 1 << 27;
 
-/// The features that a device with so many pairs of queues offers.
+/// The features that a device with this many pairs of queues offers.
 #[must_use]
 pub fn offered(pairs: u16) -> u64 {
     let several = if pairs > 1 { net::MQ } else { 0 };
@@ -111,7 +111,7 @@ pub enum Fault {
     #[error("there is no queue {0}")]
     NoQueue(u32),
     /// The queue's size, addresses or state are invalid.
-    #[error("queue {0} cannot be: {1}")]
+    #[error("queue {0} is invalid: {1}")]
     Queue(usize, BadQueue),
     /// The frontend set features that the device does not offer.
     #[error("features {0:#x} are not offered")]
@@ -207,7 +207,7 @@ pub struct Session<Q: Queues> {
 }
 
 impl<Q: Queues> Session<Q> {
-    /// A session without messages yet, for so many pairs of queues.
+    /// A session without messages yet, for this many pairs of queues.
     #[must_use]
     pub fn new(queues: Q, epoll_set: &Arc<EpollSet>, pairs: u16, quota: &Arc<Quota>) -> Self {
         let vrings = (0..2 * pairs).map(|_| Vring::default()).collect();
@@ -629,8 +629,8 @@ mod tests {
             (Message::SetMtu(67), "an MTU of 67"),
             (Message::SetMtu(1 << 40), "an MTU of 1099511627776"),
             (Message::GetInflight(shape(3, 8)), "there is no queue 3"),
-            (Message::GetInflight(shape(0, 8)), "queue 0 cannot be"),
-            (Message::GetInflight(shape(1, u16::MAX)), "queue 0 cannot be"),
+            (Message::GetInflight(shape(0, 8)), "queue 0 is invalid"),
+            (Message::GetInflight(shape(1, u16::MAX)), "queue 0 is invalid"),
         ] {
             let shown = format!("{message:?}");
             let error = session.take(message).expect_err(&shown).to_string();

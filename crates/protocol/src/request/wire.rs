@@ -15,7 +15,7 @@ use serde::forward_to_deserialize_any;
 
 use super::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest,
+    Request, RuleRequest, SessionRequest, SwitchRequest, WorkerRequest,
 };
 
 type Names = &'static [&'static str];
@@ -31,10 +31,11 @@ enum Subject {
     Rule,
     Function,
     Group,
+    Worker,
 }
 
 /// Each subject with the names of its calls.
-fn subjects() -> [(Subject, Names); 9] {
+fn subjects() -> [(Subject, Names); 10] {
     [
         (Subject::Session, names::<SessionRequest>()),
         (Subject::Switch, names::<SwitchRequest>()),
@@ -45,6 +46,7 @@ fn subjects() -> [(Subject, Names); 9] {
         (Subject::Rule, names::<RuleRequest>()),
         (Subject::Function, names::<FunctionRequest>()),
         (Subject::Group, names::<GroupRequest>()),
+        (Subject::Worker, names::<WorkerRequest>()),
     ]
 }
 
@@ -77,6 +79,7 @@ impl<'de> Visitor<'de> for Call {
             Subject::Rule => Deserialize::deserialize(call).map(Request::Rule),
             Subject::Function => Deserialize::deserialize(call).map(Request::Function),
             Subject::Group => Deserialize::deserialize(call).map(Request::Group),
+            Subject::Worker => Deserialize::deserialize(call).map(Request::Worker),
         }
     }
 }

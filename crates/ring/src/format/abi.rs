@@ -6,8 +6,8 @@
 //! because the sender reads it after every publication and the switch writes it only when it goes
 //! to sleep.
 //!
-//! These types describe memory. No reference to one of them exists while a peer can write it: the
-//! halves in [`crate::user`] and [`crate::kring`] read and write single words through
+//! The types here describe memory. No reference to one of them exists while a peer can write it:
+//! the halves in [`crate::user`] and [`crate::kring`] read and write single words through
 //! raw pointers.
 //!
 //! The C view of the same structures is `include/uvala_ring.h`.
@@ -69,6 +69,14 @@ pub mod sync_flag {
     /// Shift of the largest offset that the client has promised, with [`OFFSETS`]. Holders of the
     /// same ring tell it each other; the switch bounds each offset by itself.
     pub const OFFSET_MAX_SHIFT: u32 = 8;
+}
+
+/// Values of [`CsbAtok::sleep_mode`]; all others mean [`DESCRIPTOR`](sleep_mode::DESCRIPTOR).
+pub mod sleep_mode {
+    /// The client is woken by the descriptor that it was given.
+    pub const DESCRIPTOR: u32 = 0;
+    /// The client is woken by the futex [`CsbKtoa::wakes`](super::CsbKtoa).
+    pub const FUTEX: u32 = 1;
 }
 
 /// One slot of a ring: which buffer, how long the frame is, and flags. 16 bytes.
@@ -215,13 +223,17 @@ pub struct CsbAtok {
     pub called: AtomicU64,
     /// Receive ring 0 of a function: of these frames, those that it passed on. Relaxed.
     pub passed: AtomicU64,
-    _pad: [u32; 8],
+    /// Receive ring 0: how the client sleeps, for all rings of the port: [`sleep_mode`]. Stored
+    /// before a need-kick word; loaded after it, by the side that wakes.
+    pub sleep_mode: AtomicU32,
+    _pad: [u32; 7],
 }
 const _: () = assert!(size_of::<CsbAtok>() == LINE && align_of::<CsbAtok>() == LINE);
 const _: () = assert!(offset_of!(CsbAtok, head) == 0 && offset_of!(CsbAtok, cur) == 4);
 const _: () = assert!(offset_of!(CsbAtok, appl_need_kick) == 8);
 const _: () = assert!(offset_of!(CsbAtok, sync_flags) == 12);
 const _: () = assert!(offset_of!(CsbAtok, called) == 16 && offset_of!(CsbAtok, passed) == 24);
+const _: () = assert!(offset_of!(CsbAtok, sleep_mode) == 32);
 
 /// CSB, switch to client; one line for each ring. Writer: the worker. Reader: the client.
 #[repr(C, align(64))]
@@ -237,12 +249,15 @@ pub struct CsbKtoa {
     pub kern_need_kick: AtomicU32,
     /// How often the switch found an index out of range and re-synchronised the ring. Relaxed.
     pub resyncs: AtomicU32,
-    _pad: [u32; 12],
+    /// Receive ring 0: the futex of a client that sleeps by [`sleep_mode::FUTEX`]. It goes up by 2
+    /// with each such wake-up. Odd, unless the side that wakes knows no futex.
+    pub wakes: AtomicU32,
+    _pad: [u32; 11],
 }
 const _: () = assert!(size_of::<CsbKtoa>() == LINE && align_of::<CsbKtoa>() == LINE);
 const _: () = assert!(offset_of!(CsbKtoa, hwcur) == 0 && offset_of!(CsbKtoa, hwtail) == 4);
 const _: () = assert!(offset_of!(CsbKtoa, kern_need_kick) == 8);
-const _: () = assert!(offset_of!(CsbKtoa, resyncs) == 12);
+const _: () = assert!(offset_of!(CsbKtoa, resyncs) == 12 && offset_of!(CsbKtoa, wakes) == 16);
 
 /// The worker's need-kick flag, one line for each port. Writer: the worker. Reader: the client.
 #[repr(C, align(64))]

@@ -90,7 +90,7 @@ impl RingSize {
         if to.0 >= from.0 { to.0 - from.0 } else { to.0 + self.0 - from.0 }
     }
 
-    /// Is `x` in the cyclic interval from `from` to `to`, both included?
+    /// Whether `x` is in the cyclic interval from `from` to `to`, both included.
     #[inline(always)]
     #[must_use]
     pub fn contains(self, from: Index, to: Index, x: Index) -> bool {

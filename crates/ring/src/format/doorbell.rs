@@ -30,11 +30,34 @@
 //!
 //! A client that lies about the flag, or has not registered, only delays its own wake-up.
 //!
+//! **How a client is woken.** By a futex, which costs half of what a descriptor does, or by its
+//! descriptor, which tells more: that the switch is gone, that a program is to stop. The client
+//! says in a word which of the two it sleeps by. It stores the mode *before* it arms, and the other
+//! side loads the mode *after* the need-kick word:
+//!
+//! ```text
+//!   publisher                          sleeper
+//!   STORE index (Release)              STORE mode
+//!   fence SeqCst                       STORE need_kick = n (Release)
+//!   LOAD  need_kick                    fence SeqCst
+//!   fence Acquire                      LOAD  index (Acquire)
+//!   LOAD  mode: futex or descriptor    moved: do not sleep
+//! ```
+//!
+//! So a publisher that sees a number sees a mode that is not older. A sleeper that changes its mode
+//! arms once more afterwards, with a new number. A publisher that still saw the old number, and so
+//! may ring the wrong bell, has published before the sleeper looks at the index.
+//!
 //! The models at the end of this file check both sides with loom.
 //!
 //! [`sync_flag::LIGHT`]: crate::format::abi::sync_flag::LIGHT
 
 use crate::format::atomic::{AtomicU32, Ordering, fence};
+
+/// [`sleep_mode::FUTEX`](crate::format::abi::sleep_mode), which models have no page for.
+const BY_FUTEX: u32 = 1;
+/// What each wake-up adds to the futex. It stays odd, and so is never 0.
+const WAKE: u32 = 2;
 
 /// The publisher's side: the last sleep for which it rang the doorbell.
 #[derive(Debug, Default)]
@@ -47,7 +70,7 @@ impl Ringer {
     /// clients write.
     pub const ALWAYS: u32 = 1;
 
-    /// Must the doorbell be rung? Call after the fence that follows the publication.
+    /// Whether the doorbell must be rung. Call after the fence that follows the publication.
     #[inline(always)]
     pub fn must_ring(&mut self, need_kick: &AtomicU32) -> bool {
         let number = need_kick.load(Ordering::Relaxed);
@@ -89,13 +112,73 @@ impl Sleeper {
     #[inline]
     pub fn arm(&mut self, need_kick: &AtomicU32) {
         self.number = self.number.wrapping_add(1).max(Ringer::ALWAYS + 1);
-        need_kick.store(self.number, Ordering::Relaxed);
+        // Release: a publisher that sees the number sees the mode of sleep, too.
+        need_kick.store(self.number, Ordering::Release);
     }
 
     /// Takes the request for a kick back.
     #[inline]
     pub fn disarm(&self, need_kick: &AtomicU32) {
         need_kick.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The words by which a client that sleeps is woken; the two sides of a port share them.
+#[derive(Clone, Copy, Debug)]
+pub struct WakeWords<'a> {
+    /// How the client sleeps.
+    pub mode: &'a AtomicU32,
+    /// The futex that it may sleep on.
+    pub wakes: &'a AtomicU32,
+}
+
+/// How to wake a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeBy {
+    /// One waiter of the futex, which has changed already.
+    Futex,
+    /// The descriptor that the client was given.
+    Descriptor,
+}
+
+impl WakeWords<'_> {
+    /// The publisher's side: how to ring, after [`Ringer::must_ring`] has said so. It must ring
+    /// then.
+    #[inline]
+    #[must_use]
+    pub fn ring(self) -> WakeBy {
+        // Partner: the Release of `Sleeper::arm`.
+        fence(Ordering::Acquire);
+        if self.mode.load(Ordering::Relaxed) != BY_FUTEX {
+            return WakeBy::Descriptor;
+        }
+        // Release: the index stands before it.
+        self.wakes.fetch_add(WAKE, Ordering::Release);
+        WakeBy::Futex
+    }
+
+    /// The publisher's side, once: from here on it rings by futex if it is asked to.
+    pub fn offer_futex(self) {
+        self.wakes.fetch_or(1, Ordering::Relaxed);
+    }
+
+    /// The sleeper's side: whether the publisher rings by futex.
+    #[must_use]
+    pub fn offers_futex(self) -> bool {
+        self.wakes.load(Ordering::Relaxed) != 0
+    }
+
+    /// The sleeper's side: how it sleeps from the next time on that it arms.
+    #[inline]
+    pub fn sleep_by(self, by: WakeBy) {
+        self.mode.store(u32::from(by == WakeBy::Futex), Ordering::Relaxed);
+    }
+
+    /// The sleeper's side: the futex. Where it has changed, there was a wake-up.
+    #[inline]
+    #[must_use]
+    pub fn wakes(self) -> u32 {
+        self.wakes.load(Ordering::Acquire)
     }
 }
 
@@ -212,6 +295,31 @@ mod tests {
     }
 
     #[test]
+    fn the_sleeper_says_how_it_is_woken() {
+        let (mode, wakes) = (AtomicU32::new(0), AtomicU32::new(0));
+        let words = WakeWords { mode: &mode, wakes: &wakes };
+        assert!(!words.offers_futex());
+        wakes.store(u32::MAX - 1, Ordering::Relaxed);
+        words.offer_futex();
+        for _ in 0..3 {
+            words.sleep_by(WakeBy::Futex);
+            let before = words.wakes();
+            assert_eq!(words.ring(), WakeBy::Futex);
+            assert!(words.wakes() != before && words.offers_futex());
+            words.sleep_by(WakeBy::Descriptor);
+            let before = words.wakes();
+            assert_eq!(words.ring(), WakeBy::Descriptor);
+            assert_eq!(words.wakes(), before);
+        }
+    }
+
+    #[test]
+    fn an_unknown_mode_of_sleep_is_that_by_descriptor() {
+        let (mode, wakes) = (AtomicU32::new(u32::MAX), AtomicU32::new(1));
+        assert_eq!(WakeWords { mode: &mode, wakes: &wakes }.ring(), WakeBy::Descriptor);
+    }
+
+    #[test]
     fn an_unregistered_publisher_never_goes_light() {
         let (head, flags, need) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         let mut publisher = Publisher::default();
@@ -223,318 +331,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models {
-    //! A doorbell is a counter here; "asleep" means waiting for it to move.
-
-    use super::*;
-    use loom::sync::Arc;
-    use loom::thread;
-
-    #[derive(Default)]
-    struct Shared {
-        index: AtomicU32,
-        need_kick: AtomicU32,
-        flags: AtomicU32,
-        kicks: AtomicU32,
-    }
-
-    /// The sleeper arms and looks; it may sleep only if the publisher is bound to ring.
-    #[test]
-    fn no_wake_up_is_lost() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            let publisher = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    let mut p = Publisher::default();
-                    if p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false) {
-                        s.kicks.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            };
-            let mut sleeper = Sleeper::default();
-            sleeper.arm(&shared.need_kick);
-            store_load_fence();
-            let sleeps = shared.index.load(Ordering::Acquire) == 0;
-            publisher.join().unwrap();
-            assert!(!sleeps || shared.kicks.load(Ordering::Relaxed) == 1);
-        });
-    }
-
-    /// A publisher that goes light between two publications: the worker that skipped its barrier
-    /// because it read the old flag is still woken. The light publication has no fence.
-    #[test]
-    fn going_light_loses_no_wake_up() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            let publisher = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    let mut p = Publisher { streak: Publisher::LIGHT_AFTER - 1, ..<_>::default() };
-                    let mut kicks = 0;
-                    for index in 1..=2 {
-                        let rung = p.publish((&s.index, index), (&s.flags, 1), &s.need_kick, true);
-                        kicks += u32::from(rung);
-                    }
-                    s.kicks.fetch_add(kicks, Ordering::Relaxed);
-                })
-            };
-            let mut sleeper = Sleeper::default();
-            sleeper.arm(&shared.need_kick);
-            store_load_fence();
-            let light = shared.flags.load(Ordering::Acquire) != 0;
-            let index = shared.index.load(Ordering::Acquire);
-            publisher.join().unwrap();
-            // A worker that reads LIGHT runs the barrier, which this model has no word for.
-            if !light && index < 2 {
-                assert!(shared.kicks.load(Ordering::Relaxed) >= 1);
-            }
-        });
-    }
-
-    /// A worker that reads "not light" has seen every light publication before it.
-    #[test]
-    fn calming_down_publishes_what_was_light() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            shared.flags.store(1, Ordering::Relaxed);
-            let publisher = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    let mut p = Publisher { light: true, ..<_>::default() };
-                    p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, true);
-                    p.calm(&s.flags);
-                })
-            };
-            let mut sleeper = Sleeper::default();
-            sleeper.arm(&shared.need_kick);
-            store_load_fence();
-            if shared.flags.load(Ordering::Acquire) == 0 {
-                assert_eq!(shared.index.load(Ordering::Acquire), 1);
-            }
-            publisher.join().unwrap();
-        });
-    }
-
-    /// The payload of a published slot is visible with its index.
-    #[test]
-    fn a_published_slot_is_complete() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            let publisher = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    s.kicks.store(7, Ordering::Relaxed); // stands for the slot
-                    let mut p = Publisher::default();
-                    p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false);
-                })
-            };
-            if shared.index.load(Ordering::Acquire) == 1 {
-                assert_eq!(shared.kicks.load(Ordering::Relaxed), 7);
-            }
-            publisher.join().unwrap();
-        });
-    }
-
-    /// Stands for a thread that is asleep on its doorbell: it does nothing until a kick comes. If
-    /// none ever does, loom gives up on the model, which fails the test.
-    fn sleep(doorbell: &AtomicU32, seen: &mut u32) {
-        loop {
-            let kicks = doorbell.load(Ordering::Relaxed);
-            if kicks != *seen {
-                *seen = kicks;
-                return;
-            }
-            thread::yield_now();
-        }
-    }
-
-    /// A worker whose frame needs two slots asks for room (`kern_need_kick`) and sleeps; the
-    /// client returns them one by one. The first kick is for too little, and the worker asks once
-    /// more: with a new number, or the second return would ring no bell.
-    #[test]
-    fn a_request_for_room_is_answered_each_time() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            let client = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    let mut p = Publisher::default();
-                    for head in 1..=2 {
-                        if p.publish((&s.index, head), (&s.flags, 1), &s.need_kick, false) {
-                            s.kicks.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                })
-            };
-            let (mut waiter, mut seen) = (Sleeper::default(), 0);
-            loop {
-                waiter.arm(&shared.need_kick);
-                store_load_fence();
-                if shared.index.load(Ordering::Acquire) == 2 {
-                    break;
-                }
-                sleep(&shared.kicks, &mut seen);
-                waiter.disarm(&shared.need_kick);
-            }
-            client.join().unwrap();
-        });
-    }
-
-    /// One end of a pipe, in the words of the CSB that both ends share. Each plays the switch for
-    /// the other.
-    struct End<'a> {
-        mine: &'a AtomicU32,
-        theirs: &'a AtomicU32,
-        my_need: &'a AtomicU32,
-        their_need: &'a AtomicU32,
-        my_doorbell: &'a AtomicU32,
-        their_doorbell: &'a AtomicU32,
-        publisher: Publisher,
-        sleeper: Sleeper,
-        seen: u32,
-    }
-
-    impl End<'_> {
-        /// Sleeps until the other end's index is `index`.
-        fn wait_for(&mut self, index: u32) {
-            loop {
-                self.sleeper.arm(self.my_need);
-                store_load_fence();
-                let reached = self.theirs.load(Ordering::Acquire) == index;
-                if !reached {
-                    sleep(self.my_doorbell, &mut self.seen);
-                }
-                self.sleeper.disarm(self.my_need);
-                if reached {
-                    return;
-                }
-            }
-        }
-
-        /// Publishes and rings where that is asked for. A pipe never goes light.
-        fn publish(&mut self, index: u32) {
-            let flags = AtomicU32::new(0);
-            if self.publisher.publish((self.mine, index), (&flags, 1), self.their_need, false) {
-                self.their_doorbell.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    #[derive(Default)]
-    struct Pipe {
-        /// Stored by the sender.
-        hwtail: AtomicU32,
-        kern_need_kick: AtomicU32,
-        /// Stored by the receiver.
-        head: AtomicU32,
-        appl_need_kick: AtomicU32,
-        /// The two doorbells, and the one slot.
-        wakes_sender: AtomicU32,
-        wakes_receiver: AtomicU32,
-        slot: AtomicU32,
-    }
-
-    /// Two ends of a pipe with room for one frame: the sender sleeps until the receiver has given
-    /// the slot back, the receiver until there is a frame. Neither sleeps for ever, and the frame
-    /// that is read is the one that was written.
-    #[test]
-    fn the_ends_of_a_pipe_wake_each_other() {
-        const FRAMES: u32 = 2;
-        // Every interleaving with at most this many preemptions; the others take minutes.
-        let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(4);
-        model.check(|| {
-            let pipe = Arc::new(Pipe::default());
-            let sender = {
-                let pipe = pipe.clone();
-                thread::spawn(move || {
-                    let mut end = End {
-                        mine: &pipe.hwtail,
-                        theirs: &pipe.head,
-                        my_need: &pipe.kern_need_kick,
-                        their_need: &pipe.appl_need_kick,
-                        my_doorbell: &pipe.wakes_sender,
-                        their_doorbell: &pipe.wakes_receiver,
-                        publisher: Publisher::default(),
-                        sleeper: Sleeper::default(),
-                        seen: 0,
-                    };
-                    for frame in 1..=FRAMES {
-                        if frame > 1 {
-                            end.wait_for(frame - 1);
-                        }
-                        pipe.slot.store(frame, Ordering::Relaxed);
-                        end.publish(frame);
-                    }
-                })
-            };
-            let mut end = End {
-                mine: &pipe.head,
-                theirs: &pipe.hwtail,
-                my_need: &pipe.appl_need_kick,
-                their_need: &pipe.kern_need_kick,
-                my_doorbell: &pipe.wakes_receiver,
-                their_doorbell: &pipe.wakes_sender,
-                publisher: Publisher::default(),
-                sleeper: Sleeper::default(),
-                seen: 0,
-            };
-            for frame in 1..=FRAMES {
-                end.wait_for(frame);
-                assert_eq!(pipe.slot.load(Ordering::Relaxed), frame);
-                if frame < FRAMES {
-                    end.publish(frame);
-                }
-            }
-            sender.join().unwrap();
-        });
-    }
-
-    /// A light publication, and a worker that runs its barrier because it reads LIGHT.
-    ///
-    /// The barrier makes the publisher's thread pass a full fence somewhere between the start and
-    /// the end of the worker's call, which may fall anywhere in the publisher's program. The
-    /// model has it between the publication and the look at the need-kick word, in the order of
-    /// all such fences anywhere before or after the worker's own. That leaves the same outcomes:
-    ///
-    /// - passed before the publication: the worker had armed, so the look finds the number, as
-    ///   where the model's fence comes after the worker's;
-    /// - passed after the look: the worker, which returns later, finds the index, as where the
-    ///   model's fence comes before the worker's;
-    /// - passed in between: that is the model.
-    ///
-    /// A worker that does not read LIGHT runs no barrier; `going_light_loses_no_wake_up` and
-    /// `calming_down_publishes_what_was_light` are about that one, without a fence.
-    #[test]
-    fn the_barrier_stands_in_for_the_fence_of_a_light_publisher() {
-        loom::model(|| {
-            let shared = Arc::new(Shared::default());
-            shared.flags.store(1, Ordering::Relaxed);
-            let publisher = {
-                let s = shared.clone();
-                thread::spawn(move || {
-                    let mut ringer = Ringer::default();
-                    s.index.store(1, Ordering::Release);
-                    store_load_fence(); // where the worker's barrier hits this thread
-                    if ringer.must_ring(&s.need_kick) {
-                        s.kicks.fetch_add(1, Ordering::Relaxed);
-                        s.flags.store(0, Ordering::Release);
-                    }
-                })
-            };
-            let mut sleeper = Sleeper::default();
-            sleeper.arm(&shared.need_kick);
-            store_load_fence();
-            let light = shared.flags.load(Ordering::Acquire) != 0;
-            if light {
-                store_load_fence(); // the caller of the barrier passes one too
-            }
-            let sleeps = shared.index.load(Ordering::Acquire) == 0;
-            publisher.join().unwrap();
-            if light && sleeps {
-                assert_eq!(shared.kicks.load(Ordering::Relaxed), 1);
-            }
-        });
-    }
-}
+mod models;

@@ -8,7 +8,6 @@ pub mod doorbell;
 #[cfg(not(loom))]
 pub mod held;
 #[cfg(not(loom))]
-pub mod kick;
 #[cfg(not(loom))]
 pub mod layout;
 #[cfg(not(loom))]

@@ -89,7 +89,7 @@ impl Frag {
         self.len
     }
 
-    /// Does it hold no byte?
+    /// Whether the frame holds no byte.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -67,8 +67,8 @@ impl Frame<'_> {
 
 /// The bytes of a frame in order: a virtio-net header, the prologue, then the rest of the pieces.
 pub(crate) struct Source<'a> {
-    /// The rest of the header in front.
-    front: &'a [u8],
+    /// The rest of the virtio-net header.
+    vnet_header: &'a [u8],
     head: Prologue,
     /// Bytes of the prologue already copied.
     head_at: usize,
@@ -79,9 +79,9 @@ pub(crate) struct Source<'a> {
 
 impl<'a> Source<'a> {
     #[inline]
-    pub(crate) fn new(front: &'a [u8], frame: Frame<'a>, head: Prologue) -> Self {
+    pub(crate) fn new(vnet_header: &'a [u8], frame: Frame<'a>, head: Prologue) -> Self {
         assert!(usize::from(head.len) <= HEADER);
-        let mut source = Self { front, head, head_at: 0, pieces: frame.pieces, done: 0 };
+        let mut source = Self { vnet_header, head, head_at: 0, pieces: frame.pieces, done: 0 };
         source.advance(head.skip.into());
         source
     }
@@ -100,7 +100,7 @@ impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn copy_to(&mut self, to: *mut u8, bytes: usize) {
         debug_assert!(bytes == 0 || !to.is_null());
-        let mut at = self.copy_front(to, bytes);
+        let mut at = self.copy_vnet_header(to, bytes);
         // SAFETY: `at` is at most `bytes`, which lie in the destination.
         at += self.copy_head(unsafe { to.add(at) }, bytes - at);
         while at < bytes {
@@ -122,11 +122,11 @@ impl<'a> Source<'a> {
     }
 
     #[inline]
-    fn copy_front(&mut self, to: *mut u8, bytes: usize) -> usize {
-        let (now, later) = self.front.split_at(self.front.len().min(bytes));
+    fn copy_vnet_header(&mut self, to: *mut u8, bytes: usize) -> usize {
+        let (now, later) = self.vnet_header.split_at(self.vnet_header.len().min(bytes));
         // SAFETY: no more than `bytes`, which lie in the destination; the header is ours.
         unsafe { copy::copy_bytes(to, now.as_ptr(), now.len()) };
-        self.front = later;
+        self.vnet_header = later;
         now.len()
     }
 

@@ -82,7 +82,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts who owns how many.
+    /// Counts the buffers of each owner.
     #[must_use]
     pub fn new(region: &Arc<Region>) -> Self {
         let (layout, region) = (region.layout(), region.clone());
@@ -93,8 +93,8 @@ impl Tally {
         this
     }
 
-    /// Counts again who owns how many. While buffers are exchanged elsewhere the sum is right; the
-    /// count of one member may be off by those under way.
+    /// Counts the buffers of each owner again. While buffers are exchanged elsewhere the sum is
+    /// right; the count of one member may be off by those under way.
     pub fn recount(&mut self) {
         self.owned.fill(0);
         self.region.owners().count_into(&mut self.owned);

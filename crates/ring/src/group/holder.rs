@@ -45,7 +45,7 @@ impl Holder {
         self.nifp
     }
 
-    /// Who owns the buffers on loan.
+    /// The owner of the buffers on loan.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Owner::at(self.nifp)
@@ -62,15 +62,15 @@ impl Region {
     /// If the page does not lie before the blocks of the ports.
     pub fn format_holder(
         &self,
-        loan: &Holder,
+        holder: &Holder,
         name: &str,
         sides: &HeldSides,
         extra: &[BufferIndex],
     ) -> io::Result<()> {
-        assert!(sides.ports().all(|port| loan.nifp + PAGE <= port.nifp()));
-        self.memory().populate(loan.nifp, PAGE)?;
-        self.format_nifp(loan.nifp, name, sides, true);
-        self.format_list(loan.nifp, extra);
+        assert!(sides.ports().all(|port| holder.nifp + PAGE <= port.nifp()));
+        self.memory().populate(holder.nifp, PAGE)?;
+        self.format_nifp(holder.nifp, name, sides, true);
+        self.format_list(holder.nifp, extra);
         Ok(())
     }
 
@@ -78,11 +78,11 @@ impl Region {
     ///
     /// # Panics
     /// If he had no port.
-    pub fn release_holder(&self, loan: &Holder, sides: &HeldSides) {
-        let (owners, holder, pins) = (self.owners(), loan.owner(), self.pins());
+    pub fn release_holder(&self, holder: &Holder, sides: &HeldSides) {
+        let (owners, owner, pins) = (self.owners(), holder.owner(), self.pins());
         let mut freed = Vec::new();
-        for buffer in self.list(loan.nifp) {
-            let own = owners.pass(buffer, holder, Owner::POOL);
+        for buffer in self.list(holder.nifp) {
+            let own = owners.pass(buffer, owner, Owner::POOL);
             let of = |port| owners.pass(buffer, Owner::of(port), Owner::POOL);
             if !own && !sides.ports().any(of) {
                 // A list that leads elsewhere leads nowhere: circles end here too.
@@ -91,7 +91,7 @@ impl Region {
             freed.push(buffer);
         }
         let heir = sides.ports().next().expect("a holder holds something");
-        owners.pass_all(holder, Owner::of(heir));
+        owners.pass_all(owner, Owner::of(heir));
         freed.sort_unstable_by_key(|buffer| buffer.get());
         self.decommit_buffers(&freed, &pins);
     }
@@ -111,7 +111,7 @@ mod tests {
     struct Setup {
         region: Arc<Region>,
         port: PortLayout,
-        loans: [Holder; 2],
+        holders: [Holder; 2],
     }
 
     /// A port with four rings, two holders' pages before it, `extra` more buffers.
@@ -127,18 +127,18 @@ mod tests {
             assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&port)));
         }
         region.format_port("test", &port, own, true).expect("memory");
-        let loans = [FIRST_BLOCK, FIRST_BLOCK + PAGE].map(Holder::new);
-        Setup { region, port, loans }
+        let holders = [FIRST_BLOCK, FIRST_BLOCK + PAGE].map(Holder::new);
+        Setup { region, port, holders }
     }
 
     impl Setup {
-        fn lend(&self, loan: usize, count: usize) -> Vec<BufferIndex> {
-            let (owners, holder) = (self.region.owners(), self.loans[loan].owner());
+        fn lend(&self, holder: usize, count: usize) -> Vec<BufferIndex> {
+            let (owners, owner) = (self.region.owners(), self.holders[holder].owner());
             let free = self.region.buffers();
             let extra: Vec<_> =
-                free.filter(|b| owners.pass(*b, Owner::POOL, holder)).take(count).collect();
+                free.filter(|b| owners.pass(*b, Owner::POOL, owner)).take(count).collect();
             self.region
-                .format_holder(&self.loans[loan], "t", &self.sides(), &extra)
+                .format_holder(&self.holders[holder], "t", &self.sides(), &extra)
                 .expect("memory");
             extra
         }
@@ -148,8 +148,8 @@ mod tests {
         }
 
         /// The offsets in a holder's page, up to the end of what is written there.
-        fn offsets<const N: usize>(&self, loan: usize) -> [u64; N] {
-            let nifp = self.loans[loan].nifp();
+        fn offsets<const N: usize>(&self, holder: usize) -> [u64; N] {
+            let nifp = self.holders[holder].nifp();
             core::array::from_fn(|i| self.region.memory().read(nifp + 56 + 8 * i))
         }
 
@@ -162,22 +162,22 @@ mod tests {
     fn a_holder_sees_the_rings_that_he_bound_and_no_other() {
         let setup = setup(0);
         setup.lend(1, 0);
-        let second = setup.port.ring(1) - setup.loans[1].nifp();
+        let second = setup.port.ring(1) - setup.holders[1].nifp();
         assert_eq!(setup.offsets(1), [0, second as u64, 0, 0, 0, 0]);
     }
 
     #[test]
     fn rings_of_both_sides_stand_in_netmaps_order() {
         let setup = setup(0);
-        let (port, loan) = (setup.port, &setup.loans[0]);
+        let (port, holder) = (setup.port, &setup.holders[0]);
         let nic = HeldRings { port, tx: 0..2, rx: 1..2 };
         let host = HeldRings { port, tx: 1..2, rx: 0..2 };
         let sides = HeldSides { nic: Some(nic), host: Some(host) };
-        setup.region.format_holder(loan, "t", &sides, &[]).expect("memory");
-        let at = |ring| (port.ring(ring) - loan.nifp()) as u64;
+        setup.region.format_holder(holder, "t", &sides, &[]).expect("memory");
+        let at = |ring| (port.ring(ring) - holder.nifp()) as u64;
         let (tx, rx) = ([at(0), at(1), 0, at(1)], [0, at(3), at(2), at(3)]);
         assert_eq!(setup.offsets::<8>(0), [tx, rx].concat()[..]);
-        let word = |offset| setup.region.memory().read::<u32>(loan.nifp() + offset);
+        let word = |offset| setup.region.memory().read::<u32>(holder.nifp() + offset);
         assert_eq!([24, 28, 36, 40].map(word), [2; 4]);
     }
 
@@ -193,13 +193,13 @@ mod tests {
         let stood: u32 = setup.region.memory().read(slot);
         setup.region.memory().write(slot, extra[0].get());
         let stood = setup.region.check(stood).expect("a buffer");
-        setup.region.format_list(setup.loans[0].nifp(), &[stood, extra[1], extra[2]]);
-        setup.region.release_holder(&setup.loans[0], &setup.sides());
+        setup.region.format_list(setup.holders[0].nifp(), &[stood, extra[1], extra[2]]);
+        setup.region.release_holder(&setup.holders[0], &setup.sides());
         assert_eq!(setup.region.owners().of(extra[0]), Owner::of(&setup.port));
         assert_eq!(setup.region.owners().of(stood), Owner::POOL);
         assert_eq!(setup.count(Owner::of(&setup.port)), own + 1, "one was kept out of the list");
-        assert_eq!(setup.count(setup.loans[1].owner()), other.len());
-        setup.region.release_holder(&setup.loans[1], &setup.sides());
+        assert_eq!(setup.count(setup.holders[1].owner()), other.len());
+        setup.region.release_holder(&setup.holders[1], &setup.sides());
         assert_eq!(setup.count(Owner::POOL), pool - 1);
     }
 
@@ -209,14 +209,14 @@ mod tests {
         let (a, b) = (setup.lend(0, 2), setup.lend(1, 2));
         let memory = setup.region.memory();
         memory.write(setup.region.offset(a[1]), a[0].get());
-        setup.region.release_holder(&setup.loans[0], &setup.sides());
-        assert_eq!(setup.count(setup.loans[0].owner()), 0);
+        setup.region.release_holder(&setup.holders[0], &setup.sides());
+        assert_eq!(setup.count(setup.holders[0].owner()), 0);
         memory.write(setup.region.offset(b[0]), a[0].get());
-        setup.region.release_holder(&setup.loans[1], &setup.sides());
+        setup.region.release_holder(&setup.holders[1], &setup.sides());
         assert_eq!(setup.region.owners().of(b[1]), Owner::of(&setup.port));
         setup.lend(0, 2);
-        memory.write(setup.loans[0].nifp() + 32, u32::MAX);
-        setup.region.release_holder(&setup.loans[0], &setup.sides());
+        memory.write(setup.holders[0].nifp() + 32, u32::MAX);
+        setup.region.release_holder(&setup.holders[0], &setup.sides());
         let total = setup.region.buffers().count();
         assert_eq!(setup.count(Owner::POOL) + setup.count(Owner::of(&setup.port)), total + 2);
     }

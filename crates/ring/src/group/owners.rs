@@ -1,4 +1,4 @@
-//! Who owns the buffers of a shared region.
+//! Owners of the buffers of a shared region.
 //!
 //! # Theory of operation
 //!
@@ -15,14 +15,15 @@
 //!      leave: all others
 //! ```
 //!
-//! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has
-//! one owner at any time: whatever peers write into their slots, a buffer comes back once, and at
-//! the latest when the last member goes. The switch does not ask who owns a buffer before it passes
-//! it on: a client that sends a buffer that it does not own harms its own group only. For functions
-//! in a chain the switch does ask ([`crate::kring::metadata`]): a frame in a buffer that the
-//! function does not own, or sends twice, is dropped, and a slot that comes back with another
-//! member's buffer is passed over. So a buffer leaves a function only by a frame that it sends, for
-//! another that comes: a function has as many as the pool gave it, whatever its neighbours do.
+//! A buffer belongs to the member that the pool or the switch gave it to last. Every buffer has one
+//! owner at any time: whatever peers write into their slots, a buffer comes back once, and at the
+//! latest when the last member goes. The switch does not check the owner of a buffer before it
+//! passes the buffer on: a client that sends a buffer that it does not own harms its own group
+//! only. For functions in a chain the switch does check ([`crate::kring::metadata`]): a frame in a
+//! buffer that the function does not own, or sends twice, is dropped, and a slot that comes back
+//! with another member's buffer is passed over. So a buffer leaves a function only by a frame that
+//! it sends, for another that comes: a function has as many as the pool gave it, whatever its
+//! neighbours do.
 //!
 //! *Clients that exchange buffers themselves.* A process with two ports of one group may move a
 //! buffer from a slot of one into a slot of the other; the switch does not see that. When a member
@@ -75,7 +76,7 @@ impl Owner {
     /// As [`Owner::of`].
     #[must_use]
     pub fn at(offset: usize) -> Self {
-        assert!(offset < Self::BLOCKS_END, "regions do not have so many blocks");
+        assert!(offset < Self::BLOCKS_END, "no region has this many blocks");
         Self(u16::try_from(offset / PAGE).expect("16 bits"))
     }
 }
@@ -96,7 +97,7 @@ impl Owners {
         Owner(self.0[buffer.get() as usize].load(Ordering::Relaxed))
     }
 
-    /// Does `owner` own `buffer`, which was checked?
+    /// Whether `owner` owns `buffer`, a checked index.
     #[inline(always)]
     pub(crate) fn is(&self, buffer: u32, owner: Owner) -> bool {
         self.0[buffer as usize].load(Ordering::Relaxed) == owner.0

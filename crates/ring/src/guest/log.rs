@@ -41,7 +41,7 @@ impl DirtyLog {
         end.map(|_| Self { lent, offset, bytes })
     }
 
-    /// Has the VMM taken the log's memory away?
+    /// Whether the VMM has taken the log's memory away.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lent.guard.is_lost()
@@ -88,7 +88,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::os::fd::OwnedFd;
 
-    /// A log of so many bytes behind one that is not its own.
+    /// A log of this many bytes behind one that is not its own.
     fn log(bytes: usize) -> (OwnedFd, DirtyLog) {
         let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, 4096).expect("ours");

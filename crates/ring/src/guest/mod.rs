@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::format::abi::LINE;
 use crate::memory::{copy, unmap};
@@ -46,7 +46,8 @@ unsafe impl Send for GuestMapping {}
 unsafe impl Sync for GuestMapping {}
 
 impl GuestMapping {
-    /// Maps `size` bytes of `fd` from `offset` on, shared and writable.
+    /// Maps `size` bytes of `fd` from `offset` on, shared and writable. They are in no core dump of
+    /// this process: what a guest keeps in its memory is for the guest and its VMM alone.
     ///
     /// # Errors
     /// What `mmap` says, or `ENOSPC`: more mappings than can be [guarded](lost).
@@ -56,6 +57,9 @@ impl GuestMapping {
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, protection, flags, fd, offset)? };
+        // SAFETY: the mapping that was just made; its contents stay as they are.
+        let advised = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
+        debug_assert!(advised.is_ok(), "a mapping of a file: {advised:?}");
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         match lost::SigbusGuard::new(base.as_ptr().addr(), size) {
             Ok(guard) => Ok(Arc::new(Self { base, size, guard })),
@@ -123,7 +127,7 @@ impl GuestSlice {
         self.len
     }
 
-    /// Is there no byte? There is no such slice.
+    /// Always false: there is no empty slice.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
@@ -166,7 +170,7 @@ impl GuestMemory {
         &self.extents
     }
 
-    /// Has any of the memory been taken away? Looks at all extents: not for every turn.
+    /// Whether any of the memory was taken away. Looks at all extents: not for every turn.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.extents.iter().any(|extent| extent.lent.guard.is_lost())
@@ -227,7 +231,7 @@ impl GuestMemory {
             return None;
         }
         let mut bytes = [0; N];
-        // SAFETY: the slice has so many bytes, and the array is ours.
+        // SAFETY: the slice has this many bytes, and the array is ours.
         unsafe { copy::copy_bytes(bytes.as_mut_ptr(), self.at(slice, 0), N) };
         Some(bytes)
     }
@@ -322,7 +326,7 @@ impl Window {
         self.len
     }
 
-    /// Is there no byte? There is no such window.
+    /// Always false: there is no empty window.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -334,7 +338,7 @@ impl Window {
         self.guest
     }
 
-    /// Has the memory been taken away?
+    /// Whether the VMM has taken the memory away.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lent.guard.is_lost()
@@ -400,7 +404,7 @@ impl<'a> Reader<'a> {
     /// Copies the next bytes out.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer.
     #[inline]
     pub fn read(&mut self, to: &mut [u8]) {
         // SAFETY: `to` has room for that many.

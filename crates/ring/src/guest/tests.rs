@@ -58,50 +58,52 @@ fn a_frame_in_one_piece_is_written_behind_what_is_in_front_of_it() {
     let (fd, memory) = memory();
     let from: Vec<u8> = (0..255).cycle().take(PAGE).collect();
     Writer::new(&memory, &[memory.slice(0, 4096).expect("there")]).write(&from);
-    let (front, header) = ([7; VNET_HEADER_MAX], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
+    let (vnet_header, header) =
+        ([7; VNET_HEADER_MAX], 0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100_u128);
     let (blank, nearly) = ([0xaa; VNET_HEADER_MAX], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 6]);
     // At 52 it ends where a line does: there it is not written if it is there already.
     let places = [(13, 60), (52, 60), (52, 1514), (11, 16), (9, 33), (9, 200)];
-    for ((at, bytes), before) in
-        places.into_iter().flat_map(|place| [blank, front, nearly].map(|before| (place, before)))
+    for ((at, bytes), before) in places
+        .into_iter()
+        .flat_map(|place| [blank, vnet_header, nearly].map(|before| (place, before)))
     {
         let (slice, to) = (memory.slice(0, bytes), memory.slice(PAGE as u64 + at, bytes + 20));
         let pieces = [slice.expect("there")];
         let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes };
         rustix::io::pwrite(&fd, &[0xaa; PAGE], 2 * PAGE as u64).expect("a file");
         rustix::io::pwrite(&fd, &before, 2 * PAGE as u64 + at).expect("a file");
-        assert!(frame.write_single(&front, header, &memory, to.expect("there")));
+        assert!(frame.write_single(&vnet_header, header, &memory, to.expect("there")));
         let mut out = vec![0; 8 + 12 + bytes as usize + 8];
         rustix::io::pread(&fd, &mut out, 2 * PAGE as u64 + at - 8).expect("a file");
         let around = [0xaa; 8];
         let text = [&header.to_le_bytes(), &from[16..bytes as usize]].concat();
-        let expected = [&around[..], &front, &text, &around].concat();
+        let expected = [&around[..], &vnet_header, &text, &around].concat();
         assert_eq!(out, expected, "{bytes} bytes at {at}");
         let short = memory.slice(PAGE as u64, bytes + 11).expect("there");
-        assert!(!frame.write_single(&front, header, &memory, short), "it has no room");
+        assert!(!frame.write_single(&vnet_header, header, &memory, short), "it has no room");
     }
     let pieces = [memory.slice(0, 15).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 15 };
     let to = memory.slice(PAGE as u64, 100).expect("there");
-    assert!(!frame.write_single(&front, header, &memory, to), "it has no whole header");
+    assert!(!frame.write_single(&vnet_header, header, &memory, to), "it has no whole header");
     let pieces = [pieces[0], memory.slice(15, 45).expect("there")];
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
-    assert!(!frame.write_single(&front, header, &memory, to), "in two pieces");
+    assert!(!frame.write_single(&vnet_header, header, &memory, to), "in two pieces");
 }
 
 /// The line could be in the caches of both sides; here it cannot even be written.
 #[test]
 fn what_is_there_already_in_a_line_of_its_own_is_not_written() {
     let (_, memory) = memory();
-    let front = [7; VNET_HEADER_MAX];
-    Writer::new(&memory, &[memory.slice(PAGE as u64 - 12, 12).expect("there")]).write(&front);
+    let vnet_header = [7; VNET_HEADER_MAX];
+    Writer::new(&memory, &[memory.slice(PAGE as u64 - 12, 12).expect("there")]).write(&vnet_header);
     let (to, from) = (memory.slice(PAGE as u64 - 12, 112), memory.slice(PAGE as u64 + 512, 60));
     let (to, pieces) = (to.expect("there"), [from.expect("there")]);
     let page = memory.at(memory.slice(0, 1).expect("there"), 0).cast();
     // SAFETY: it is a page of a mapping of the test's own, and stays one.
     unsafe { mprotect(page, PAGE, MprotectFlags::READ) }.expect("ours");
     let frame = Frame { pieces: Pieces::Guest(&memory, &pieces), bytes: 60 };
-    assert!(frame.write_single(&front, 9, &memory, to));
+    assert!(frame.write_single(&vnet_header, 9, &memory, to));
     let behind = memory.slice(PAGE as u64, 60).expect("there");
     assert_eq!(memory.first::<16>(behind), Some(9_u128.to_le_bytes()));
 }
@@ -182,4 +184,14 @@ fn memory_that_is_taken_away_reads_as_zeros_and_is_known_to_be_lost() {
     assert!(bytes.iter().all(|byte| *byte == 0) && memory.is_lost());
     Writer::new(&memory, &slices).write(&bytes);
     assert!(!kept.is_lost());
+}
+
+#[test]
+fn a_guests_memory_is_in_no_core_dump() {
+    let fd = file(4);
+    let lent = GuestMapping::map(&fd, 0, 4 * PAGE).expect("memory");
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("/proc");
+    let own = maps.split_once(&format!("{:x}-", lent.base.as_ptr().addr())).expect("is mapped").1;
+    let flags = own.lines().find(|line| line.starts_with("VmFlags:")).expect("flags");
+    assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
 }

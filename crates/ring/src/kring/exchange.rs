@@ -44,7 +44,7 @@ impl Exchange {
         Self { owner, end }
     }
 
-    /// Can the port have this buffer, if `of` owns it?
+    /// Whether the port can have this buffer, if `of` owns it.
     fn takes(self, owners: &Owners, buffer: BufferIndex, of: Owner) -> bool {
         buffer.get() < self.end && owners.is(buffer.get(), of)
     }

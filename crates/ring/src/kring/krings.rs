@@ -157,13 +157,13 @@ impl Krings {
         self.tx.iter_mut().map(TxKring::sync).sum()
     }
 
-    /// Has the client returned slots that a monitor has not got yet?
+    /// Whether the client has returned slots that a monitor has not got yet.
     pub fn has_returned(&mut self) -> bool {
         self.rx.iter_mut().any(RxKring::has_returned)
     }
 
-    /// Does the client publish without fences on any ring? Then a worker that goes to sleep must
-    /// run the process-wide barrier.
+    /// Whether the client publishes without fences on any ring. A worker that goes to sleep must
+    /// then run the process-wide barrier.
     #[must_use]
     pub fn is_light(&self) -> bool {
         self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)

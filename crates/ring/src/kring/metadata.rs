@@ -69,7 +69,7 @@ impl TxKring {
         metadata
     }
 
-    /// Does the sender own the piece's buffer, in a region that it shares?
+    /// Whether the sender owns the piece's buffer, in a region that it shares.
     #[inline]
     #[must_use]
     pub fn owns(&self, piece: Frag) -> bool {
@@ -146,7 +146,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
     let owners = unsafe { &*Arc::as_ptr(tx.region()) }.owners();
     // Only swaps change whose a buffer is: the line of its owner is written then, and is read here
     // at no cost.
-    let asks = SHARED && functions.receiver;
+    let checks_owner = SHARED && functions.receiver;
     let (mut at, mut tail, max) = (tx.next_index(), rx.tail(), max.min(tx.ready()));
     let (mut frames, mut bytes) = (0, 0);
     let end = loop {
@@ -164,7 +164,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
             break End::Full;
         }
         let spare = to.read(tail).buffer();
-        if to.buffer(spare).is_none() || asks && !owners.is(spare, receiver) {
+        if to.buffer(spare).is_none() || checks_owner && !owners.is(spare, receiver) {
             break End::BadSlot;
         }
         let word = if SHARED {

@@ -36,7 +36,7 @@ impl TxKring {
         self.head
     }
 
-    /// Is this slot published and not taken, or the next to be published?
+    /// Whether this slot is published and not taken, or is the next to be published.
     #[must_use]
     pub fn is_ready(&self, slot: Index) -> bool {
         self.ring.span.contains(self.next, self.head, slot)
@@ -70,14 +70,14 @@ impl RxKring {
         self.free_returned();
     }
 
-    /// Do returned slots wait for a monitor?
+    /// Whether returned slots wait for a monitor.
     #[inline(always)]
     #[must_use]
     pub fn is_mirrored(&self) -> bool {
         self.mirrored
     }
 
-    /// Has the client returned slots that no monitor has got yet?
+    /// Whether the client has returned slots that no monitor has got yet.
     pub fn has_returned(&mut self) -> bool {
         self.mirrored && {
             self.sync();
@@ -338,7 +338,7 @@ mod tests {
         let mon = slot_flag::TXMON;
         assert_eq!(b.host.rx[0].copy_returned(to, mon), 0);
         assert_eq!(arrived(&mut eye), [(7, mon), (8, mon)]);
-        assert_eq!(b.host.rx[0].room(), 13, "they wait for the next who looks on");
+        assert_eq!(b.host.rx[0].room(), 13, "they wait for the next mirror");
         b.host.rx[0].set_mirrored(false);
         assert_eq!(b.host.rx[0].room(), 15);
     }

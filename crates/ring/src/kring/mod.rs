@@ -120,7 +120,7 @@ impl RingView {
         Some(SlotFrame { data: self.buffer(word.buffer())?, buffer: word.buffer(), len })
     }
 
-    /// Does a frame fit one slot?
+    /// Whether a frame fits one slot.
     #[inline(always)]
     pub(crate) fn holds(&self, len: u16) -> bool {
         u32::from(len) <= self.stride
@@ -203,7 +203,7 @@ impl Kring {
         self.view().write(i, word);
     }
 
-    /// Do frames begin elsewhere than at the start of their buffers?
+    /// Whether frames begin elsewhere than at the start of their buffers.
     #[inline(always)]
     fn is_staged(&self) -> bool {
         self.offset_mask | u64::from(self.vnet_header_len) != 0
@@ -352,7 +352,7 @@ impl TxKring {
         ktoa.hwtail.store(self.ring.span.prev(self.next).get(), Ordering::Release);
     }
 
-    /// Does the client wait for room, and is there as much as it asked for? Call after a
+    /// Whether the client waits for room, and there is as much as it asked for. Call after a
     /// store-load fence that follows [`TxKring::publish`].
     #[inline]
     pub fn wants_kick(&mut self) -> bool {
@@ -367,7 +367,7 @@ impl TxKring {
         self.ring.ringer.must_ring(&atok.appl_need_kick)
     }
 
-    /// Has `hwtail` passed the client's wake-up point?
+    /// Whether `hwtail` has passed the client's wake-up point.
     fn enough_room(&self) -> bool {
         let (span, tail) = (self.ring.span, self.ring.span.prev(self.next));
         let cur = self.ring.atok().cur.load(Ordering::Relaxed);
@@ -375,7 +375,7 @@ impl TxKring {
         span.check(cur).is_none_or(|cur| span.distance(self.head, cur) < room.max(1))
     }
 
-    /// Does the client publish without fences?
+    /// Whether the client publishes without fences.
     #[inline]
     #[must_use]
     pub fn is_light(&self) -> bool {
@@ -482,7 +482,7 @@ impl RxKring {
         self.ring.span.slots() - 1
     }
 
-    /// Has the client returned slots since this was last asked?
+    /// Whether the client has returned slots since the last call.
     pub fn has_moved(&mut self) -> bool {
         std::mem::replace(&mut self.seen, self.returned) != self.returned
     }
@@ -526,7 +526,8 @@ impl RxKring {
         ktoa.hwtail.store(self.tail.get(), Ordering::Release);
     }
 
-    /// Is the client asleep? Call after a store-load fence that follows [`RxKring::publish`].
+    /// Whether the client is asleep. Call after a store-load fence that follows
+    /// [`RxKring::publish`].
     #[inline]
     pub fn wants_kick(&mut self) -> bool {
         // SAFETY: a CSB line of the region, which `self.ring` keeps alive.
@@ -548,7 +549,7 @@ impl RxKring {
         }
     }
 
-    /// Does the client publish without fences?
+    /// Whether the client publishes without fences.
     #[must_use]
     pub fn is_light(&self) -> bool {
         self.ring.is_light()
@@ -586,7 +587,7 @@ impl RxKring {
         self.ring.span.slots()
     }
 
-    /// Is the buffer of the `i`-th free slot one of the region's?
+    /// Whether the buffer of the `i`-th free slot is one of the region's.
     pub(crate) fn is_free_slot_good(&self, i: u32) -> bool {
         let word = self.ring.read(self.ring.span.add(self.tail, i));
         self.ring.region.check(word.buffer()).is_some()

@@ -53,7 +53,7 @@ impl Kring {
 }
 
 impl TxKring {
-    /// Do frames begin elsewhere than at the start of their buffers?
+    /// Whether frames begin elsewhere than at the start of their buffers.
     #[inline(always)]
     pub(crate) fn is_staged(&self) -> bool {
         self.ring.is_staged()
@@ -61,19 +61,19 @@ impl TxKring {
 }
 
 impl RxKring {
-    /// Does the client say where frames begin?
+    /// Whether the client says where frames begin.
     #[inline(always)]
     pub(crate) fn has_offsets(&self) -> bool {
         self.ring.offset_mask != 0
     }
 
-    /// Do frames begin elsewhere than at the start of their buffers?
+    /// Whether frames begin elsewhere than at the start of their buffers.
     #[inline(always)]
     pub(crate) fn is_staged(&self) -> bool {
         self.ring.is_staged()
     }
 
-    /// Can a slot of this ring say that its frame begins at `offset`?
+    /// Whether a slot of this ring can say that its frame begins at `offset`.
     #[inline]
     pub(crate) fn can_say(&self, offset: u16) -> bool {
         u64::from(offset) & !self.ring.offset_mask == 0

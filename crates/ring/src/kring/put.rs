@@ -20,7 +20,7 @@ impl RxKring {
         (bytes + 4 + u32::from(self.vnet_header_len())).div_ceil(self.region().stride())
     }
 
-    /// Does a piece fit one slot as it is, copied line by line?
+    /// Whether a piece fits one slot as it is, copied line by line.
     #[inline]
     #[must_use]
     pub fn fits(&self, piece: Frag) -> bool {
@@ -28,8 +28,8 @@ impl RxKring {
         !moved && u32::from(piece.len) <= self.region().stride()
     }
 
-    /// May a slot of this ring get the piece's buffer? The slot must be able to say where the frame
-    /// begins.
+    /// Whether a slot of this ring may get the piece's buffer: it must be able to say where the
+    /// frame begins.
     #[inline]
     #[must_use]
     pub fn can_swap(&self, piece: Frag) -> bool {
@@ -101,13 +101,13 @@ impl RxKring {
     /// As [`RxKring::put`].
     pub fn put_behind(
         &mut self,
-        front: &[u8],
+        vnet_header: &[u8],
         frame: Frame<'_>,
         head: Prologue,
     ) -> Result<u32, Refused> {
-        let own = u32::try_from(front.len()).expect("a header is short");
+        let own = u32::try_from(vnet_header.len()).expect("a header is short");
         let bytes = own + frame.bytes - u32::from(head.skip) + u32::from(head.len);
-        let mut source = Source::new(front, frame, head);
+        let mut source = Source::new(vnet_header, frame, head);
         if self.has_offsets() {
             return self.put_inside(source, bytes).map(|bytes| bytes.saturating_sub(own));
         }

@@ -81,7 +81,7 @@ pub fn deliver_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Ru
 }
 
 /// Copies a run of at most `max` frames from `tx` to `rx`.
-#[inline]
+#[inline(never)] // The loop needs the registers.
 pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
     let to = rx.view();
     fill_run(tx, rx, key, max, |_, frame, spare| {
@@ -97,7 +97,7 @@ pub fn copy_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
 }
 
 /// Swaps a run of at most `max` frames from `tx` to `rx`, which lie in one region.
-#[inline]
+#[inline(never)] // As `copy_run`.
 pub fn swap_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
     debug_assert!(Arc::ptr_eq(tx.region(), rx.region()));
     let (from, sender, receiver) = (tx.view(), tx.owner(), rx.owner());

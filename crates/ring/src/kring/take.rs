@@ -260,7 +260,7 @@ mod tests {
         let piece = frames[0].piece;
         let rx = &mut b.host.rx[0];
         let put = rx.put_swapped(&a.host.tx[0], frames[0].slot, piece, true);
-        assert_eq!(put, Err(Refused::BadSlot), "who puts it alone passes that slot over");
+        assert_eq!(put, Err(Refused::BadSlot), "a put of this frame alone skips that slot");
         assert_eq!(swap(&mut a, &mut b, &frames).0, 2);
     }
 }

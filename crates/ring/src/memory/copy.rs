@@ -42,7 +42,7 @@ pub(crate) fn block(number: u128) -> Block {
     unsafe { core::mem::transmute::<u128, Block>(number) }
 }
 
-/// Are the bits of `block` that `mask` names those of `want`?
+/// Whether `block` equals `want` in the bits that `mask` names.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn equal(block: Block, mask: Block, want: Block) -> bool {
@@ -51,7 +51,7 @@ pub(crate) fn equal(block: Block, mask: Block, want: Block) -> bool {
     unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(block, mask), want)) == 0xffff }
 }
 
-/// Are the bits of `block` that `mask` names those of `want`?
+/// Whether `block` equals `want` in the bits that `mask` names.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn equal(block: Block, mask: Block, want: Block) -> bool {

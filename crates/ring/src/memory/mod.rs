@@ -144,6 +144,13 @@ impl Memory {
         debug_assert!(done.is_ok(), "a writable shared mapping of a memfd: {done:?}");
     }
 
+    /// Returns all pages to the system, slice by slice; other processes that map them read zeros.
+    pub fn empty(&self) {
+        for offset in (0..self.size).step_by(DROP_SLICE) {
+            self.decommit(offset, DROP_SLICE.min(self.size - offset));
+        }
+    }
+
     /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
     /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
     /// is not committed would be. Without huge pages everything works, only slower, so they are not

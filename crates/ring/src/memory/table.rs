@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::format::abi::LINE;
 use crate::memory::{HUGE_PAGE, copy};
 
-/// HugeTable, from the beginning of a page on.
+/// Words, from the beginning of a page on.
 #[derive(Debug)]
 pub struct HugeTable {
     base: NonNull<u64>,
@@ -28,7 +28,7 @@ impl HugeTable {
     /// A table of `count` zeros.
     ///
     /// # Panics
-    /// If there is no room for so many.
+    /// If there is no room for this many.
     #[must_use]
     pub fn new(count: usize) -> Self {
         let (size, protection) = (Self::size(count), ProtFlags::READ | ProtFlags::WRITE);
@@ -62,7 +62,7 @@ impl Deref for HugeTable {
 
     #[inline(always)]
     fn deref(&self) -> &[u64] {
-        // SAFETY: so many words are mapped, and only the owner of `self` writes to them.
+        // SAFETY: this many words are mapped, and only the owner of `self` writes to them.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }
@@ -82,7 +82,7 @@ impl Drop for HugeTable {
     }
 }
 
-/// HugeTable of a line.
+/// Words in a cache line.
 const LINE_WORDS: usize = LINE / size_of::<u64>();
 
 /// Which of the 16-bit lanes of a line are `lane`, a bit each, the lowest of the first word first.

@@ -84,9 +84,11 @@ impl Region {
             self.memory.write(port.ktoa(i) + 12, 0u32);
             self.memory.write(port.atok(i) + 16, 0u64);
             self.memory.write(port.atok(i) + 24, 0u64);
+            self.memory.write(port.atok(i) + 32, 0u32);
         }
         self.memory.write(port.bell(), 0u32);
         self.memory.write(port.bell() + 4, 0u32);
+        self.memory.write(port.bell() + 8, 0u32);
     }
 
     fn format_ring(

@@ -3,6 +3,10 @@
 //! The daemon creates a region, formats port blocks in it and hands the memfd to clients; a
 //! client attaches what it was given. Seals forbid shrinking and growing for ever, so a mapping
 //! can never fault. A region is one trust domain: a process that maps it can write all of it.
+//!
+//! When the daemon lets go of a region, it gives the pages back to the system itself. A client that
+//! keeps the memfd, or leaves it unread in a socket, keeps an empty file: what it writes there from
+//! now on is charged to the client's control group, for no other process touches it.
 
 #![allow(unsafe_code)] // UNSAFETY: buffers are handed out as raw addresses inside `ring` only.
 
@@ -23,7 +27,7 @@ use crate::format::layout::{BufferIndex, PAGE, RegionLayout};
 use crate::group::owners::{Owner, Owners};
 use crate::memory::{HUGE_PAGE, Memory};
 
-/// Identity of a region's memory, the same for all who map it.
+/// Identity of a region's memory, the same for all processes that map it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionId {
     device: u64,
@@ -40,6 +44,8 @@ pub struct Region {
     pool: *mut u8,
     owners: Owners,
     pins: Mutex<Pins>,
+    /// This process made the region.
+    is_made: bool,
 }
 
 /// How much of a region the kernel has pinned. A thread that takes buffers out of the pool or
@@ -59,11 +65,17 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(memory: Memory, layout: RegionLayout, stat: &Stat, owners: Owners) -> Arc<Self> {
+    fn new(
+        memory: Memory,
+        layout: RegionLayout,
+        stat: &Stat,
+        owners: Owners,
+        is_made: bool,
+    ) -> Arc<Self> {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
         let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
-        Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default() })
+        Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default(), is_made })
     }
 
     /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
@@ -101,7 +113,7 @@ impl Region {
                 size: layout.size() as u64,
             },
         );
-        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?, owners), fd))
+        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?, owners, true), fd))
     }
 
     /// Maps a region that the daemon handed out, after checking its seals and size.
@@ -116,7 +128,7 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
         let memory = Memory::map(fd.as_fd(), layout.size())?;
-        Ok(Self::new(memory, layout, &stat, Owners::new(0)))
+        Ok(Self::new(memory, layout, &stat, Owners::new(0), false))
     }
 
     /// Size of the region, and its buffers.
@@ -249,7 +261,7 @@ impl Region {
         }
     }
 
-    /// Does every buffer on a huge page belong to a member?
+    /// Whether every buffer on a huge page belongs to a member.
     fn is_taken(&self, page: usize) -> bool {
         let bytes = page * HUGE_PAGE..(page + 1) * HUGE_PAGE;
         let number = |at: usize| (at - self.layout.pool) / self.layout.stride as usize;
@@ -266,5 +278,35 @@ impl Region {
     /// All usable buffers, in order.
     pub fn buffers(&self) -> impl Iterator<Item = BufferIndex> + use<> {
         self.layout.indexes()
+    }
+}
+
+impl Drop for Region {
+    /// Takes as long as the region is large, and longer if many processes map it.
+    fn drop(&mut self) {
+        if self.is_made {
+            self.memory.empty();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_the_memfd_of_a_region_that_is_gone_keeps_no_memory() {
+        let layout = RegionLayout::new(PAGE, 4096, 500).expect("legal");
+        let (region, fd) = Region::create("test", layout).expect("memory");
+        let blocks = || rustix::fs::fstat(&fd).expect("a file").st_blocks;
+        let client = Region::attach(fd.as_fd(), layout).expect("a region");
+        region.memory().populate(0, layout.size()).expect("memory");
+        assert!(blocks() >= 500 * 8);
+        drop(region);
+        assert_eq!(blocks(), 0);
+        // What the client writes now, it writes for itself, and takes nothing from other clients.
+        client.memory().populate(0, PAGE).expect("memory");
+        drop(client);
+        assert_eq!(blocks(), 8);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! They are a list in the region, netmap's way:
+//! The extra buffers are a list in the region, as in netmap:
 //!
 //! ```text
 //!  NetmapIf::ni_bufs_head ──► buffer 7 [ 9 …… ] ──► buffer 9 [ 0 …… ]     0 ends the list
@@ -16,10 +16,10 @@
 //! trust group, the daemon takes its buffers wherever they are ([`crate::group::owners`]).
 //!
 //! A [`Buffer`] owns one number: no slot, no list and no other `Buffer` holds it, as long as all
-//! who map the region keep to that. It is exchanged with a slot's number and never copied. It may
-//! outlive its port: then its memory stays mapped, and the number goes nowhere when it is dropped;
-//! in a trust group another member gets the buffer. There a buffer out of a slot belongs to that
-//! slot's port, whichever port's list it goes to.
+//! processes that map the region keep to that. It is exchanged with a slot's number and never
+//! copied. It may outlive its port: its memory then stays mapped, and dropping it returns the
+//! number nowhere; in a trust group another member gets the buffer. There, a buffer that was taken
+//! out of a slot belongs to that slot's port, whichever port's list it is returned to.
 
 #![allow(unsafe_code)] // UNSAFETY: an owned buffer becomes a slice.
 
@@ -37,7 +37,7 @@ pub struct ExtraBufs {
     region: Arc<Region>,
     /// Offset of `ni_bufs_head`.
     head: usize,
-    /// Is the port still ours? Its threads may take and give at the same time.
+    /// Whether the port is still ours. Its threads may take and give at the same time.
     open: Mutex<bool>,
 }
 

@@ -111,7 +111,7 @@ struct UserRing {
     /// The other side publishes the first slot it still reads: the one before it stays empty.
     keeps_gap: bool,
     publisher: Publisher,
-    /// May this process publish without fences? See [`crate::format::doorbell`].
+    /// Whether this process may publish without fences: see [`crate::format::doorbell`].
     may_be_light: bool,
     sleeper: Sleeper,
 }
@@ -335,7 +335,7 @@ impl News {
         unsafe { word(self.word) }.load(Ordering::Relaxed)
     }
 
-    /// Is there news that was not noted?
+    /// Whether the ring has moved since this was last noted.
     #[inline(always)]
     #[must_use]
     pub fn is_new(&self) -> bool {
@@ -548,7 +548,7 @@ impl TxRing {
         self.0.publish(count)
     }
 
-    /// Have all submitted frames been taken?
+    /// Whether the switch has taken all submitted frames.
     #[must_use]
     pub fn is_drained(&mut self) -> bool {
         self.0.refresh() == self.0.span.slots() - 1
@@ -579,8 +579,8 @@ impl RxRing {
         &buffer[..usize::from(word.len()).min(buffer.len())]
     }
 
-    /// A function of the same thread handed over so many frames by a call, and the one behind this
-    /// port passed so many of them on.
+    /// A function of the same thread handed over this many frames by a call, and the one behind
+    /// this port passed on this many of them.
     pub fn count_calls(&self, called: u32, passed: u32) {
         for (at, frames) in [called, passed].into_iter().enumerate() {
             // SAFETY: two words of the ring's region, which is alive; atomics may be shared.

@@ -21,7 +21,7 @@ use packet::flow::{FlowKey, WORDS};
 
 /// Places of a set: as many as a cache line has tags.
 const WAYS: usize = 32;
-/// HugeTable of these, of four tags each.
+/// Words in a line of tags: four tags each.
 const TAGS: usize = WAYS / 4;
 /// Most flows.
 pub const FLOWS_MAX: usize = 1 << 20;
@@ -47,27 +47,27 @@ impl Note {
     }
 }
 
-/// HugeTable of an entry: the flow, and its note.
+/// Words in an entry: the flow, and its note.
 const ENTRY: usize = WORDS + 1;
 const _: () = assert!(ENTRY * size_of::<u64>() == 64, "a cache line");
 
-/// What the cache has done.
+/// Counters of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Frames whose flow was there.
+    /// Frames whose flow was in the cache.
     pub hits: u64,
-    /// Frames whose flow was looked for in the rules.
+    /// Frames whose flow had to be looked up in the rules.
     pub misses: u64,
     /// Flows that made room for others while they were live.
     pub evicted: u64,
 }
 
-/// A flow to ask for.
+/// A flow to look up.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
     pub(super) key: FlowKey,
     pub(super) hash: u32,
-    /// Where it may be.
+    /// The set in which it may be.
     place: usize,
 }
 
@@ -80,7 +80,7 @@ impl Flow {
     }
 }
 
-/// Maps a table of so many words, all zero. The caller of the switch hands this in, because the
+/// Maps a table of this many words, all zero. The caller of the switch hands this in, because the
 /// switch itself makes no system call.
 pub type MapTable = fn(words: usize) -> HugeTable;
 
@@ -97,9 +97,9 @@ pub struct FlowCache {
     idle_ms: u32,
     /// Something was entered.
     is_used: bool,
-    /// Frames that had asked when this was last looked at, and when that changed.
+    /// The number of look-ups at the last check, and when it changed.
     asked: (u64, u32),
-    /// What was done.
+    /// Counters.
     pub stats: CacheStats,
 }
 
@@ -114,7 +114,7 @@ impl FlowCache {
         Self { map, words, tags, capacity: flows, epoch: 1, idle_ms, is_used, asked, stats }
     }
 
-    /// Forgets everything, at once. Now and then that leaves old tables, which take long to free.
+    /// Forgets all flows, at once. Sometimes returns old tables, which take long to free.
     #[must_use]
     pub fn clear(&mut self) -> Option<Self> {
         match self.epoch.checked_add(1) {
@@ -149,7 +149,7 @@ impl FlowCache {
         std::mem::replace(self, new)
     }
 
-    /// How many flows there is room for.
+    /// How many flows fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -172,15 +172,14 @@ impl FlowCache {
         (&mut self.words[at..at + ENTRY]).try_into().expect("as long as an entry")
     }
 
-    /// Has the tags fetched that [`FlowCache::locate`] will read.
+    /// Prefetches the tags that [`FlowCache::locate`] will read.
     #[inline]
     pub fn fetch(&self, hash: u32) {
         self.tags.fetch(self.set_of(hash) * TAGS, false);
     }
 
-    /// Finds out where a flow probably is, and has its entry fetched. Of many flows first, and
-    /// without a branch that depends on what is read: so what is known of them comes from memory
-    /// together, while others are looked at.
+    /// Finds the probable place of a flow, and prefetches its entry. To be called for many flows
+    /// first; it has no branch that depends on memory, so the processor loads many entries at once.
     #[inline]
     pub fn locate(&self, flow: &mut Flow) {
         let set = self.set_of(flow.hash);
@@ -190,7 +189,7 @@ impl FlowCache {
         self.words.fetch(flow.place * ENTRY, true);
     }
 
-    /// What was found for this flow.
+    /// The rule that an earlier frame of this flow has found.
     #[inline]
     pub fn get(&mut self, flow: &Flow, now_ms: u32) -> Option<u16> {
         if let Some(found) = self.get_at(flow.place, &flow.key, now_ms) {
@@ -224,7 +223,7 @@ impl FlowCache {
         Some(note.found)
     }
 
-    /// Notes what was found.
+    /// Notes the rule of a flow.
     pub fn put(&mut self, flow: &Flow, found: u16, now_ms: u32) {
         debug_assert!(self.epoch > 0, "0 marks an empty entry");
         let (epoch, set) = (self.epoch, self.set_of(flow.hash));
@@ -240,7 +239,7 @@ impl FlowCache {
         *word = Note { seen: now_ms, epoch, found }.word();
     }
 
-    /// The place of a full set that another flow gets.
+    /// The place in a full set that a new flow takes.
     fn silent_longest(&mut self, set: usize, now_ms: u32) -> usize {
         let silent: [u32; WAYS] = std::array::from_fn(|way| {
             let note = Note::of(self.entry(set * WAYS + way)[WORDS]);
@@ -252,7 +251,7 @@ impl FlowCache {
     }
 }
 
-/// What of a hash stands in the tags; never 0.
+/// The part of a hash that is the tag; never 0.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // reason: the upper half of it.
 fn tag(hash: u32) -> u16 {
@@ -315,7 +314,7 @@ mod tests {
         }
         assert!(cache.age(4000).is_none() && cache.age(4999).is_none());
         let stats = cache.stats;
-        let old = cache.age(5000).expect("who called frees it");
+        let old = cache.age(5000).expect("the caller frees it");
         assert!(!is_empty(&old) && is_empty(&cache) && cache.stats == stats);
         assert!(cache.age(99_000).is_none(), "there is nothing to free");
         cache.put(&flow(7, 1), 4, 5000);

@@ -17,7 +17,7 @@ use packet::flow::{FlowKey, WORDS};
 
 /// Fewer rules are no tuple.
 const FEW: usize = 8;
-/// So many comparisons take as long as a look-up.
+/// Comparisons that take as long as one look-up.
 const LOOK_UP: u32 = 8;
 
 /// Rules in the order in which they are tried, by their places in it.
@@ -80,7 +80,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Does this rule come before the one that was found?
+    /// Whether this rule comes before the best match so far.
     fn wants(&self, rule: u16) -> bool {
         self.found.is_none_or(|found| rule < found)
     }

@@ -2,9 +2,9 @@
 //!
 //! # Theory of operation
 //!
-//! Frames that are in a chain when it is changed finish by the order that they came by. Newer ones
-//! of their flow may have fewer functions before them, go by another instance, or past all of them.
-//! So the ports by which they come are not served until the older ones are out:
+//! When a chain changes, frames inside it finish in the old order. Newer frames of the same flow
+//! may pass fewer functions, another instance, or none, and must not overtake them. So the switch
+//! takes no frames from the ports by which such frames enter until the older ones have left:
 //!
 //! ```text
 //!   a change ──► stage 0 is past ──► stage 1 is past ──► … ──► the last is past ──► open
@@ -12,42 +12,42 @@
 //!       └─────────────────────── PAUSE_MS ─────────────────────────────────────────► open, counted
 //! ```
 //!
-//! A stage is past when each instance of its service has read what it had been sent, and what it
-//! has sent is taken ([`Instance::is_past`]); then all of that has been delivered to the next one.
+//! A stage is past when each instance of its service has read all that the switch had delivered to
+//! it, and the switch has taken all that the instance sent ([`Instance::is_past`]). All of these
+//! frames are then with the next stage.
 //!
-//! *Which ports.* A [`Planner`](super::Planner) compares what it plans with what it planned before:
+//! *Which ports.* A [`Planner`](super::Planner) compares each new plan with the one before:
 //!
-//! | what is another | who waits, and for which chains |
-//! |---|---|
-//! | the order of a chain, also where it is deleted | ports that could enter it, for it |
-//! | a service had one instance and has several: frames had no hash | likewise, for its chains |
-//! | the chain of a port | that port, for the one it had |
-//! | a rule | ports that it is for, for all chains that they could enter |
+//! | change | ports that wait | for the frames of |
+//! |---|---|---|
+//! | the order of a chain, or its deletion | those that could enter it | that chain |
+//! | a service gets its second instance | those that could enter its chains | these chains |
+//! | the chain of a port | that port | its old chain |
+//! | a rule | those that the rule applies to | every chain that they could enter |
 //!
-//! Only how frames came in before is asked: who could not enter a chain has none in it. A port that
-//! waits for a chain already has sent nothing into it since, and need not wait anew.
+//! Only the old plan counts: a port that could not enter a chain has no frames in it. A port that
+//! waits for a chain already has sent nothing into it since, and does not wait again.
 //!
-//! *Waiting.* Frames that are not taken stay where they are, as when a worker is busy: senders have
-//! their rings, the kernel its queues. The gate wakes no sender when it opens. A port that
-//! has something is never left alone (the worker does not sleep while one is
-//! [pending](crate::Plug::pending), or is readable), so it has its turns, and each begins with the
-//! question whether it has to wait any longer; between them the worker listens to functions, and to
+//! *Waiting.* Frames that the switch does not take stay in their sender's ring, or in the kernel's
+//! queue, as when a worker is busy. The gate wakes no sender when it opens. A worker does not sleep
+//! while a port is [pending](crate::Plug::pending) or readable, so a port with frames keeps its
+//! turns, and each turn asks the gate first. Between turns the worker looks at the functions and
 //! the clock. A worker whose ports are empty sleeps, and finds the gate open later.
 //!
-//! *The bound.* Instances may be slow, stop, or never give back what they have read; no entrance
-//! may depend on that. After [`PAUSE_MS`] it opens, which is [counted](super::ChainStats::early),
-//! and for [`REST_MS`] no change shuts it again for that chain: however often there is one, frames
-//! wait for a fiftieth of the time at most, where functions do not keep up. No port waits for an
-//! instance that is stalled or has gone.
+//! *The bound.* An instance may be slow, stop, or never return what it has read, and must not close
+//! an ingress port for longer than [`PAUSE_MS`]. After that the gate opens in any case, which is
+//! [counted](super::ChainStats::early), and for [`REST_MS`] no change closes it again for that
+//! chain. So frames wait for at most a fiftieth of the time, however often chains change. No port
+//! waits for an instance that is stalled or has gone.
 //!
-//! *Not waited for* are frames that a function keeps to send them later, or has sent back to an
-//! earlier service or to one outside their chain; and functions whose ports have no rings.
+//! *Not waited for* are frames that a function holds to send later, frames that it sent back to an
+//! earlier service or to one outside of the chain, and functions at ports without rings.
 
 use packet::{MAX_PORTS, PortId};
 
 use super::service::{Instance, Service};
 
-/// Frames wait for so long at most, in milliseconds. Functions that keep up take less than one: at
+/// The longest pause, in milliseconds. Functions that keep up take less than one: at
 /// most a ring for each, of which they read a million frames a second or more. Longer than this,
 /// senders would notice: it is what a VoIP packet is late by anyway, a tenth of the shortest time
 /// after which TCP sends again, and 20,000 frames at a million per second.
@@ -139,7 +139,7 @@ impl Pause {
         );
     }
 
-    /// Are the older frames out? `look` notes what an instance has read and sent.
+    /// Whether the older frames are out. `look` notes what an instance has read and sent.
     fn is_done(&mut self, all: &mut [Service], look: &mut impl FnMut(&mut Instance)) -> bool {
         while let Some(&service) = self.services.get(self.stage) {
             let service = all.get_mut(usize::from(service));
@@ -167,13 +167,13 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Are there frames that this port has to wait for, as far as is known?
+    /// Whether this port has to wait for earlier frames, as far as is known.
     #[inline]
     pub(super) fn shuts(&self, port: PortId) -> bool {
         self.pauses.iter().any(|pause| !pause.over && pause.ports.has(port))
     }
 
-    /// Is there anything to [refresh](Self::refresh)?
+    /// Whether there is nothing to [refresh](Self::refresh).
     pub(super) fn is_idle(&self) -> bool {
         self.pauses.is_empty()
     }

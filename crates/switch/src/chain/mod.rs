@@ -1,4 +1,4 @@
-//! Chains of functions: where a frame goes that functions are to see.
+//! Chains of functions: the way of a frame through network functions.
 //!
 //! # Theory of operation
 //!
@@ -9,29 +9,31 @@
 //!             └── no rule, no chain ────────────────────────────┘
 //! ```
 //!
-//! A frame that comes in by an ordinary port is *classified*: the first rule that matches says
-//! where it goes, or the chain of its port. What was found is kept in a [cache] by flow. From then
-//! on the switch does not look at the frame: its [metadata] says in which chain
-//! it is and where, and goes with it from slot to slot. A port of a *service* may send frames that
-//! are in a chain; what such a frame says is a wish within the operator's chains.
+//! The switch *classifies* a frame that comes in by an ordinary port: the first rule that matches
+//! sets its way, else the chain of its port. A [cache] keeps the result for the flow. From then on
+//! the switch does not read the frame again. The frame's [metadata] holds its chain and its place
+//! in the chain, and moves with it from slot to slot. A port of a *service* may send frames that
+//! are in a chain; the switch accepts the metadata of such a frame only within the operator's
+//! chains.
 //!
-//! *Changes.* Where a chain gets other services, or others first, that is a new *order*, which has
-//! a number of its own. Frames go on by the one that they came in by, so none leaves out a function
-//! because the places of the others were counted anew. Of the orders that were, [`PAST`] are known;
-//! frames of older ones are dropped, and so are those that claim a place that is not their
-//! sender's: [`DropReason::Stale`]. Newer frames of their flows wait for them (`gate`).
+//! *Changes.* A chain whose list of services changes gets a new *order* with a number of its own.
+//! Frames that are in the chain finish in the order by which they entered, so none skips a function
+//! because places were renumbered. The switch knows the last [`PAST`] orders. It drops frames of
+//! older ones, and frames with a place that is not their sender's: [`DropReason::Stale`]. Newer
+//! frames of the same flows wait until the older ones have left (`gate`).
 //!
-//! At its end a frame goes to the chain's port or where its address is, as in a learning switch;
-//! addresses are learned where frames come in. Functions are never reached by address. By which
-//! port it came, and so in which VLAN it is, a function says: believed are ports by which frames do
-//! come into chains.
+//! At the end of its chain a frame goes to the chain's port, or by its address as in a learning
+//! switch. The switch learns addresses where frames enter, and never forwards to a function by
+//! address. The metadata that a function sends names the ingress port, and by it the VLAN; the
+//! switch believes only ports by which frames do enter chains.
 //!
-//! *Overload.* A frame whose chain has a function with less than half of its ring free is dropped
-//! before the first: `chain_full`. So work is not spent on frames that are lost later.
+//! *Overload.* If a later function of the chain has less than half of its ring free, the switch
+//! drops the frame before the first function (`chain_full`), so that no function works on a frame
+//! that is lost later.
 //!
-//! Everything here has been resolved: services and chains are numbers, ports are ports of the
-//! switch. Who gives them names is control, which makes a whole [`Plan`] whenever one changes, and
-//! a [`Planner`] makes it into what a worker has only to exchange.
+//! Services, chains and ports are numbers here. The control thread knows their names. It makes a
+//! whole [`Plan`] whenever one changes, and a [`Planner`] turns the plan into tables, which a
+//! worker only exchanges.
 //!
 //! [cache]: cache::FlowCache
 
@@ -42,11 +44,12 @@ mod gate;
 mod instances;
 pub mod pace;
 mod plan;
-pub mod rule;
 mod rule_table;
 pub mod service;
 mod steer;
 mod tally;
+
+pub use packet::rule;
 
 use packet::metadata::{self, HOPS_MAX, Metadata, POSITIONS};
 use packet::{MAX_PORTS, PortId};
@@ -65,15 +68,15 @@ pub use tally::{ChainStats, InstanceReport, Report};
 
 /// Most chains, and most services, of a switch.
 pub const NUMBERS: usize = 256;
-/// Most orders of services that chains have had, and frames may still go by.
+/// Most past orders of services by which frames may still finish.
 pub const PAST: usize = 64;
-/// A flow is forgotten after so many milliseconds of silence.
+/// Milliseconds without a frame after which the switch forgets a flow.
 const IDLE_MS: u32 = 30_000;
 
 impl Chain {
-    /// Can a service have a frame that has come as far as this? Those before it can, too: a
-    /// function may call the ones behind it in its thread. A service that is not in the chain can
-    /// have any frame, because another one has sent it there.
+    /// Whether a service can send a frame with this position. The services before it can, too: a
+    /// function may call those behind it in its thread. A service outside of the chain can send any
+    /// frame, because a function may have sent the frame there.
     #[inline]
     fn has(&self, position: usize, service: u8) -> bool {
         let at = self.services.get(position);
@@ -103,9 +106,10 @@ impl Out {
 /// What a port is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Role {
-    /// Frames enter by it, into this chain unless a rule says otherwise.
+    /// Frames enter by it, into no chain unless a rule says otherwise.
     #[default]
-    Plain,
+    Unassigned,
+    /// Frames enter by it, into this chain unless a rule says otherwise.
     Ingress(u8),
     /// An instance of this service.
     Instance(u8),
@@ -125,7 +129,7 @@ pub(crate) enum NextHop {
 /// The tables of a switch whose forwarding function is `chain`.
 pub struct Steering {
     roles: Box<[Role]>,
-    /// Ports by which frames have come into chains: functions may say that theirs did.
+    /// Ports by which frames have entered chains: functions may name them as ingress ports.
     ingress: Box<[bool]>,
     services: Vec<Service>,
     chains: Vec<Option<Chain>>,
@@ -148,11 +152,11 @@ const NO_RULE: u16 = u16::MAX;
 const _: () = assert!(RULES_MAX < NO_RULE as usize);
 
 impl Steering {
-    /// Nothing is steered; so many flows are remembered.
+    /// Steers nothing yet; the flow cache has room for this many flows.
     #[must_use]
     pub fn new(seed: u64, flows: usize, map: MapTable) -> Self {
         Self {
-            roles: vec![Role::Plain; MAX_PORTS].into_boxed_slice(),
+            roles: vec![Role::Unassigned; MAX_PORTS].into_boxed_slice(),
             ingress: vec![false; MAX_PORTS].into_boxed_slice(),
             services: Vec::with_capacity(NUMBERS),
             chains: Vec::new(),
@@ -173,11 +177,11 @@ impl Steering {
     pub(crate) fn service_of(&self, port: PortId) -> Option<u8> {
         match self.roles[port.index()] {
             Role::Instance(service) => Some(service),
-            Role::Plain | Role::Ingress(_) => None,
+            Role::Unassigned | Role::Ingress(_) => None,
         }
     }
 
-    /// Every instance, with room to note what is known of it.
+    /// All instances, to update their state.
     pub(crate) fn services_mut(&mut self) -> &mut [Service] {
         &mut self.services
     }
@@ -195,22 +199,23 @@ impl Steering {
         Some(chain)
     }
 
-    /// From now on, so many flows are remembered; where that is another number, those that are
-    /// known are forgotten, and returned.
+    /// Changes how many flows the cache remembers. If the number is new, the cache starts empty,
+    /// and its old tables are returned.
     pub fn set_flows(&mut self, flows: usize) -> Option<FlowCache> {
         let is_other = self.cache.capacity() != flows;
         is_other.then(|| self.cache.resized(flows))
     }
 
-    /// Have frames of this port to wait for others? Never those of a function, also one that has
-    /// become one meanwhile: others wait for it. [`Self::refresh_gate`] looks whether they still
-    /// do.
+    /// Whether frames of this port have to wait for older ones. Frames of a function never wait,
+    /// also if the port got its service meanwhile: others wait for it. [`Self::refresh_gate`] opens
+    /// the gate.
     #[inline]
     pub(crate) fn shuts(&self, src: PortId) -> bool {
         self.gate.shuts(src) && self.service_of(src).is_none()
     }
 
-    /// Lets those in who need not wait any longer. `look` notes what an instance has read and sent.
+    /// Opens the gate for ports that need not wait any longer. `look` notes what an instance has
+    /// read and sent.
     pub(crate) fn refresh_gate(&mut self, now: Now, look: impl FnMut(&mut Instance)) {
         let Self { gate, services, chain_stats, .. } = self;
         if !gate.is_idle() {
@@ -224,7 +229,7 @@ impl Steering {
         self.gate.open();
     }
 
-    /// A turn of a port begins; says how many frames it may take.
+    /// Begins the turn of a port; returns how many frames it may take.
     #[inline]
     pub(crate) fn begin_turn(&mut self, src: PortId) -> u16 {
         self.compared = 0;
@@ -233,20 +238,20 @@ impl Steering {
         most
     }
 
-    /// Ends the turn of a port that has taken so many frames.
+    /// Ends the turn of a port that has taken this many frames.
     #[inline]
     pub(crate) fn end_turn(&mut self, src: PortId, frames: u32) {
         self.pace.note(src, frames, self.compared);
     }
 
-    /// Housekeeping: where no frame has asked for its flow for a while, the memory of all flows is
-    /// given back, by who gets it here.
+    /// Housekeeping: if all flows have been silent for a while, returns the memory of the cache,
+    /// which the caller frees.
     pub(crate) fn age(&mut self, now: Now) -> Option<FlowCache> {
         #[allow(clippy::cast_possible_truncation)] // reason: a clock that wraps.
         self.cache.age(now.as_ms() as u32)
     }
 
-    /// The flow of a frame that comes in by an ordinary port and says this.
+    /// The flow with this key, of a frame from an ordinary port.
     #[inline]
     pub(crate) fn flow(&self, key: FlowKey) -> Flow {
         let hash = key.hash(self.seed);
@@ -256,7 +261,7 @@ impl Steering {
         Flow::new(key, hash)
     }
 
-    /// Has what is known of flows fetched, which therefore will be near.
+    /// Prefetches the cache entries of flows.
     #[inline]
     pub(crate) fn locate(&self, flows: &mut [Flow]) {
         if !self.rules.is_empty() {
@@ -276,7 +281,7 @@ impl Steering {
             }
             None => match self.roles[src.index()] {
                 Role::Ingress(chain) => Action::Chain(chain),
-                Role::Plain | Role::Instance(_) => Action::Forward,
+                Role::Unassigned | Role::Instance(_) => Action::Forward,
             },
         };
         match action {
@@ -384,7 +389,7 @@ impl Steering {
             metadata::Action::Port => self.go_to_port(src, meta),
         };
         match next_hop {
-            // It would get what it gives, for ever.
+            // The function would get its own frame again, for ever.
             NextHop::Function(port, _) if port == src => {
                 self.count_sent(port, -1);
                 self.drop_in(meta.chain(), DropReason::SamePort)
@@ -393,7 +398,8 @@ impl Steering {
         }
     }
 
-    /// Does the next_hop of a frame that a service sends depend on its mark's decision bits only?
+    /// Whether the next hop of a frame from a service depends on the decision bits of its metadata
+    /// only.
     #[inline]
     pub(crate) fn is_single(&self, own: u8, meta: Metadata) -> bool {
         match meta.action() {
@@ -412,8 +418,8 @@ impl Steering {
         next.is_none_or(|&next| self.service(next).is_some_and(|next| next.only().is_some()))
     }
 
-    /// A function that names a port of a service has chosen the instance itself. The word has no
-    /// room for where the frame came from then: it is the function's own.
+    /// A function that names a port of a service has chosen the instance itself. The metadata then
+    /// has no room for the ingress port: the frame counts as the function's own.
     fn go_to_port(&mut self, src: PortId, meta: Metadata) -> NextHop {
         let port = meta.port();
         match self.service_of(port) {
@@ -450,8 +456,8 @@ impl Steering {
         }
     }
 
-    /// Out of a chain, as a frame of the port that it came by. Of that a function's word is all
-    /// there is: it may speak for functions, and for ports whose frames its operator lets them see.
+    /// Out of a chain, in the name of the ingress port. Only the function's metadata says which
+    /// port that is; it may name functions, and ports whose frames the operator sends into chains.
     #[inline]
     fn leave(&mut self, src: PortId, meta: Metadata, out: Out) -> NextHop {
         let from = if meta.is_turned() { src } else { meta.port() };

@@ -36,7 +36,7 @@ impl Pace {
         self.0[port.index()]
     }
 
-    /// Notes that so many frames of a port took so many comparisons.
+    /// Notes that `frames` frames of a port took `compared` comparisons.
     #[inline]
     pub fn note(&mut self, port: PortId, frames: u32, compared: u64) {
         let most = &mut self.0[port.index()];

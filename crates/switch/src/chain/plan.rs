@@ -1,4 +1,4 @@
-//! Plans of chains, services and rules, and the tables that a worker makes its own.
+//! Plans of chains, services and rules, and the tables that a worker makes of them.
 //!
 //! # Theory of operation
 //!
@@ -37,7 +37,7 @@ use packet::fields::Matcher;
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The number of this order of services, of those that the chain has had.
+    /// The order number: which list of services of the chain this is.
     pub order: u8,
     /// The numbers of its services, at most [`POSITIONS`](packet::metadata::POSITIONS).
     pub services: Vec<u8>,
@@ -53,14 +53,14 @@ pub enum Out {
     Address,
     /// By a port.
     Port(PortId),
-    /// By a port that is not there now.
+    /// By a port that does not exist now.
     Nowhere,
 }
 
 /// A service and its instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePlan {
-    /// How they are chosen.
+    /// How the switch selects an instance.
     pub balance: Balance,
     /// Ports and numbers of the instances, at most [`INSTANCES_MAX`].
     pub instances: Vec<(PortId, u16)>,
@@ -87,7 +87,7 @@ pub struct Plan {
     pub ingress: Vec<(PortId, u8)>,
 }
 
-/// Makes plans into tables for one switch, and remembers what its worker has.
+/// Turns plans into tables for one switch, and remembers the tables that its worker has.
 #[derive(Clone, Debug, Default)]
 pub struct Planner {
     last: Option<Plan>,
@@ -154,7 +154,7 @@ impl Planner {
 
 impl Plan {
     fn roles(&self) -> Box<[Role]> {
-        let mut roles = vec![Role::Plain; MAX_PORTS].into_boxed_slice();
+        let mut roles = vec![Role::Unassigned; MAX_PORTS].into_boxed_slice();
         for &(port, chain) in &self.ingress {
             roles[port.index()] = Role::Ingress(chain);
         }
@@ -182,14 +182,14 @@ impl Plan {
         pauses
     }
 
-    /// May a frame of a chain meet other functions than one that came before?
+    /// Whether a frame of a chain may pass other functions than the frames before it.
     fn goes_elsewhere(&self, number: u8, old: &Chain, last: &Self) -> bool {
         let new = self.chains.get(usize::from(number)).and_then(Option::as_ref);
         let is_shared = |&service: &u8| self.begins_to_share(service, last);
         new.is_none_or(|new| new.order != old.order) || old.services.iter().any(is_shared)
     }
 
-    /// Has a service several instances now, and perhaps had only one? A worker learns before
+    /// Whether a service has several instances and perhaps had only one. A worker learns before
     /// control that an instance has gone, so an instance that comes back counts as new.
     fn begins_to_share(&self, service: u8, last: &Self) -> bool {
         let [new, old] = [self, last].map(|plan| {

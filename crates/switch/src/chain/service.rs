@@ -1,19 +1,19 @@
-//! A service: instances of one function, and which of them a frame goes to.
+//! A service: the instances of a function, and the instance that gets a frame.
 //!
 //! # Theory of operation
 //!
-//! Flows fall into [`BUCKETS`] buckets by their hash, and a bucket belongs to one instance. Which,
-//! is found by highest random weight: each pair of bucket and instance number has a weight, and of
-//! the instances that are there the one with the highest wins. So an instance that comes takes its
-//! share from all others evenly, one that goes gives its buckets to all others, and no other bucket
-//! moves. One that comes back under its old number gets its old flows.
+//! The hash of a flow selects one of [`BUCKETS`] buckets, and each bucket belongs to one instance,
+//! by highest random weight: each pair of bucket and instance number has a weight, and the running
+//! instance with the highest weight gets the bucket. So a new instance takes an even share from all
+//! others, an instance that ends leaves its buckets to all others, and no other bucket moves. An
+//! instance that returns under its old number gets its old flows.
 //!
-//! *Order.* A bucket that is to move stays with its instance until that has nothing more of it:
-//! it has read the last frame of the bucket, and what it has sent is taken. Then no frame can
-//! overtake another. From an instance that is gone or stalled, buckets move at once.
+//! *Order.* A bucket moves only when its instance is done with it: the instance has read the
+//! bucket's last frame, and the switch has taken what the instance sent. So no frame overtakes
+//! another. Buckets of an instance that is gone or stalled move at once.
 //!
-//! *Least loaded.* With [`Balance::Least`] a bucket that its instance has nothing more of may go
-//! anywhere, and goes to where most room is.
+//! *Least loaded.* With [`Balance::Least`], a bucket that its instance is done with may move to any
+//! instance, and moves to the one with the most room.
 
 use std::cmp::Ordering;
 
@@ -21,7 +21,7 @@ use packet::PortId;
 
 use packet::hash::folded_multiply;
 
-/// Parts in which the flows of a service are handed out.
+/// Buckets over which the flows of a service are distributed.
 pub const BUCKETS: usize = 1024;
 const _: () = assert!(BUCKETS.is_power_of_two(), "a hash finds its bucket by a mask");
 /// Most instances of a service.
@@ -36,7 +36,7 @@ pub enum Balance {
     /// By the flow's hash.
     #[default]
     Hash,
-    /// Flows that begin, or begin again, go to the instance with most room.
+    /// New flows, and flows after a pause, go to the instance with the most room.
     Least,
 }
 
@@ -56,16 +56,16 @@ pub struct Instance {
     pub(crate) capacity: u32,
     /// There is less than half of its ring free.
     pub(crate) crowded: bool,
-    /// Nothing that it has sent waits.
+    /// The switch has taken all frames that it has sent.
     pub(crate) drained: bool,
     /// Whether the instance has frames and reads none.
     pub stalled: bool,
-    /// Frames that were read when this was last looked at, and when that changed.
+    /// The number of frames read at the last check, and when it changed.
     seen: Option<(u32, u64)>,
 }
 
 impl Instance {
-    /// One that has got nothing yet.
+    /// An instance that has got no frame yet.
     #[must_use]
     pub fn new(port: PortId, number: u16) -> Self {
         Self {
@@ -82,18 +82,18 @@ impl Instance {
         }
     }
 
-    /// Frames it has read.
+    /// The number of frames that it has read.
     fn read(&self) -> u32 {
         self.sent.wrapping_sub(self.pending)
     }
 
-    /// Is it done with the frame that was delivered as number `last`?
+    /// Whether the instance has finished the frame that was delivered as number `last`.
     pub(super) fn is_past(&self, last: u32) -> bool {
         let read = self.pending == 0 || self.read().wrapping_sub(last) < 1 << 31;
         read && self.drained
     }
 
-    /// Looks whether it does anything; true if that has changed.
+    /// Checks whether the instance reads frames; true if `stalled` has changed.
     fn check_stalls(&mut self, now_ms: u64) -> bool {
         let before = self.seen.filter(|&(read, _)| self.pending > 0 && read == self.read());
         let (_, since) = *self.seen.insert(before.unwrap_or((self.read(), now_ms)));
@@ -104,10 +104,10 @@ impl Instance {
 
 #[derive(Clone, Copy, Default)]
 struct Bucket {
-    /// Index of its instance, and of the one it is to have.
+    /// Index of its instance, and of the instance that it should have.
     owner: u16,
     wanted: u16,
-    /// The number of its last frame there.
+    /// The number of its last frame at that instance.
     last: u32,
 }
 
@@ -118,14 +118,14 @@ pub struct Service {
     balance: Balance,
     instances: Vec<Instance>,
     buckets: Box<[Bucket]>,
-    /// The instances among which buckets were weighed, a bit each.
+    /// The instances that the last weighing considered, one bit each.
     weighed: u64,
-    /// Buckets that are not where they are to be.
+    /// Whether a bucket is not at the instance that it should have.
     moving: bool,
 }
 
 impl Service {
-    /// One without instances.
+    /// A service without instances.
     #[must_use]
     pub fn new() -> Self {
         let bucket = Bucket { owner: NONE, wanted: NONE, last: 0 };
@@ -138,7 +138,7 @@ impl Service {
         }
     }
 
-    /// One with these, of which nothing is known.
+    /// A service with these instances, in their initial state.
     #[must_use]
     pub fn planned(balance: Balance, instances: &[(PortId, u16)]) -> Self {
         let instances = instances.iter().take(INSTANCES_MAX);
@@ -148,7 +148,7 @@ impl Service {
         service
     }
 
-    /// One of its instances has gone: its buckets are the others' at once.
+    /// Removes an instance: the others get its buckets at once.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         let Some(at) = self.instances.iter().position(|instance| instance.port == port) else {
             return;
@@ -168,8 +168,8 @@ impl Service {
         self.rebalance();
     }
 
-    /// Takes the place of another: instances that stay keep what is known of them, and buckets stay
-    /// with theirs until they can move. No bucket is weighed again, but those of who stalls.
+    /// Replaces another: instances that stay keep their state, and buckets stay with them until
+    /// they can move. Only the buckets of stalled instances are weighed again.
     pub(crate) fn take_over(&mut self, old: &Self) {
         assert!(old.instances.len() <= INSTANCES_MAX, "each has a place");
         let mut moved = [NONE; INSTANCES_MAX];
@@ -184,7 +184,8 @@ impl Service {
         let alone = old.only().map(|only| only.sent);
         for (bucket, was) in self.buckets.iter_mut().zip(&old.buckets) {
             bucket.owner = moved.get(usize::from(was.owner)).copied().unwrap_or(NONE);
-            // Which frame was whose is not noted where there is no choice: all may be its.
+            // With one instance, the switch does not note the bucket of a frame: any may be its
+            // last.
             bucket.last = alone.unwrap_or(was.last);
         }
         self.rebalance();
@@ -200,7 +201,7 @@ impl Service {
         &mut self.instances
     }
 
-    /// The only one there is.
+    /// The only instance, if there is one only.
     #[inline]
     pub(crate) fn only(&self) -> Option<&Instance> {
         match &self.instances[..] {
@@ -209,7 +210,7 @@ impl Service {
         }
     }
 
-    /// Must more be known of its instances than how much room they have?
+    /// Whether the switch needs the exact state of the instances, not only their room.
     pub(crate) fn is_moving(&self) -> bool {
         self.moving || self.balance == Balance::Least && self.instances.len() > 1
     }
@@ -219,7 +220,7 @@ impl Service {
         self.hand_over();
     }
 
-    /// Instances that may get buckets, a bit each: no stalled one, while there are others.
+    /// The instances that may get buckets, one bit each: stalled ones only if all are stalled.
     fn usable(&self) -> u64 {
         let instances = self.instances.iter().enumerate();
         let [all, stalled] = instances.fold([0, 0], |[all, stalled], (at, instance)| {
@@ -261,7 +262,7 @@ impl Service {
         }
     }
 
-    /// Which instance would get a frame of this hash now.
+    /// The instance that would get a frame with this hash now.
     #[inline]
     pub(crate) fn owner(&self, hash: u32) -> Option<&Instance> {
         match self.only() {
@@ -273,7 +274,7 @@ impl Service {
         }
     }
 
-    /// The instance that gets a frame of this hash.
+    /// Selects the instance for a frame with this hash, and counts the frame.
     #[inline]
     pub(crate) fn pick(&mut self, hash: u32) -> Option<PortId> {
         if self.instances.len() <= 1 {
@@ -298,7 +299,7 @@ impl Service {
         Some(instance.port)
     }
 
-    /// Looks who does anything; true if the answer has changed.
+    /// Checks which instances are stalled; true if that has changed.
     pub(crate) fn check_stalls(&mut self, now_ms: u64) -> bool {
         let watch = |changed, instance: &mut Instance| instance.check_stalls(now_ms) | changed;
         let changed = self.instances.iter_mut().fold(false, watch);
@@ -317,14 +318,14 @@ impl Default for Service {
     }
 }
 
-/// Where most room is.
+/// The instance with the most room.
 fn emptiest(instances: &[Instance]) -> u16 {
     let usable = instances.iter().enumerate().filter(|(_, instance)| !instance.stalled);
     let most = usable.max_by_key(|(_, instance)| instance.room).map(|(at, _)| at);
     narrow(most.or((!instances.is_empty()).then_some(0)))
 }
 
-/// The instance with the highest weight for a bucket, among these, a bit each.
+/// The instance with the highest weight for a bucket, among those whose bits are set.
 fn heaviest(bucket: u64, among: u64, instances: &[Instance]) -> u16 {
     let key = bucket.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x51;
     let among = instances.iter().enumerate().filter(|(at, _)| among >> at & 1 == 1);
@@ -472,7 +473,7 @@ mod tests {
         assert!(owners.contains(&12) && !owners.contains(&11));
     }
 
-    /// By its number, who is to have each bucket.
+    /// The instance that is to have each bucket, by the bucket's number.
     fn wanted(service: &Service) -> Vec<Option<u16>> {
         let number = |bucket: &Bucket| {
             service.instances.get(usize::from(bucket.wanted)).map(|instance| instance.number)

@@ -24,7 +24,7 @@ use crate::decide::egress::Egress;
 use crate::decide::forward::Verdict;
 use crate::deliver::run::key;
 use crate::model::stats::DropReason;
-use crate::receive::batch::{Delivery, Entry as Taken, to_u16};
+use crate::receive::batch::{Delivery, Entry as Taken, to_u16, to_u32};
 use crate::receive::slot_flags::SlotFlags;
 use crate::receive::take::Take;
 use crate::switch::Switch;
@@ -125,7 +125,7 @@ impl Turn<'_> {
         Self::after_run(run?)
     }
 
-    /// Counts a run. The lookup of its next hop has counted one frame already.
+    /// Counts a run. The look-up of its next hop has counted one frame already.
     pub(crate) fn count_run(
         &mut self,
         next_hop: &NextHop,
@@ -154,10 +154,10 @@ impl Turn<'_> {
         self.count_taken(run.frames, run.bytes);
         self.count_drop(self.src, reason, run.frames);
         if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Metadata::read(first)) {
-            // One was counted when its next_hop was asked for.
+            // The look-up of the next hop has counted one.
             steering.adjust_drops(meta.chain(), reason, i64::from(run.frames) - 1);
         }
-        // None: its mark is another by now.
+        // None: the client has changed the metadata meanwhile.
         (run.frames > 0).then(|| Moved::slots(run.frames))
     }
 
@@ -169,7 +169,8 @@ impl Turn<'_> {
             true => None,
             false => Some(Header::new(self.tx().peek()?.to_le_bytes())),
         };
-        // By the switch itself, as a frame of no VLAN: counted where frames are staged.
+        // The switch itself drops such a frame, for example because it is in no VLAN: the staged
+        // path counts it.
         if header.is_some_and(|header| matches!(self.decide(header), Egress::Drop(_))) {
             return None;
         }
@@ -214,7 +215,9 @@ impl Turn<'_> {
             Some(verdict) => (verdict, None),
             None => {
                 let header = Header::new(self.tx().peek()?.to_le_bytes());
-                (self.decide_by_header(from, out, header), Some(header))
+                // If the outer tag stays, nothing depends on an inner one.
+                let flags = SlotFlags::NONE.without_learning();
+                (self.decide_by_header(from, out, header, flags), Some(header))
             }
         };
         let Verdict::To(dst) = verdict.forward else { return None };
@@ -258,7 +261,7 @@ impl Turn<'_> {
         Some(Steered { run, lost: lost.frames })
     }
 
-    /// Counts frames that end by a fault of their sender: at the sender, and in their chain.
+    /// Counts frames that are dropped because of their sender: at the sender, and in their chain.
     #[cold]
     pub(crate) fn count_end(&mut self, mark: u64, reason: DropReason, frames: u32) {
         self.count_drop(self.src, reason, frames);
@@ -267,7 +270,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes frames off the count of an instance that they did not get to.
+    /// Corrects the count of an instance that did not get these frames.
     #[cold]
     pub(crate) fn uncount_sent(&mut self, dst: PortId, lost: u64) {
         let lost = i32::try_from(lost).expect("a batch is small");
@@ -276,7 +279,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The work of a run. `None`: the run could take nothing, and the batch has to.
+    /// The work of a run. `None`: the run could take nothing, and the batch must.
     pub(crate) fn after_run(Steered { run, lost }: Steered) -> Option<Moved> {
         let taken = run.frames + lost;
         (taken > 0).then(|| Moved::slots(taken))
@@ -365,14 +368,20 @@ impl Turn<'_> {
         frame: usize,
         from: PortId,
         out: Option<PortId>,
-        recent: &mut Recent<(PortId, Option<PortId>), Egress>,
+        recent: &mut Recent<(PortId, Option<PortId>, SlotFlags), Egress>,
     ) {
-        let Taken { header, metadata: mark, .. } = self.scratch.batch.frames()[frame];
-        match recent.get(header, (from, out), || self.egress_leaving(from, out, header)) {
+        let Taken { header, flags, metadata: mark, .. } = self.scratch.batch.frames()[frame];
+        let flags = flags.without_learning();
+        let decide = || self.egress_leaving(from, out, header, flags);
+        match recent.get(header, (from, out, flags), decide) {
             Egress::Drop(reason) => self.count_end(mark, reason, 1),
+            Egress::Flood(verdict) if !self.may_flood(from, &verdict, frame) => {
+                let Verdict::Flood(class) = verdict.forward else { return };
+                self.count_end(mark, class.storm(), 1);
+            }
             Egress::Flood(verdict) => self.flood_out(frame, from, &verdict),
             Egress::To(dst, tag) => {
-                // Until it is sent its mark says in which chain it may end.
+                // Until the frame is sent, its metadata names the chain that counts a drop.
                 if mark != 0 && self.is_function(dst) {
                     self.scratch.batch.set_metadata(frame, 0);
                 }
@@ -388,8 +397,9 @@ impl Turn<'_> {
         from: PortId,
         out: Option<PortId>,
         header: Header,
+        flags: SlotFlags,
     ) -> Egress {
-        let verdict = self.decide_leaving(from, out, header);
+        let verdict = self.decide_leaving(from, out, header, flags);
         match verdict.forward {
             Verdict::Drop(reason) => Egress::Drop(reason),
             Verdict::Flood(_) => Egress::Flood(verdict),
@@ -406,9 +416,10 @@ impl Turn<'_> {
         from: PortId,
         out: Option<PortId>,
         header: Header,
+        flags: SlotFlags,
     ) -> VlanVerdict {
         let unseen = out.and_then(|out| self.switch.bridge.decide_without_header(from, out));
-        unseen.unwrap_or_else(|| self.decide_by_header(from, out, header))
+        unseen.unwrap_or_else(|| self.decide_by_header(from, out, header, flags))
     }
 
     /// The verdict by address, or to `out` if the bridge lets the frame pass.
@@ -417,9 +428,9 @@ impl Turn<'_> {
         from: PortId,
         out: Option<PortId>,
         header: Header,
+        flags: SlotFlags,
     ) -> VlanVerdict {
-        let verdict =
-            self.switch.bridge.decide_with_flags(from, header, SlotFlags::NO_LEARN, self.now);
+        let verdict = self.switch.bridge.decide_admitted(from, header, flags, self.now);
         match (verdict.forward, out) {
             (
                 Verdict::To(_) | Verdict::Flood(_) | Verdict::Drop(DropReason::SamePort),
@@ -438,6 +449,9 @@ impl Turn<'_> {
         targets.extend(all.filter(|&dst| dst != self.src && !self.is_function(dst)));
         if targets.is_empty() {
             self.count_drop(self.src, DropReason::NoDestination, 1);
+        }
+        if !self.pays_for(&(frame..frame + 1), to_u32(targets.len())) {
+            targets.clear();
         }
         for &dst in &targets {
             match self.switch.bridge.egress(from, dst, verdict) {

@@ -368,7 +368,7 @@ fn test_what_is_as_it_was_is_not_sent_and_what_was_is_handed_out() {
     let third = planner.next(plan).expect("a rule has gone");
     assert!(
         steering.set(third, std::iter::empty(), Now::START).has_rules(),
-        "for somebody else to free"
+        "for the caller to free"
     );
     enter(&mut steering, 7);
     assert_eq!((steering.cache.stats.hits, steering.cache.stats.misses), (2, 2));

@@ -3,7 +3,8 @@
 //! # Theory of operation
 //!
 //! ```text
-//!  frame from port src ──► decide:  is src a port?        ── no ─► drop dead_port
+//!  frame from port src ──► decide:  does its guard admit it? ─ no ─► drop mac_lock, disabled
+//!                                   is src a port?        ── no ─► drop dead_port
 //!                                   which VLAN is it in?  ── none ─► drop vlan
 //!                                   forwarding function   ──► drop …
 //!                                        │
@@ -26,20 +27,24 @@
 //!
 //! [key]: packet::ethernet::Header::key
 
+mod security;
+
 use std::fmt;
 
 use packet::ethernet::{Header, Tag};
-use packet::{MacAddr, PortId, VlanId};
+use packet::{MacAddr, PortId, VlanId, VlanMode};
 
 use crate::decide::fdb::{Fdb, FdbFull, Flush};
 use crate::decide::forward::patch::Patch;
 use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
 use crate::decide::forward::{Ingress, Verdict, hub, learning, static_map};
 use crate::decide::members::Members;
-use crate::model::config::{Forwarding, PortConfig, SwitchConfig, VlanMode};
+use crate::model::config::{Forwarding, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
 use crate::receive::slot_flags::SlotFlags;
+use security::Guard;
+pub use security::News;
 
 /// A verdict about a frame in its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +55,9 @@ pub struct VlanVerdict {
     pub vlan: VlanId,
     /// How the frame carries its VLAN.
     pub tagging: Tagging,
+    /// Whether the frame, without the tag of its VLAN, begins with an 802.1Q tag. That is payload
+    /// here, and a VLAN to the switch at the other end of a trunk.
+    pub nested: bool,
 }
 
 /// How a frame carries its VLAN.
@@ -119,6 +127,10 @@ pub struct Bridge {
     members: Members,
     patch: Patch,
     fdb: Fdb,
+    /// Guards of the ports that have security settings, by index.
+    guards: Vec<Option<Box<Guard>>>,
+    /// Whether a guard has something to report.
+    has_news: bool,
     /// Changes of configuration and ports; with those of the FDB they make the generation.
     changes: u64,
 }
@@ -133,6 +145,8 @@ impl Bridge {
             members: Members::default(),
             patch: Patch::default(),
             fdb: Fdb::new(config.fdb_capacity, config.ageing_ms, seed),
+            guards: Vec::new(),
+            has_news: false,
             changes: 0,
         }
     }
@@ -142,7 +156,9 @@ impl Bridge {
         assert!(self.port(port).is_none(), "port {port} is there already");
         if self.ports.len() <= port.index() {
             self.ports.resize(port.index() + 1, None);
+            self.guards.resize_with(port.index() + 1, || None);
         }
+        self.guards[port.index()] = Guard::new(self.security_of(&config), config.security_state);
         self.install(port, config);
         self.connect_patch();
     }
@@ -160,6 +176,7 @@ impl Bridge {
     pub fn remove_port(&mut self, port: PortId) {
         if self.port(port).is_some() {
             self.ports[port.index()] = None;
+            self.guards[port.index()] = None;
             self.members.remove(port);
             self.fdb.remove_port(port);
             self.connect_patch();
@@ -168,16 +185,24 @@ impl Bridge {
         }
     }
 
-    /// Changes the configuration of the switch. Another forwarding function begins with what is
-    /// static, and so does a forwarding database that holds more than it may.
+    /// Changes the configuration of the switch. With another forwarding function, or if the
+    /// forwarding database holds more than its new capacity, only static entries stay.
     pub fn set_config(&mut self, config: SwitchConfig) {
         if config.forwarding != self.config.forwarding {
             self.fdb.flush(Flush::All);
         }
         self.fdb.set_ageing(config.ageing_ms);
         self.fdb.set_capacity(config.fdb_capacity);
+        let is_other_security = config.security != self.config.security;
         self.config = config;
         self.changes += 1;
+        if is_other_security {
+            let ports: Vec<_> = self.ports().map(|(port, config)| (port, config.clone())).collect();
+            for (port, config) in ports {
+                self.members.remove(port);
+                self.install(port, config);
+            }
+        }
     }
 
     /// Adds a static entry to the forwarding database.
@@ -218,12 +243,28 @@ impl Bridge {
         self.decide_with_flags(src, header, SlotFlags::NONE, now)
     }
 
-    /// Decides as [`decide`](Self::decide), with the slot's flags. In a learning switch and in a
-    /// hub a requested destination replaces a unicast or a flood. In the other switches an operator
-    /// restricts who gets a frame, and the request is ignored. [`egress`](Self::egress) applies to
-    /// all.
+    /// Decides as [`decide`](Self::decide), with the frame's flags. In a learning switch and in a
+    /// hub a requested destination replaces a unicast or a flood. In the other switches, and on a
+    /// port whose floods are limited, an operator restricts the destinations, and the request is
+    /// ignored. [`egress`](Self::egress) applies to all.
     #[inline]
     pub fn decide_with_flags(
+        &mut self,
+        src: PortId,
+        header: Header,
+        flags: SlotFlags,
+        now: Now,
+    ) -> VlanVerdict {
+        match self.refuse(src, header) {
+            Some(reason) => dropped(reason),
+            None => self.decide_admitted(src, header, flags, now),
+        }
+    }
+
+    /// Decides about a frame that was admitted before, and may have changed since. Port security
+    /// has no say in it.
+    #[inline]
+    pub(crate) fn decide_admitted(
         &mut self,
         src: PortId,
         header: Header,
@@ -237,34 +278,46 @@ impl Bridge {
             return dropped(DropReason::Vlan);
         };
         let learning = port.learning && flags.learning();
-        let verdict = self.forward(Ingress { src, learning, vlan, header, now });
-        let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub);
+        let (group_fwd_mask, zero_source) = (self.config.group_fwd_mask, port.zero_source);
+        let frame = Ingress { src, learning, vlan, header, now, group_fwd_mask, zero_source };
+        let verdict = self.forward(frame);
+        let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub)
+            && !self.has_flood_limits(src);
         let verdict = match (verdict, flags.destination().filter(|_| is_open)) {
             (Verdict::To(_) | Verdict::Flood(_), Some(dst)) => Verdict::To(dst),
             (verdict, _) => verdict,
         };
-        VlanVerdict { forward: not_back(verdict, src), vlan, tagging }
+        // A port that lets tags pass as payload shows the first one, others the second.
+        let nested = flags.has_inner_tag() && tagging != Tagging::Untagged
+            || tagging == Tagging::Untagged && header.tag().is_some();
+        VlanVerdict { forward: not_back(verdict, src), vlan, tagging, nested }
     }
 
-    /// Whether the port lets every frame in and learns nothing from it. The switch then ignores the
-    /// headers of its frames, where it knows by other means where they go.
+    /// Whether the port lets every frame in and learns nothing from it. The switch then need not
+    /// read its frames, if it knows their destination from a chain.
     #[inline]
     #[must_use]
     pub fn is_wire(&self, src: PortId) -> bool {
+        let is_guarded = self.guards.get(src.index()).is_some_and(Option::is_some);
         self.port(src).is_some_and(|port| !port.learning && port.vlan.is_transparent())
+            && !is_guarded
     }
 
     /// The verdict about every frame of `src` that a rule or a function has sent to `dst`, whatever
-    /// its header says. `None`: the port looks at tags.
+    /// its header says. `None`: one of the ports looks at tags.
     #[inline]
     pub fn decide_without_header(&self, src: PortId, dst: PortId) -> Option<VlanVerdict> {
         let port = self.port(src).filter(|port| port.vlan.is_transparent())?;
         let (vlan, tagging) = classify(&port.vlan, None)?;
-        Some(VlanVerdict { forward: not_back(Verdict::To(dst), src), vlan, tagging })
+        if self.port(dst).is_some_and(|to| to.vlan.is_native(vlan)) {
+            return None;
+        }
+        let forward = not_back(Verdict::To(dst), src);
+        Some(VlanVerdict { forward, vlan, tagging, nested: false })
     }
 
-    /// Whether `dst` gets a frame, and with what done to its tag. To be asked for the port of a
-    /// [`Verdict::To`]; holds for a flooded frame too.
+    /// Whether `dst` gets a frame, and what is done to its tag. For the port of a [`Verdict::To`],
+    /// and for each port of a flood.
     #[inline]
     pub fn egress(
         &self,
@@ -281,6 +334,9 @@ impl Bridge {
         if to.vacant {
             return Err(DropReason::DeadPort);
         }
+        if self.is_disabled(dst) {
+            return Err(DropReason::Disabled);
+        }
         if !to.vlan.carries(verdict.vlan) {
             return Err(DropReason::Vlan);
         }
@@ -289,12 +345,13 @@ impl Bridge {
         }
         match verdict.forward {
             Verdict::Flood(class) if !to.takes(class) => Err(class.policy()),
+            _ if verdict.nested && to.vlan.is_native(verdict.vlan) => Err(DropReason::NestedTag),
             _ => Ok(tag_action(&to.vlan, verdict)),
         }
     }
 
-    /// The ports that get a flooded frame, ascending; none for other verdicts. [`egress`] lets
-    /// every one of them pass, and says what is done to the tag.
+    /// The ports that get a flooded frame, ascending; none for other verdicts. [`egress`] says what
+    /// is done to the tag, and lets all of them pass but a trunk for a nested tag.
     ///
     /// [`egress`]: Self::egress
     pub fn flood_targets(
@@ -310,7 +367,8 @@ impl Bridge {
         class.into_iter().flat_map(move |class| self.members.targets(src, vlan, class))
     }
 
-    /// A number that changes with every change that can alter a decision or who gets a flood.
+    /// A number that changes with every change that can alter a decision or the receivers of a
+    /// flood.
     #[inline]
     pub fn generation(&self) -> u64 {
         // Both only grow, so their sum changes with either.
@@ -343,7 +401,7 @@ impl Bridge {
     fn forward(&mut self, frame: Ingress) -> Verdict {
         match self.config.forwarding {
             Forwarding::Learning | Forwarding::Chain => learning::decide(&mut self.fdb, frame),
-            Forwarding::Hub => hub::decide(frame.header),
+            Forwarding::Hub => hub::decide(frame),
             Forwarding::Patch => self.patch.decide(frame.src),
             Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),
             Forwarding::StaticFlood => static_map::decide(&self.fdb, frame, FLOOD_UNKNOWN),
@@ -352,8 +410,12 @@ impl Bridge {
 
     fn install(&mut self, port: PortId, config: PortConfig) {
         assert!(port.index() < self.ports.len(), "the caller has made room");
-        self.members.add(port, &config);
-        self.fdb.set_limit(port, config.max_macs);
+        self.set_guard(port, &config);
+        if !self.is_disabled(port) {
+            self.members.add(port, &config);
+        }
+        let max_macs = self.security_of(&config).max_macs.or(config.usual_max_macs);
+        self.fdb.set_limit(port, max_macs.filter(|&max| max > 0));
         self.ports[port.index()] = Some(config);
         self.changes += 1;
     }
@@ -400,7 +462,7 @@ fn tag_action(mode: &VlanMode, verdict: &VlanVerdict) -> TagAction {
     }
 }
 
-/// A station on the same port got the frame already, from whatever is there.
+/// Drops a frame for the port that it came by: its station has got it already.
 #[inline]
 fn not_back(verdict: Verdict, src: PortId) -> Verdict {
     if verdict == Verdict::To(src) { Verdict::Drop(DropReason::SamePort) } else { verdict }
@@ -410,7 +472,7 @@ fn not_back(verdict: Verdict, src: PortId) -> Verdict {
 #[cold]
 fn dropped(reason: DropReason) -> VlanVerdict {
     let forward = Verdict::Drop(reason);
-    VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged }
+    VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged, nested: false }
 }
 
 const _: () = assert!(size_of::<VlanVerdict>() == 8, "a decision is handed about in a register");

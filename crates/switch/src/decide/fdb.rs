@@ -1,13 +1,13 @@
 //! The forwarding database (FDB): which address of which VLAN is behind which port.
 //!
-//! Addresses come in two yields_left. The switch *learns* the source of every frame: such an entry
-//! is dynamic, follows its station from port to port, and is forgotten when the station was silent
-//! for the ageing time. An operator puts *static* entries: they neither move nor age.
+//! There are two kinds of entries. The switch *learns* the source of every frame: such an entry is
+//! dynamic, follows its station from port to port, and is forgotten when the station was silent for
+//! the ageing time. An operator adds *static* entries: they neither move nor age.
 //!
-//! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not
-//!   [`Fdb::age`] has come by to remove it. `age` gives its memory back, a few slots a call.
-//! - No more addresses than the capacity are held. One more takes the place of a dynamic one;
-//!   where too few of them have an eighth of the memory, it is given back.
+//! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not [`Fdb::age`] has
+//!   removed it. `age` looks at a few slots in each call.
+//! - The database never holds more addresses than its capacity. A further one replaces a dynamic
+//!   one. When little of the memory is used, the database gives memory back.
 //! - A port's limit bounds what it can learn, so that one port cannot push out the addresses of
 //!   the others. An expired entry counts against the limit until it is swept.
 //! - [`Fdb::generation`] changes whenever a lookup could answer otherwise than before, except
@@ -20,6 +20,7 @@ mod table;
 
 use packet::{MacAddr, PortId, VlanId};
 
+use crate::decide::loops::{Loop, LoopDetector};
 use crate::model::now::Now;
 use table::{Key, Table, Value};
 
@@ -32,9 +33,10 @@ pub struct Fdb {
     sweep: usize,
     generation: u64,
     stats: FdbStats,
+    loops: LoopDetector,
 }
 
-/// What became of a source address.
+/// What the switch did with a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// The address is new.
@@ -48,9 +50,9 @@ pub enum Learned {
     },
     /// A static entry names the address, and stays as it is.
     Static,
-    /// Not learned: the port has as many addresses as it may.
+    /// Not learned: the port has reached its limit.
     PortLimit,
-    /// Not learned: only static entries where it would go, or close by.
+    /// Not learned: all entries at its place and close by are static.
     Full,
 }
 
@@ -80,6 +82,8 @@ pub struct FdbStats {
     pub refused_limit: u64,
     /// Addresses not learned because of static entries in the way.
     pub refused_full: u64,
+    /// Seconds in which addresses moved back and forth between two ports.
+    pub loop_seconds: u64,
 }
 
 /// One entry, for listings.
@@ -95,7 +99,7 @@ pub struct FdbEntry {
     pub age_ms: Option<u64>,
 }
 
-/// No room for a static entry: there are as many as the capacity, or where it would go.
+/// No room for a static entry: the capacity, or all places of the address, are full of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdbFull;
 
@@ -126,6 +130,7 @@ impl Fdb {
             sweep: 0,
             generation: 0,
             stats: FdbStats::default(),
+            loops: LoopDetector::default(),
         }
     }
 
@@ -148,7 +153,7 @@ impl Fdb {
         self.relearn(key, old, port, now)
     }
 
-    /// Adds a static entry, in the place of a learned one if there is one.
+    /// Adds a static entry; it replaces a learned one.
     pub fn add_static(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Result<(), FdbFull> {
         let key = Key::new(vlan, mac);
         let fixed = Value::fixed(port);
@@ -163,14 +168,14 @@ impl Fdb {
         }
     }
 
-    /// Forgets an address, static or not. Says whether it was there.
+    /// Forgets an address, static or not. Returns whether there was an entry.
     pub fn remove(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
         let removed = self.table.remove(Key::new(vlan, mac));
         removed.map(|value| self.count_out(value)).is_some()
     }
 
-    /// Removes entries that expired, looking at no more than `budget` slots; the next call goes on
-    /// where this one ends. Returns how many went.
+    /// Removes expired entries from at most `budget` slots; the next call continues where this one
+    /// ends. Returns how many it removed.
     pub fn age(&mut self, now: Now, budget: usize) -> usize {
         let slots = self.table.slots();
         let start = self.sweep.min(slots);
@@ -192,7 +197,7 @@ impl Fdb {
         }
     }
 
-    /// Forgets the dynamic entries of a port in VLANs that it does not carry (any more).
+    /// Forgets the dynamic entries of a port in VLANs that it does not carry.
     pub(crate) fn flush_port_except(
         &mut self,
         port: PortId,
@@ -217,19 +222,18 @@ impl Fdb {
         removed
     }
 
-    /// Bounds the addresses that are learned on a port. What it already has stays.
+    /// Bounds the addresses that are learned on a port. Those that it has stay.
     pub fn set_limit(&mut self, port: PortId, limit: Option<u32>) {
         self.tally(port).limit = limit.unwrap_or(u32::MAX);
     }
 
-    /// Changes the ageing time; it holds at once, for old entries too.
+    /// Changes the ageing time, at once and for all entries.
     pub fn set_ageing(&mut self, ageing_ms: u64) {
         self.ageing_ms = ageing_ms;
         self.generation += 1;
     }
 
-    /// Changes how many addresses the database grows to hold. Where it holds more, it begins again
-    /// with what is static.
+    /// Changes the capacity. If the database holds more addresses, only static entries stay.
     pub fn set_capacity(&mut self, capacity: usize) {
         self.table.set_capacity(capacity);
         if self.table.count() > self.table.capacity() {
@@ -244,15 +248,15 @@ impl Fdb {
         (!is_expired(value, self.ageing_ms, now)).then(|| value.port())
     }
 
-    /// A number that changes with every change that a lookup could notice.
+    /// A number that changes with every change that can alter the result of a look-up.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Lists entries from a cursor on (0 to begin), each with the cursor to go on after it, so
-    /// that a listing can be cut into pages. Entries that come, go or are moved by growth between
-    /// two pages may be missed or seen twice.
+    /// Lists entries from a cursor on (0 to begin), each with the cursor of the next one, so that a
+    /// listing can have pages. A listing may miss entries that are added, removed or moved between
+    /// two pages, or show them twice.
     pub fn entries(&self, from: usize, now: Now) -> impl Iterator<Item = (usize, FdbEntry)> + '_ {
         (from..self.table.slots()).filter_map(move |slot| {
             let (key, value) = self.table.entry(slot)?;
@@ -261,7 +265,7 @@ impl Fdb {
         })
     }
 
-    /// Entries held, the expired ones that no sweep has met included.
+    /// The number of entries, including expired ones that no sweep has removed yet.
     pub fn count(&self) -> usize {
         self.table.count()
     }
@@ -273,7 +277,17 @@ impl Fdb {
 
     /// What happened since the start.
     pub fn stats(&self) -> FdbStats {
-        self.stats
+        FdbStats { loop_seconds: self.loops.intervals(), ..self.stats }
+    }
+
+    /// The loop that was seen last.
+    pub fn last_loop(&self) -> Option<Loop> {
+        self.loops.last()
+    }
+
+    /// A loop that was found since the last call, and whether it is new.
+    pub(crate) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
+        self.loops.take_found()
     }
 
     #[cold]
@@ -293,8 +307,8 @@ impl Fdb {
         }
     }
 
-    /// Learns an address whose dynamic entry is expired or on another port. An expired entry is as
-    /// good as none: its station did not move, it is new.
+    /// Learns an address whose dynamic entry is expired or on another port. An expired entry counts
+    /// as none: its station did not move, it is new.
     #[cold]
     fn relearn(&mut self, key: Key, old: Value, port: PortId, now: Now) -> Learned {
         if is_expired(old, self.ageing_ms, now) {
@@ -311,6 +325,7 @@ impl Fdb {
         self.count_out(old);
         self.count_in(new);
         self.stats.moved += 1;
+        self.loops.count(key.mac(), key.vlan(), [old.port(), port], now);
         Learned::Moved { from: old.port() }
     }
 

@@ -27,6 +27,17 @@ impl Turn<'_> {
         self.decide_uncached(header)
     }
 
+    /// What happens to a frame of the batch.
+    #[inline]
+    pub(crate) fn decide_taken(&mut self, header: Header, flags: SlotFlags) -> Egress {
+        if flags == SlotFlags::NONE {
+            self.decide(header)
+        } else {
+            // No other frame has this verdict: it is not kept.
+            self.decide_flagged(header, flags)
+        }
+    }
+
     /// Asks the bridge and keeps the verdict for the frames that follow.
     #[inline(never)]
     pub(crate) fn decide_uncached(&mut self, header: Header) -> Egress {
@@ -39,7 +50,7 @@ impl Turn<'_> {
         egress
     }
 
-    /// Asks the bridge for a frame whose slot carries flags. No other frame shares this verdict, so
+    /// Asks the bridge for a frame that carries flags. No other frame shares this verdict, so
     /// it is not kept.
     pub(crate) fn decide_flagged(&mut self, header: Header, flags: SlotFlags) -> Egress {
         let verdict = self.switch.bridge.decide_with_flags(self.src, header, flags, self.now);

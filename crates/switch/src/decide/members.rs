@@ -12,10 +12,10 @@
 
 use std::collections::BTreeMap;
 
-use packet::{PortId, VlanId};
+use packet::{PortId, VlanId, VlanMode};
 
 use crate::decide::forward::FloodClass;
-use crate::model::config::{PortConfig, VlanMode};
+use crate::model::config::PortConfig;
 
 /// A set of ports: a bitmap up to its highest member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

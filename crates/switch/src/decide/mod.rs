@@ -5,4 +5,5 @@ pub(crate) mod egress;
 pub mod fdb;
 pub mod forward;
 mod lookup;
+pub mod loops;
 mod members;

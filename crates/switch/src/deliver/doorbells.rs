@@ -4,6 +4,7 @@ use packet::PortId;
 use ring::doorbell::store_load_fence;
 use ring::kring::{RxKring, TxKring};
 
+use crate::model::heartbeat::Stage;
 use crate::model::port::Plug;
 use crate::switch::Entry;
 use crate::turn::Turn;
@@ -18,6 +19,7 @@ impl Turn<'_> {
             entry.rung = false;
             match &mut entry.plug {
                 Plug::Adapter(adapter) => {
+                    self.scratch.heartbeat.beat(Stage::Send, dst);
                     adapter.flush();
                     self.scratch.crowded |= adapter.is_socket();
                     if adapter.owes_wake() {
@@ -26,6 +28,7 @@ impl Turn<'_> {
                 }
                 Plug::Rings(rings, wake) => {
                     if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
+                        self.scratch.heartbeat.beat(Stage::Wake, dst);
                         wake.wake();
                         self.scratch.woken.push(dst);
                     }
@@ -35,6 +38,7 @@ impl Turn<'_> {
         if let Some(Entry { plug: Plug::Rings(rings, wake), .. }) = self.switch.entry_mut(self.src)
             && any(rings.tx.iter_mut().map(TxKring::wants_kick))
         {
+            self.scratch.heartbeat.beat(Stage::Wake, self.src);
             wake.wake();
         }
     }

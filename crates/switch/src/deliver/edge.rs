@@ -15,8 +15,8 @@ impl Turn<'_> {
         let mut at = 0;
         while at < count {
             let is_accepted = |&delivery: &Delivery| {
-                let left = self.scratch.batch.offload(delivery);
-                left.is_none_or(|left| accepts.contain(left.left()))
+                let offload = self.scratch.batch.offload(delivery);
+                offload.is_none_or(|offload| accepts.contain(offload.left()))
             };
             let rest = &self.scratch.list[at..];
             let as_they_are = rest.iter().take_while(|&frame| is_accepted(frame)).count();

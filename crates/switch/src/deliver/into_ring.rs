@@ -93,9 +93,10 @@ fn put(
 ) -> Result<u32, Unsent> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if rx.vnet_header_len() != 0 {
-        let head = prologue(entry.header, entry.bytes, delivery.tag);
-        let front = batch.vnet_header(delivery.frame, rx.vnet_header_len());
-        return rx.put_behind(front, batch.frame(entry), head).map_err(Unsent::Refused);
+        let head = prologue(entry, delivery.tag);
+        let len = rx.vnet_header_len();
+        let vnet_header = &batch.vnet_header(delivery, len)[..usize::from(len)];
+        return rx.put_behind(vnet_header, batch.frame(entry), head).map_err(Unsent::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
         match (from.filter(|_| rx.can_swap(piece)), entry.slot) {
@@ -119,7 +120,7 @@ fn put(
             return rx.put_single(batch.region(), piece, header).map_err(Unsent::Refused);
         }
     }
-    let head = prologue(entry.header, entry.bytes, delivery.tag);
+    let head = prologue(entry, delivery.tag);
     rx.put(batch.frame(entry), head).map_err(Unsent::Refused)
 }
 

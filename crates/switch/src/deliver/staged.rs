@@ -7,14 +7,15 @@ use ring::exchange::Giver;
 
 use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
+use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, send_to_ring};
 use crate::deliver::run::{queue_of, yields_core};
-use crate::model::config::OnFull;
+use crate::model::config::{COPIES, OnFull};
+use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, Entry, to_u16, to_u32};
-use crate::receive::slot_flags::SlotFlags;
 use crate::receive::take::Take;
 use crate::switch::{Entry as PortEntry, Switch};
 use crate::turn::{Moved, Scratch, Turn};
@@ -53,7 +54,7 @@ impl Turn<'_> {
     /// Takes plain frames for single ports and delivers them, if all of them fit where senders wait
     /// for room. Otherwise it takes none.
     pub(crate) fn stage_fitting(&mut self, budget: u32) -> Moved {
-        let taken = self.take_batch(budget, Take::Plain);
+        let taken = self.take_batch(budget, Take::SingleSlot);
         let mut kept = self.link_unicast();
         if !self.lists_fit() {
             kept = 0;
@@ -74,10 +75,8 @@ impl Turn<'_> {
         let (count, mut start) = (self.scratch.batch.frames().len(), 0);
         while start < count {
             let run = start..self.scratch.batch.run_end(start);
-            let Egress::To(dst, tag) = self.decide(self.scratch.batch.frames()[start].header)
-            else {
-                break;
-            };
+            let Entry { header, flags, .. } = self.scratch.batch.frames()[start];
+            let Egress::To(dst, tag) = self.decide_taken(header, flags) else { break };
             if self.is_tag_truncated(&run) {
                 break;
             }
@@ -111,13 +110,7 @@ impl Turn<'_> {
         while start < count {
             let Entry { header, flags, .. } = self.scratch.batch.frames()[start];
             let run = start..self.scratch.batch.run_end(start);
-            let egress = if flags == SlotFlags::NONE {
-                self.decide(header)
-            } else {
-                // No other frame has this verdict: it is not kept.
-                self.decide_flagged(header, flags)
-            };
-            match egress {
+            match self.decide_taken(header, flags) {
                 Egress::Drop(reason) => self.count_drop(self.src, reason, to_u32(run.len())),
                 _ if self.is_tag_truncated(&run) => {
                     self.count_drop(self.src, DropReason::TooShort, to_u32(run.len()));
@@ -125,7 +118,10 @@ impl Turn<'_> {
                 Egress::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
                 Egress::Flood(verdict) => {
                     self.flush_groups(may_wait);
-                    self.flood(&verdict, run.clone());
+                    let admitted = self.limit_flood(&verdict, run.clone());
+                    if !admitted.is_empty() {
+                        self.flood(&verdict, admitted);
+                    }
                 }
             }
             start = run.end;
@@ -160,6 +156,26 @@ impl Turn<'_> {
         waits
     }
 
+    /// The frames of a run that the source may flood now. The others are dropped.
+    pub(crate) fn limit_flood(&mut self, verdict: &VlanVerdict, run: Range<usize>) -> Range<usize> {
+        if !self.switch.bridge.has_flood_limits(self.src) {
+            return run;
+        }
+        let may_flood = |frame: &usize| self.may_flood(self.src, verdict, *frame);
+        let end = run.start + run.clone().take_while(may_flood).count();
+        if let Verdict::Flood(class) = verdict.forward {
+            self.count_drop(self.src, class.storm(), to_u32(run.end - end));
+        }
+        run.start..end
+    }
+
+    /// Whether a port may flood this frame of the batch now. All its segments count.
+    pub(crate) fn may_flood(&mut self, from: PortId, verdict: &VlanVerdict, frame: usize) -> bool {
+        let Verdict::Flood(class) = verdict.forward else { return true };
+        let segments = self.scratch.batch.segments(frame);
+        self.switch.bridge.may_flood(from, class, segments, self.now)
+    }
+
     /// Copies a run of frames to every port in its VLAN that takes such frames.
     pub(crate) fn flood(&mut self, verdict: &VlanVerdict, run: Range<usize>) {
         let mut targets = std::mem::take(&mut self.scratch.targets);
@@ -169,18 +185,33 @@ impl Turn<'_> {
         if targets.is_empty() {
             self.count_drop(self.src, DropReason::NoDestination, to_u32(run.len()));
         }
-        for &dst in &targets {
-            match self.switch.bridge.egress(self.src, dst, verdict) {
-                Ok(tag) => {
-                    let list = run.clone().map(|i| Delivery { frame: to_u16(i), tag });
-                    self.scratch.list.clear();
-                    self.scratch.list.extend(list);
-                    self.send(dst, false, false);
+        if self.pays_for(&run, to_u32(targets.len())) {
+            for &dst in &targets {
+                match self.switch.bridge.egress(self.src, dst, verdict) {
+                    Ok(tag) => {
+                        let list = run.clone().map(|i| Delivery { frame: to_u16(i), tag });
+                        self.scratch.list.clear();
+                        self.scratch.list.extend(list);
+                        self.send(dst, false, false);
+                    }
+                    Err(reason) => self.count_drop(dst, reason, to_u32(run.len())),
                 }
-                Err(reason) => self.count_drop(dst, reason, to_u32(run.len())),
             }
         }
         self.scratch.targets = targets;
+    }
+
+    /// Charges the copies of a flood to the turn. `false`: they are too many, and the frames are
+    /// dropped.
+    pub(crate) fn pays_for(&mut self, run: &Range<usize>, targets: u32) -> bool {
+        let segments: u32 = run.clone().map(|frame| self.scratch.batch.segments(frame)).sum();
+        let copies = segments.saturating_mul(targets);
+        self.copies_left = self.copies_left.saturating_sub(copies);
+        let is_too_much = copies > 2 * COPIES && segments > to_u32(run.len());
+        if is_too_much {
+            self.count_drop(self.src, DropReason::Offload, to_u32(run.len()));
+        }
+        !is_too_much
     }
 
     /// Sends the list to one port. `alone`: no other port gets these frames, so their buffers may
@@ -204,7 +235,7 @@ impl Turn<'_> {
         let (queue, from_function) = (self.queue, self.is_function(self.src));
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
-        let Scratch { batch, list, software, crowded, foreign, .. } = &mut *self.scratch;
+        let Scratch { batch, list, software, crowded, foreign, heartbeat, .. } = &mut *self.scratch;
         let (batch, list) = match part {
             Part::Batch(part) => (&mut *batch, &list[part]),
             Part::Segments => (&mut software.batch, &software.list[..]),
@@ -217,6 +248,9 @@ impl Turn<'_> {
         };
         let mut rx_queue = 0;
         let giver = giver(from, queue, batch).filter(|_| alone);
+        if matches!(to.plug, Plug::Adapter(_)) {
+            heartbeat.beat(Stage::Send, dst);
+        }
         let sent = match (&mut to.plug, giver) {
             (Plug::Adapter(adapter), None) => adapter.send(batch, list),
             (Plug::Adapter(adapter), Some(giver)) => adapter.send_owned(batch, list, giver),

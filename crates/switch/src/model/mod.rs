@@ -1,7 +1,8 @@
 //! What a switch is made of: settings, ports, counters, moments.
 
 pub mod config;
-
+pub mod heartbeat;
 pub mod now;
 pub mod port;
+pub mod security;
 pub mod stats;

@@ -39,11 +39,19 @@ drop_reasons! {
     BadFragments "bad_fragments" "The frame has too many slots, or its last slot is missing.",
     DeadPort "dead_port" "No client holds the destination's port.",
     Pause "pause" "A PAUSE frame, which a bridge does not forward.",
+    ReservedGroup "reserved_group" "The destination is a group not in group_fwd_mask.",
+    BadSource "bad_source" "The source is a group's address, or zeros (allowed from shm).",
     Vlan "vlan" "The port is not a member of the frame's VLAN.",
+    NestedTag "nested_tag" "A second tag would be the frame's first on a trunk (native VLAN).",
     Isolated "isolated" "Both ports are isolated.",
     PolicyUnicast "policy_unicast" "The destination takes no unknown unicast (unicast_flood off).",
     PolicyMulticast "policy_multicast" "The destination takes no multicast (multicast_flood off).",
     PolicyBroadcast "policy_broadcast" "The destination takes no broadcast (broadcast_flood off).",
+    MacLock "mac_lock" "The port may not send from the frame's source address (mac_lock).",
+    StormUnicast "storm_unicast" "The port sends more unknown unicast than unknown_unicast_limit.",
+    StormMulticast "storm_multicast" "The port sends more multicast than multicast_limit.",
+    StormBroadcast "storm_broadcast" "The port sends more broadcast than broadcast_limit.",
+    Disabled "disabled" "The switch has disabled the port (bpdu_guard, loop_protect).",
     SamePort "same_port" "The destination is on the port that the frame came from.",
     Unknown "unknown" "No static entry names the destination.",
     NoDestination "no_destination" "The flood reached no other port.",
@@ -104,8 +112,14 @@ impl AddAssign for Counters {
 }
 
 /// Drops by reason.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::COUNT]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self([0; DropReason::COUNT])
+    }
+}
 
 impl Drops {
     /// Counts `frames` dropped for `reason`.
@@ -114,7 +128,7 @@ impl Drops {
         self.0[reason.index()] += frames;
     }
 
-    /// Corrects the count of `reason` by so many frames, up or down.
+    /// Corrects the count of `reason` by this many frames, up or down.
     #[inline]
     pub fn adjust(&mut self, reason: DropReason, frames: i64) {
         let count = &mut self.0[reason.index()];
@@ -165,7 +179,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Zeros, for a port of so many queues.
+    /// Zeros, for a port of this many queues.
     pub fn new(queues: usize) -> Self {
         assert!(queues > 0, "a port has a queue at least");
         Self { queues: vec![QueueStats::default(); queues], drops: Drops::default() }

@@ -13,9 +13,10 @@
 
 use std::sync::Arc;
 
+use packet::bytes::u16_at;
 use packet::ethernet::{Header, Tag, field};
 use packet::flow::{FlowKey, PREFIX, Prefix};
-use packet::offload::PendingOffload;
+use packet::offload::{OffloadError, PendingOffload, VNET_LEN};
 use packet::{EtherType, PortId, VlanId};
 use ring::cursor::Index;
 use ring::exchange::Exchange;
@@ -27,38 +28,38 @@ use ring::{BufferIndex, Region};
 use crate::decide::bridge::TagAction;
 use crate::receive::slot_flags::SlotFlags;
 
-/// Most pieces of one frame: what its sender may use, its receiver gets.
+/// Most pieces of one frame: a receiver gets as many as the sender used.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
 
-/// Up to a fixed number of frames from one port, all in one region or in memory guest by a guest.
+/// Up to a fixed number of frames from one port, all in one region or in the memory of one guest.
 #[derive(Debug)]
 pub struct Batch {
     region: Option<Arc<Region>>,
     guest: Option<Arc<GuestMemory>>,
-    /// The pieces of those that lie there.
+    /// The pieces of frames in guest memory.
     spans: Vec<GuestSlice>,
     frames: Vec<Entry>,
     frags: Vec<Frag>,
-    /// What was in header of each, if anything was.
+    /// The virtio-net headers in front of the frames, if they have any.
     vnet_headers: Vec<VnetHeader>,
-    /// How many bytes of it.
+    /// Bytes of each virtio-net header.
     vnet_header_len: u8,
-    /// What is left to do to those that are not finished.
+    /// The pending offloads of frames that are not finished.
     offloads: Vec<PendingOffload>,
     /// The port that has received the frames, if it exchanges their buffers for others.
     exchange: Option<Exchange>,
     capacity: usize,
-    /// How many frames it takes. A run of segments counts for more than one: it may be more work.
+    /// How many frames the batch takes. A GSO run counts for more than one: it may be more work.
     limit: usize,
     /// The limit of an empty batch.
     most: usize,
 }
 
-/// So many segments count for one frame.
+/// Segments of a GSO run that count as one frame.
 const SEGMENTS_A_FRAME: usize = 8;
-/// Pieces of guests' memory that there is room for: of more the list grows.
+/// Pieces of guest memory for which there is room at the start; the list grows if there are more.
 const SPANS: usize = 2048;
-/// In the place of an index: nothing is left to do.
+/// In place of an index: no pending offload.
 const NO_OFFLOAD: u16 = u16::MAX;
 
 /// A frame in a batch.
@@ -74,14 +75,47 @@ pub struct Entry {
     pub flags: SlotFlags,
     /// The service that it names, if it comes from a function.
     pub named: u8,
-    /// Where it stands what is left to do.
+    /// The type behind the first tag, read once too; 0 without a tag.
+    inner: EtherType,
+    /// Index of its pending offload.
     offload: u16,
     /// Whether the frame lies in the memory of a guest.
     in_guest: bool,
-    /// What its slot will say of it, inside a chain of functions.
+    /// Metadata of its slot, inside a chain of functions.
     pub metadata: u64,
     first: u32,
     count: u32,
+}
+
+/// In place of the type behind a tag: there is no tag.
+const UNTAGGED: EtherType = EtherType(0);
+
+impl Entry {
+    /// A frame in `count` pieces from `first` on, without requests, metadata and offload.
+    #[inline(always)]
+    fn new(header: Header, bytes: u32, first: u32, count: u32) -> Self {
+        Self {
+            header,
+            bytes,
+            slot: None,
+            flags: SlotFlags::NONE,
+            named: 0,
+            inner: UNTAGGED,
+            offload: NO_OFFLOAD,
+            in_guest: false,
+            metadata: 0,
+            first,
+            count,
+        }
+    }
+
+    /// The first bytes of the frame, as they were read once: its header, and the type behind a tag.
+    fn head(&self) -> [u8; field::INNER_ETHERTYPE.end] {
+        let mut head = [0; field::INNER_ETHERTYPE.end];
+        head[field::HEADER].copy_from_slice(&self.header.bytes());
+        head[field::INNER_ETHERTYPE].copy_from_slice(&self.inner.0.to_be_bytes());
+        head
+    }
 }
 
 /// One frame of a batch for one destination.
@@ -127,13 +161,13 @@ impl Batch {
         self.limit = self.most;
     }
 
-    /// The frames of this batch may be delivered by exchange: their pieces name the buffers that
-    /// came for them when their [port](crate::model::port::Adapter::take_back) gets them back.
+    /// Allows delivery by exchange of buffers. Afterwards, the pieces name the buffers that came in
+    /// exchange, and the ingress port [takes them back](crate::model::port::Adapter::take_back).
     pub fn set_exchange(&mut self, exchange: Exchange) {
         self.exchange = Some(exchange);
     }
 
-    /// Who takes other buffers for those of the frames.
+    /// How the buffers of the frames are exchanged, if they are.
     #[inline]
     #[must_use]
     pub fn exchange(&self) -> Option<Exchange> {
@@ -163,20 +197,20 @@ impl Batch {
         (as_it_is && Arc::ptr_eq(self.region(), region)).then_some((piece, entry.slot))
     }
 
-    /// The pieces of all frames, in order, and of those that came for them.
+    /// The pieces of all frames, in order; a piece that was exchanged names the new buffer.
     #[must_use]
     pub fn received(&self) -> &[Frag] {
         &self.frags
     }
 
-    /// A frame of one piece went by its buffer, and this one came for it.
+    /// Notes that the buffer of a frame of one piece was exchanged for this one.
     pub fn replace_buffer(&mut self, frame: u16, spare: BufferIndex) {
         debug_assert!(self.frames[usize::from(frame)].count == 1, "one buffer goes for one");
         let first = self.frames[usize::from(frame)].first as usize;
         self.frags[first] = self.frags[first].in_buffer(spare);
     }
 
-    /// From now on, takes at most so many frames at a time; more than its capacity are that.
+    /// Limits the batch to `most` frames, and to its capacity.
     pub fn restrict(&mut self, most: usize) {
         self.most = most.min(self.capacity);
         self.limit = self.most;
@@ -196,14 +230,14 @@ impl Batch {
         self.region = None;
     }
 
-    /// Can one more frame of any shape be taken without an allocation?
+    /// Whether one more frame of any shape can be taken without an allocation.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let frags = self.frags.capacity() - self.frags.len();
         self.frames.len() < self.limit && frags >= FRAGS_MAX
     }
 
-    /// How many frames of at most so many pieces can be taken without an allocation?
+    /// How many frames of at most `pieces` pieces can be taken without an allocation.
     #[must_use]
     pub fn room(&self, pieces: u32) -> u32 {
         let frags = to_u32(self.frags.capacity() - self.frags.len());
@@ -222,20 +256,10 @@ impl Batch {
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         debug_assert!(first < self.frags.len() && bytes > 0, "a frame has a piece");
         let count = to_u32(self.frags.len() - first);
-        let ([_, named], first, left) = (flags.to_le_bytes(), to_u32(first), NO_OFFLOAD);
-        let (slot, flags) = (Some(slot).filter(|_| count == 1), SlotFlags::new(flags, count > 1));
-        self.frames.push(Entry {
-            header,
-            bytes,
-            slot,
-            flags,
-            named,
-            metadata: 0,
-            offload: left,
-            first,
-            count,
-            in_guest: false,
-        });
+        let ([_, named], slot) = (flags.to_le_bytes(), Some(slot).filter(|_| count == 1));
+        let flags = SlotFlags::new(flags, count > 1);
+        let entry = Entry::new(header, bytes, to_u32(first), count);
+        self.push_entry(Entry { slot, flags, named, ..entry });
     }
 
     /// Closes a frame that came from no ring.
@@ -243,23 +267,11 @@ impl Batch {
         let region = self.region.as_ref().expect("a batch is restarted before it is filled");
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         let count = to_u32(self.frags.len() - first);
-        let (first, flags, left) = (to_u32(first), SlotFlags::NONE, NO_OFFLOAD);
-        self.frames.push(Entry {
-            header,
-            bytes,
-            slot: None,
-            flags,
-            named: 0,
-            metadata: 0,
-            offload: left,
-            first,
-            count,
-            in_guest: false,
-        });
+        self.push_adapted(header, bytes, to_u32(first), count, false);
     }
 
-    /// Pushes a frame that lies in memory guest by a guest: all that is left to be read. The memory
-    /// is used until the batch is cleared; all such frames of a batch lie in one.
+    /// Pushes a frame that lies in guest memory: all that the reader has not read yet. The batch
+    /// keeps the memory until it is cleared; all such frames of a batch lie in the same memory.
     pub fn push_guest(&mut self, memory: &Arc<GuestMemory>, frame: &Reader<'_>, bytes: u32) {
         let first = self.spans.len();
         frame.rest(&mut self.spans);
@@ -284,31 +296,70 @@ impl Batch {
         true
     }
 
-    /// A frame in all spans from `first` on.
+    /// A frame in all pieces of guest memory from `first` on.
     #[inline]
     fn push_spans(&mut self, header: [u8; 16], bytes: u32, first: usize) {
-        let (count, flags) = (to_u32(self.spans.len() - first), SlotFlags::NONE);
-        let (header, first, offload) = (Header::new(header), to_u32(first), NO_OFFLOAD);
-        let (slot, named, metadata, in_guest) = (None, 0, 0, true);
-        let entry =
-            Entry { header, bytes, slot, flags, named, offload, in_guest, metadata, first, count };
+        let count = to_u32(self.spans.len() - first);
+        self.push_adapted(Header::new(header), bytes, to_u32(first), count, true);
+    }
+
+    /// A frame of an adapter, in `count` pieces from `first` on.
+    #[inline]
+    fn push_adapted(&mut self, header: Header, bytes: u32, first: u32, count: u32, in_guest: bool) {
+        self.push_entry(Entry { in_guest, ..Entry::new(header, bytes, first, count) });
+    }
+
+    #[inline]
+    fn push_entry(&mut self, mut entry: Entry) {
+        if entry.header.ethertype().is_tag() {
+            entry.inner = self.inner_type(&entry);
+            if entry.header.tag().is_some() && entry.inner == EtherType::VLAN {
+                entry.flags = entry.flags.with_inner_tag();
+            }
+        }
         self.frames.push(entry);
     }
 
-    /// May frames be pushed that lie in this memory?
+    /// The type behind the first tag of a frame.
+    #[inline(never)]
+    fn inner_type(&self, entry: &Entry) -> EtherType {
+        let mut head = [0; field::INNER_ETHERTYPE.end];
+        self.frame(entry).prefix(&mut head);
+        EtherType(u16_at(&head, field::INNER_ETHERTYPE.start))
+    }
+
+    /// Whether frames that lie in this memory may be pushed.
     #[must_use]
     pub fn accepts_guest(&self, memory: &Arc<GuestMemory>) -> bool {
         self.guest.as_ref().is_none_or(|guest| Arc::ptr_eq(guest, memory))
     }
 
-    /// This is to be said of the frame that was pushed last.
-    pub fn push_offload(&mut self, left: PendingOffload) {
+    /// Sets the pending offload of the frame that was pushed last. The batch checks it against the
+    /// header from which the switch decides.
+    ///
+    /// # Errors
+    /// The offload would change that header. The frame is taken out of the batch again.
+    pub fn push_offload(&mut self, left: PendingOffload) -> Result<(), OffloadError> {
         let frame = self.frames.last_mut().expect("a frame was pushed");
+        if !left.is_behind(&frame.head()) {
+            self.frames.pop();
+            return Err(OffloadError);
+        }
         frame.offload = u16::try_from(self.offloads.len()).expect("a batch is small");
         debug_assert!(frame.bytes > 0, "an offload belongs to a frame");
         let segments = left.segments(frame.bytes as usize);
         self.limit = self.limit.saturating_sub(segments / SEGMENTS_A_FRAME);
         self.offloads.push(left);
+        Ok(())
+    }
+
+    /// How many frames a frame becomes, at most, for a destination that accepts no offloads.
+    #[inline]
+    #[must_use]
+    pub fn segments(&self, frame: usize) -> u32 {
+        let Entry { offload, bytes, .. } = self.frames[frame];
+        let left = (offload != NO_OFFLOAD).then(|| self.offloads[usize::from(offload)]);
+        left.map_or(1, |left| to_u32(left.segments(bytes as usize)))
     }
 
     /// Whether any frame has a pending offload.
@@ -318,7 +369,7 @@ impl Batch {
         !self.offloads.is_empty()
     }
 
-    /// What is left to do to a frame, as it is to be delivered.
+    /// The pending offload of a frame, as it is to be delivered.
     #[inline]
     #[must_use]
     pub fn offload(&self, delivery: Delivery) -> Option<PendingOffload> {
@@ -326,24 +377,30 @@ impl Batch {
         (left != NO_OFFLOAD).then(|| self.offloads[usize::from(left)].moved(delivery.tag.growth()))
     }
 
-    /// The frame that was pushed last had this in header of it, so many bytes, as all others have.
+    /// Sets the virtio-net header of the frame that was pushed last. All headers of a batch have
+    /// the same length.
     pub fn push_vnet_header(&mut self, header: VnetHeader, len: u8) {
         self.vnet_headers.push(header);
         self.vnet_header_len = len;
         debug_assert_eq!(self.vnet_headers.len(), self.frames.len());
     }
 
-    /// What is in header of a frame for a port that wants `len` bytes there: what was there, if it
-    /// was as long, else zeros.
+    /// The virtio-net header of a frame for a port whose headers have `len` bytes: that of the
+    /// sender, if its headers have as many and this one does not point in front of the frame's
+    /// network header, else zeros.
     #[must_use]
-    pub fn vnet_header(&self, frame: u16, len: u8) -> &[u8] {
-        const NOTHING: VnetHeader = [0; VNET_HEADER_MAX];
-        let header =
-            self.vnet_headers.get(usize::from(frame)).filter(|_| len == self.vnet_header_len);
-        &header.unwrap_or(&NOTHING)[..usize::from(len)]
+    pub fn vnet_header(&self, delivery: Delivery, len: u8) -> VnetHeader {
+        let frame = usize::from(delivery.frame);
+        let header = self.vnet_headers.get(frame).filter(|_| len == self.vnet_header_len);
+        let Some(&header) = header else { return [0; VNET_HEADER_MAX] };
+        let (mut passed, head) = (header, self.frames[frame].head());
+        let fields = header.first_chunk().expect("it is longer");
+        let fields = PendingOffload::pass_on(*fields, &head, delivery.tag.growth());
+        passed[..VNET_LEN].copy_from_slice(&fields);
+        passed
     }
 
-    /// What the slot of a frame will say of it.
+    /// Sets the metadata of a frame's slot.
     pub(crate) fn set_metadata(&mut self, frame: usize, metadata: u64) {
         self.frames[frame].metadata = metadata;
     }
@@ -354,13 +411,13 @@ impl Batch {
         self.frames.truncate(count);
     }
 
-    /// The frames, in the order they were taken.
+    /// The frames, in the order of their arrival.
     #[must_use]
     pub fn frames(&self) -> &[Entry] {
         &self.frames
     }
 
-    /// First frame after `start` with another key or other wishes, or the end.
+    /// The first frame after `start` with another key or other flags, or the end.
     #[must_use]
     pub fn run_end(&self, start: usize) -> usize {
         let of = |frame: &Entry| (frame.header.key(), frame.flags);
@@ -375,7 +432,7 @@ impl Batch {
         self.region.as_ref().expect("a batch with frames has a region")
     }
 
-    /// The pieces of a frame in a region; of a guest one, none.
+    /// The pieces of a frame in a region; none for a frame in guest memory.
     #[inline]
     #[must_use]
     pub fn pieces(&self, entry: &Entry) -> &[Frag] {
@@ -396,7 +453,7 @@ impl Batch {
         Frame { pieces, bytes: entry.bytes }
     }
 
-    /// A frame that is delivered as it is, with nothing left to do to it, and its first bytes.
+    /// A frame that is delivered as it is, without a pending offload, and its first bytes.
     #[inline]
     #[must_use]
     pub fn plain(&self, delivery: Delivery) -> Option<(Frame<'_>, u128)> {
@@ -405,15 +462,15 @@ impl Batch {
         as_it_is.then(|| (self.frame(entry), u128::from_le_bytes(entry.header.bytes())))
     }
 
-    /// A number that all frames of a flow have in common, in both directions: of the addresses and
-    /// ports of IP, or of the stations.
+    /// A hash that all frames of a flow share, in both directions: of the IP addresses and ports,
+    /// or of the MAC addresses.
     #[must_use]
     pub fn flow(&self, entry: &Entry) -> u32 {
         let port = PortId::new(0).expect("there is a first");
         self.flow_key(entry, VlanId::DEFAULT, port).hash(0)
     }
 
-    /// What a frame says, that came in by a port and is in a VLAN.
+    /// The flow key of a frame that came in by a port and is in a VLAN.
     #[inline]
     pub(crate) fn flow_key(&self, entry: &Entry, vlan: VlanId, port: PortId) -> FlowKey {
         let words = match self.pieces(entry) {
@@ -431,7 +488,7 @@ impl Batch {
         FlowKey::read(Prefix::new(&prefix, len), vlan, port)
     }
 
-    /// Copies the beginning of a frame out, once; returns how many bytes of it there are.
+    /// Copies the beginning of a frame out, once; returns how many bytes were copied.
     #[inline]
     fn prefix(&self, entry: &Entry, to: &mut [u8; PREFIX]) -> usize {
         match self.pieces(entry) {
@@ -444,7 +501,7 @@ impl Batch {
     #[must_use]
     pub fn outgoing(&self, delivery: Delivery) -> (Frame<'_>, Prologue) {
         let entry = &self.frames[usize::from(delivery.frame)];
-        (self.frame(entry), prologue(entry.header, entry.bytes, delivery.tag))
+        (self.frame(entry), prologue(entry, delivery.tag))
     }
 
     /// Appends it to `to`.
@@ -467,9 +524,12 @@ pub(crate) fn to_u16(index: usize) -> u16 {
 /// The first bytes of a frame as the destination gets them, from the snapshot that was decided
 /// from.
 #[must_use]
-pub fn prologue(header: Header, bytes: u32, tag: TagAction) -> Prologue {
+pub fn prologue(entry: &Entry, tag: TagAction) -> Prologue {
     const ADDRESSES: u8 = 12;
+    const UNTAGGED: u8 = 14;
     const TAGGED: u8 = 16;
+    const WITH_TYPE: u8 = 18;
+    let &Entry { header, bytes, inner, .. } = entry;
     let keep = Prologue {
         bytes: header.bytes(),
         len: u8::try_from(bytes).map_or(TAGGED, |b| b.min(TAGGED)),
@@ -477,7 +537,12 @@ pub fn prologue(header: Header, bytes: u32, tag: TagAction) -> Prologue {
     };
     match tag {
         TagAction::Keep => keep,
-        TagAction::Strip => Prologue { len: ADDRESSES, ..keep },
+        TagAction::Strip => {
+            debug_assert!(bytes >= WITH_TYPE.into(), "a frame that ends in its tag is dropped");
+            let mut bytes = keep.bytes;
+            bytes[field::ETHERTYPE].copy_from_slice(&inner.0.to_be_bytes());
+            Prologue { bytes, len: UNTAGGED, skip: WITH_TYPE }
+        }
         TagAction::Insert(vlan) => {
             Prologue { bytes: with_tag(header, vlan), len: TAGGED, skip: ADDRESSES }
         }

@@ -25,8 +25,8 @@ pub(crate) enum Take {
     /// Frames of any shape.
     Any,
     /// Frames that lie in one plain slot.
-    Plain,
-    /// Plain frames with this key.
+    SingleSlot,
+    /// Such frames with this key.
     Run(u128),
 }
 
@@ -36,7 +36,7 @@ impl Take {
         let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
         match self {
             Take::Any => true,
-            Take::Plain => tx.peek().is_some(),
+            Take::SingleSlot => tx.peek().is_some(),
             Take::Run(wanted) => tx.peek().map(key) == Some(wanted),
         }
     }
@@ -110,7 +110,7 @@ impl Turn<'_> {
             self.switch.refresh_instances();
         }
         let mut moved = Moved::default();
-        while moved.slots < budget && moved.blocked_on.is_none() {
+        while moved.slots < budget && moved.blocked_on.is_none() && self.copies_left > 0 {
             let mut step = if self.switch.steering.is_some() {
                 self.steer(budget - moved.slots)
             } else {

@@ -82,7 +82,7 @@ impl Adapter for Wire {
         for delivery in list {
             let entry = &batch.frames()[usize::from(delivery.frame)];
             let mut frame = Vec::new();
-            let head = prologue(entry.header, entry.bytes, delivery.tag);
+            let head = prologue(entry, delivery.tag);
             batch.frame(entry).append_to(head, &mut frame);
             self.sent.send(frame).expect("the test looks");
         }

@@ -75,7 +75,7 @@ impl Net {
         count
     }
 
-    /// Lets the function pass on so many frames at most. The switch has no turn.
+    /// Lets the function pass on this many frames at most. The switch has no turn.
     pub fn work(
         &mut self,
         port: usize,

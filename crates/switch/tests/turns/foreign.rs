@@ -94,7 +94,7 @@ fn a_frame_that_comes_to_a_function_past_all_chains_says_nothing() {
     assert_eq!((rx.refresh(), rx.metadata(0)), (1, 0), "the mark of an older frame");
 }
 
-/// The chain of a plan gets other services; frames of so many changes before are known.
+/// The chain of a plan gets other services; frames of this many changes before are known.
 fn change(plan: &mut Plan, services: &[u8]) {
     let was = plan.chains[0].take().expect("there is one");
     let order = was.order + 1;

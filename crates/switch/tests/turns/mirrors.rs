@@ -1,4 +1,4 @@
-//! Ports that are looked at, and the rings of those who look.
+//! Mirrored ports, and the rings of the mirrors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,6 +28,8 @@ impl Net {
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.clients.push(Client { tx, rx, region: client });
         let mirror = Mirror::new(Krings::new(&region, &port), Box::new(Count(woken.clone())));
+        // The daemon keeps a region for as long as its client has it.
+        std::mem::forget(region);
         (self.switch.add_mirror(mirror), self.clients.len() - 1)
     }
 

@@ -44,7 +44,9 @@ impl Adapter for Card {
             };
             self.intake.push(&[&frame], batch.frags());
             batch.push_received(first, u32::try_from(frame.len()).expect("short"));
-            left.into_iter().for_each(|left| batch.push_offload(left));
+            if left.is_some_and(|left| batch.push_offload(left).is_err()) {
+                drops.add(DropReason::Offload, 1);
+            }
         }
     }
 
@@ -174,6 +176,44 @@ fn tags_move_what_is_left() {
     net.switch.add_port(id(3), Plug::Adapter(other), vlan("trunk:10"));
     net.turn(3);
     assert_eq!(back.try_iter().collect::<Vec<_>>(), [(Some(sent.0), sent.1)]);
+}
+
+/// Whether this header in front of a priority-tagged frame for VLAN 10 lets it leave a trunk in
+/// another VLAN, or lets the receiver of an unfinished frame write into the tag.
+fn escapes(head: [u8; VNET_LEN], frame: &[u8]) -> bool {
+    let mut net = Net::new(SwitchConfig::default());
+    let vlan =
+        |mode: &str| PortConfig { vlan: mode.parse().expect("a mode"), ..Default::default() };
+    net.add(vlan("trunk:10,20"));
+    let (source, _) = Card::new(vec![(head, frame.to_vec())], Offloads::NONE);
+    let (none, finished) = Card::new(Vec::new(), Offloads::NONE);
+    let (all, whole) = Card::new(Vec::new(), Offloads::ALL);
+    for (port, card, mode) in
+        [(1, source, "access:10"), (2, none, "trunk:all"), (3, all, "trunk:all")]
+    {
+        net.switch.add_port(id(port), Plug::Adapter(card), vlan(mode));
+    }
+    net.turn(1);
+    let in_ring = net.received(0).into_iter().map(|frame| (None, frame));
+    let out: Vec<_> = in_ring.chain(finished.try_iter()).chain(whole.try_iter()).collect();
+    out.into_iter().any(|(left, frame)| {
+        let start = left.map_or(18, |left| u16::from_ne_bytes([left[6], left[7]]));
+        frame[12..16] != [0x81, 0, 0, 10] || start < 18
+    })
+}
+
+#[test]
+fn a_checksum_is_not_written_into_a_tag() {
+    let mut frame = frame(ALL, mac(9), 64, 0);
+    frame[12..18].copy_from_slice(&[0x81, 0, 0, 0, 8, 0]);
+    let (mut head, _) = run(ALL, &[], 0);
+    for start in [0u16, 12, 14, 15, 16, 17] {
+        for offset in 0u16..4 {
+            head[6..8].copy_from_slice(&start.to_ne_bytes());
+            head[8..10].copy_from_slice(&offset.to_ne_bytes());
+            assert!(!escapes(head, &frame), "{start} and {offset}");
+        }
+    }
 }
 
 #[test]

@@ -190,7 +190,7 @@ fn nobody_waits_for_an_instance_that_stalls_or_has_gone() {
 }
 
 impl Net {
-    /// Does a frame have to wait there?
+    /// Whether a frame of this port has to wait.
     fn is_shut(&mut self, port: usize) -> bool {
         self.send(port, &[flow(9, 9)]);
         let (before, moved) = (self.switch.in_rings(id(port)), self.turn(port));
@@ -225,7 +225,7 @@ const FLOWS: usize = 12;
 /// The first port of functions, and the one behind the last.
 const FUNCTIONS: std::ops::Range<usize> = 2..2 + SERVICES * INSTANCES;
 
-/// Functions of any speed, an operator who changes what can be changed, and stations that send.
+/// Functions of any speed, an operator that changes what can be changed, and stations that send.
 struct World {
     net: Net,
     random: Random,

@@ -111,3 +111,38 @@ fn the_number_of_slots_of_a_received_chain_names_no_port() {
     net.turn(0);
     assert_eq!(net.counts_of_arrivals(), [0, 1, 0, 0]);
 }
+
+/// A frame of VLAN 5 with a tag of VLAN 9 as payload.
+fn nested(dst: [u8; 6]) -> Vec<u8> {
+    let mut bytes = tagged(dst, mac(0), 5, 7);
+    bytes[16..22].copy_from_slice(&[0x81, 0, 0, 9, 8, 0]);
+    bytes
+}
+
+#[test]
+fn a_second_tag_does_not_become_the_first_of_a_trunk() {
+    for dst in [ALL, mac(1)] {
+        let mut net = Net::new(SwitchConfig::default());
+        for mode in ["access:5", "trunk:9,native=5", "trunk:5", "access:5"] {
+            let vlan = mode.parse().expect("a mode");
+            net.add(PortConfig { vlan, ..PortConfig::default() });
+        }
+        net.send(1, &[frame(ALL, mac(1), 60, 0)]);
+        net.turn(1);
+        (0..4).for_each(|port| drop(net.received(port)));
+        // Long runs go another way than short ones.
+        let plain = tagged(dst, mac(0), 5, 7);
+        let burst: Vec<_> =
+            (0..12).map(|i| if i % 3 == 0 { nested(dst) } else { plain.clone() }).collect();
+        net.send(0, &burst);
+        net.turn(0);
+        let received = net.received(1);
+        assert_eq!((received.len(), received.iter().any(|f| f[12..14] != [8, 0])), (8, false));
+        let counted_at = if dst == ALL { 1 } else { 0 };
+        assert_eq!(net.drops(counted_at, DropReason::NestedTag), 4);
+        if dst == ALL {
+            assert!(net.received(2).iter().all(|f| f[12..16] == [0x81, 0, 0, 5]));
+            assert_eq!(net.received(3).len(), 12, "it is payload to a station");
+        }
+    }
+}

@@ -39,6 +39,24 @@ fn a_header_is_passed_on_to_ports_that_have_the_same_and_zeros_to_others() {
 }
 
 #[test]
+fn a_checksum_field_moves_with_the_tag_and_never_lies_in_one() {
+    let mut net = Net::new(SwitchConfig::default());
+    for mode in ["access:10", "trunk:10"] {
+        let vlan = mode.parse().expect("a mode");
+        net.add(PortConfig { vlan, ..with_header(12) });
+    }
+    let partial = |start: u8, head: u8| [1, 0, head, 0, 0, 0, start, 0, 16, 0, 0, 0];
+    let plain = frame(ALL, mac(0), 80, 0);
+    let ip = [&plain[..12], &[8, 0, 0x45], &plain[15..]].concat();
+    net.send(0, &[34, 33, 14].map(|start| behind(&partial(start, 54), &ip)));
+    net.turn(0);
+    let received = net.received(1);
+    let headers: Vec<_> = received.iter().map(|frame| &frame[..12]).collect();
+    assert_eq!(headers, [&partial(38, 58)[..], &[0; 12], &[0; 12]]);
+    assert!(received.iter().all(|frame| frame[24..28] == [0x81, 0, 0, 10]));
+}
+
+#[test]
 fn runs_and_floods_get_their_headers() {
     let mut net = net(&[0, 10, 12, 0]);
     let run: Vec<_> = (0..12).map(|i| frame(mac(1), mac(0), 60, i)).collect();
@@ -46,12 +64,12 @@ fn runs_and_floods_get_their_headers() {
     net.turn(0);
     let expected: Vec<_> = run.iter().map(|frame| behind(&[0; 10], frame)).collect();
     assert_eq!(net.received(1), expected);
-    let everybody = frame(ALL, mac(0), 60, 9);
-    net.send(0, std::slice::from_ref(&everybody));
+    let broadcast = frame(ALL, mac(0), 60, 9);
+    net.send(0, std::slice::from_ref(&broadcast));
     net.turn(0);
-    assert_eq!(net.received(1), [behind(&[0; 10], &everybody)]);
-    assert_eq!(net.received(2), [behind(&[0; 12], &everybody)]);
-    assert_eq!(net.received(3), [everybody]);
+    assert_eq!(net.received(1), [behind(&[0; 10], &broadcast)]);
+    assert_eq!(net.received(2), [behind(&[0; 12], &broadcast)]);
+    assert_eq!(net.received(3), [broadcast]);
 }
 
 #[test]
@@ -92,7 +110,8 @@ fn tags_are_put_in_behind_the_header() {
     net.send(0, &[behind(&HEADER, &untagged)]);
     net.turn(0);
     let got = net.received(1).remove(0);
-    assert_eq!(got[..12], HEADER);
+    // The numbers of bytes before the payload and before the checksummed part grow.
+    assert_eq!(got[..12], [1, 2, 7, 4, 5, 6, 11, 8, 9, 10, 11, 12]);
     assert_eq!((got.len(), &got[24..28]), (12 + 68, &[0x81, 0, 0, 5][..]));
 }
 

@@ -1,13 +1,14 @@
 //! `uvala apply`
 
 mod check;
+mod file;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
-use daemon::config::{SwitchText, load_switches};
+use protocol::config::{PortText, SwitchText};
 use protocol::name::SwitchName;
 use protocol::{
     ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortRequest, PortSet, PortSettings,
@@ -26,11 +27,12 @@ use terminal::say;
 /// [switch.vale0], [switch.vale0.port.a], [[switch.vale0.chain]], [[switch.vale0.rule]]. The daemon
 /// reads its configuration only when it starts; this command applies changes without a restart.
 ///
-/// Switches and ports in the file are added or changed; others are not touched. Chains and rules of
-/// a switch in the file are replaced as a whole, at once, between two batches of frames; the
-/// command names those that it deletes. The command checks the file before it changes anything, and
-/// reports each mistake with its line. If the daemon refuses a change later, earlier changes stay:
-/// correct the file, and apply it again.
+/// The command adds or changes the switches and ports in the file, and leaves all others as they
+/// are. It replaces all chains and rules of a switch in the file at once, between two batches of
+/// frames, and prints which chains and how many rules it deletes. It checks these tables before it
+/// changes anything, and reports each mistake with its line; only the daemon reads the file's other
+/// tables. If the daemon refuses a change later, earlier changes stay: correct the file, and apply
+/// it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -46,7 +48,7 @@ const PART_BYTES: usize = MAX_MESSAGE - 1024;
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let path = args.file.display();
-    let (switches, others) = load_switches(&args.file)?;
+    let (switches, others) = file::load(&args.file)?;
     let connection = global.connect()?;
     switches.iter().try_for_each(|text| check::check(&connection, &args.file, text))?;
     for text in switches {
@@ -65,14 +67,14 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
-    let SwitchText { spec, ports, plan, .. } = text;
+    let SwitchText { spec, ports, chains, rules, .. } = text;
     let name = spec.switch.clone();
     add_or(connection, Request::Switch(SwitchRequest::Add(spec.clone())), || {
         Request::Switch(SwitchRequest::Set(spec))
     })?;
     // Ports first, because chains need their services; their chains last, for these need to be.
     let mut later = Vec::new();
-    for (mut add, plan) in ports.into_iter().zip(&plan.ports) {
+    for PortText { mut add, stations } in ports {
         let port = add.port.clone();
         if let Some(chain) = add.settings.chain.take() {
             let settings = PortSettings { chain: Some(chain), ..PortSettings::default() };
@@ -82,14 +84,14 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), || {
             Request::Port(PortRequest::Set(set))
         })?;
-        for station in &plan.stations {
+        for station in &stations {
             let (mac, vlan) = (station.mac, station.vlan.get());
             let add = FdbAdd { port: port.clone(), mac, vlan };
             done(connection.call(Request::Fdb(FdbRequest::Add(add)))?)?;
         }
     }
-    let gone = gone(connection, &name, &plan.chains, &plan.rules)?;
-    steer(connection, &name, plan.chains, &plan.rules, later)?;
+    let gone = gone(connection, &name, &chains, &rules)?;
+    steer(connection, &name, chains, &rules, later)?;
     if !gone.is_empty() {
         let gone = gone.join(", ");
         say::remark(format_args!("uvala: {name}: deleted, as the file does not have it: {gone}"));

@@ -20,7 +20,7 @@ use terminal::table::{Align, Table};
 /// itself. Fails if buffers of a group are missing.
 ///
 /// A second table shows, in MiB, the maximum size of each group's memory region, which counts in
-/// the quota of the user who created the group, and how much of it is in use. For groups that the
+/// the quota of the user that created the group, and how much of it is in use. For groups that the
 /// daemon's configuration declares, it also shows the Unix group and the mode.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -96,7 +96,7 @@ fn table(groups: &[GroupAudit]) -> String {
     table.to_string()
 }
 
-/// What regions have, and who pays.
+/// The memory of regions, and the users that pay for it.
 fn memory(groups: &[GroupAudit]) -> String {
     let mut table = Table::new(&[
         ("TRUST GROUP", Align::Left),

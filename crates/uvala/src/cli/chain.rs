@@ -43,7 +43,8 @@ enum Action {
         /// Name of the chain
         chain: String,
         /// Services in order, at most 8, such as firewall,router. The flow's hash selects the
-        /// instance of a service; with NAME@least, a new flow goes to the least loaded instance
+        /// instance of a service; with NAME@least, new flows, and flows after a pause, go to the
+        /// instance with the most free slots
         #[arg(value_delimiter = ',', required = true)]
         services: Vec<String>,
         /// Port by which frames leave [default: by their destination address]

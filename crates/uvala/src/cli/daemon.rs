@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use client::control::{Connection, ControlError};
-use daemon::Daemon;
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::engine::Workers;
-use daemon::start::StartError;
+use daemon::start::{StartError, make_dir};
+use daemon::{Daemon, confinement};
 use protocol::exit;
 use protocol::paths;
 
@@ -59,6 +59,12 @@ pub struct Args {
     /// Delete the state that commands created, and start with the configuration alone
     #[arg(long)]
     forget: bool,
+    /// Confinement after the start: on, log (the kernel only logs) or off [default: on]
+    ///
+    /// A confined daemon opens, executes and connects to nothing that it does not need. Where the
+    /// kernel refuses a call that it should not, the log names the call.
+    #[arg(long, value_name = "MODE")]
+    confine: Option<confine::Mode>,
     /// File to append the log to after startup, instead of stderr
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -80,21 +86,26 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return background(config.dir.as_deref(), args.log_file.as_deref());
     }
     daemon::log::to_stderr(config.log, args.log_file.is_none());
+    // A confined daemon opens no other file.
+    let log = args.log_file.as_deref().map(|path| open_log(path, &config)).transpose()?;
+    confinement::enter(&config)?;
     let mut workers = Workers::start(&config)?;
     workers.set_helper(config.helper.clone());
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
-    if let Some(path) = &args.log_file {
-        log_to(path).with_context(|| format!("log file {}", path.display()))?;
+    if let Some(log) = log {
+        // From now on stderr is this file, also for panics; the process that had it before may end.
+        rustix::stdio::dup2_stderr(log).context("log file")?;
     }
     Ok(daemon.run()?)
 }
 
-/// From now on stderr is this file, also for panics; the process that had it before may end.
-fn log_to(path: &Path) -> std::io::Result<()> {
+fn open_log(path: &Path, config: &Config) -> anyhow::Result<File> {
+    // The file may be in the directory of the socket, which may not exist yet.
+    make_dir(&paths::daemon_dir(config.dir.as_deref()), &config.socket)?;
     let mut options = File::options();
-    let file = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    Ok(rustix::stdio::dup2_stderr(file.open(path)?)?)
+    let options = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).with_context(|| format!("log file {}", path.display()))
 }
 
 /// Starts this program again without that option, and waits until it answers.
@@ -132,7 +143,8 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
         }
         if Instant::now() > deadline {
             daemon.kill()?;
-            anyhow::bail!("the daemon did not listen within {} s", PATIENCE.as_secs());
+            let (seconds, log) = (PATIENCE.as_secs(), log.display());
+            anyhow::bail!("the daemon did not listen within {seconds} s; its log is {log}");
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -148,6 +160,7 @@ fn configure(global: &Global, args: &Args) -> Result<Config, ConfigError> {
     config.state_dir = args.state.clone().or(config.state_dir);
     config.forget = args.forget;
     config.log = args.log.unwrap_or(config.log);
+    config.confine = args.confine.unwrap_or(config.confine);
     config.workers.count = args.workers.unwrap_or(config.workers.count);
     config.workers.wait = args.wait.unwrap_or(config.workers.wait);
     if let Some(cpus) = &args.cpus {

@@ -6,10 +6,10 @@ use protocol::paths;
 use protocol::{Hello, Reply, Request, SessionRequest, exit};
 
 use super::output::Output;
-use super::{Global, port};
+use super::{Global, port, switch, worker};
 use crate::doctor::{self, Finding, gather};
 
-/// Diagnose the daemon, its virtual machines and this host
+/// Diagnose the daemon, its switches, its virtual machines and this host
 ///
 /// Prints each problem with its cure, and changes nothing. The exit status is 1 if there is a
 /// problem, else 0; notes do not count.
@@ -48,7 +48,11 @@ fn daemon(global: &Global) -> Result<Vec<Finding>> {
         Reply::Daemon(info) => info,
         other => return Err(unexpected(&other).into()),
     };
-    Ok(gather::daemon(&info, &port::list(&connection, None)?, dir))
+    let (switches, ports) = (switch::list(&connection)?, port::list(&connection, None)?);
+    let mut findings = gather::daemon(&info, &switches, &ports, dir);
+    // A daemon of an earlier version has no such call.
+    findings.extend(doctor::stalls(&worker::workers(&connection).unwrap_or_default()));
+    Ok(findings)
 }
 
 const EXAMPLES: &str = "\

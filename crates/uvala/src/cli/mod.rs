@@ -16,11 +16,13 @@ pub mod port;
 pub mod program;
 mod rule;
 mod run;
+mod security;
 mod stats;
 mod switch;
 mod target;
 mod vm;
 mod vm_args;
+mod worker;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -51,7 +53,7 @@ pub struct Cli {
 pub struct Global {
     /// Directory of the daemon's socket
     ///
-    /// The default is $UVALA_DIR; else /run/uvala, for root and for users who may write there; else
+    /// The default is $UVALA_DIR; else /run/uvala, for root and users that can write there; else
     /// $XDG_RUNTIME_DIR/uvala; else /tmp/uvala-UID. Commands of a user without a daemon use the one
     /// in /run/uvala.
     #[arg(long, global = true, value_name = "DIR")]
@@ -73,6 +75,7 @@ enum Command {
     Nf(nf::Args),
     Audit(audit::Args),
     Stats(stats::Args),
+    Worker(worker::Args),
     Vm(vm::Args),
     Doctor(doctor::Args),
     VmArgs(vm_args::Args),
@@ -159,6 +162,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Audit(args) => audit::run(global, &args),
         Command::Nf(args) => nf::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
+        Command::Worker(args) => worker::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),
         Command::Bridge(args) => bridge::run(global.dir.as_deref(), &args),

@@ -4,6 +4,7 @@ mod metrics;
 mod part;
 mod place;
 mod run;
+mod sandbox;
 mod top;
 
 use client::control::Connection;

@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use hostif::{HostError, namespace};
-use packet::MacAddr;
+use packet::{MacAddr, VlanMode};
 use protocol::name::PortName;
 use protocol::{
     Address, ErrorCode, Failure, HostIf, PortAdd, PortKind, PortRef, PortRequest, PortSettings,
@@ -50,12 +50,12 @@ enum Action {
         /// MTU of the interface
         #[arg(long, value_name = "BYTES")]
         mtu: Option<u32>,
-        /// MAC address of the interface
+        /// MAC address of the interface [default: derived from host, namespace and name]
         #[arg(long, value_name = "MAC")]
         mac: Option<MacAddr>,
         /// VLANs of the port, as for `uvala port add`
         #[arg(long, value_name = "VLAN")]
-        vlan: Option<String>,
+        vlan: Option<VlanMode>,
         #[command(flatten)]
         output: Output,
     },

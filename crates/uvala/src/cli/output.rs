@@ -51,7 +51,7 @@ impl Output {
 }
 
 impl Watch {
-    /// Again every so many seconds.
+    /// Prints the listing again every N seconds.
     pub fn every(seconds: u64) -> Self {
         Self { watch: Some(seconds) }
     }

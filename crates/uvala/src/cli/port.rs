@@ -4,18 +4,19 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use client::control::{Connection, unexpected};
-use packet::MacAddr;
+use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
-    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mode, PortAdd,
-    PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues, Reply,
-    Request, SocketPlace, users,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mode, OnFull,
+    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues,
+    Reply, Request, SocketPlace, users,
 };
 
 use super::inherited::inherited;
 use super::output::{Output, Watch};
+use super::security::{self, Security};
 use super::switch::{group, user};
-use super::target::change;
+use super::target::{change, refuse_empty};
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, cut, left, or_dash, right, short, yes};
@@ -84,6 +85,13 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
+    /// Enable a port that the switch has disabled (bpdu-guard, loop-protect)
+    Enable {
+        #[command(flatten)]
+        name: Name,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Delete a port and disconnect its client
     Del {
         #[command(flatten)]
@@ -108,15 +116,12 @@ macro_rules! on_off {
             /// VLANs: transparent[:VLAN], access:VLAN or trunk:VLANS[,native=VLAN]
             /// [default: transparent:1]
             #[arg(long, value_name = "VLAN")]
-            vlan: Option<String>,
-            /// Maximum number of addresses learned on the port; 0 is no limit [default: 0]
-            #[arg(long, value_name = "N")]
-            max_macs: Option<u32>,
+            vlan: Option<VlanMode>,
             /// When the port's ring is full: drop the frame, or apply backpressure to all senders
             /// [default: drop]
             #[arg(long, value_name = "drop|wait")]
-            on_full: Option<String>,
-            /// User (name or UID) who may attach, if the switch lets that user in [default: you]
+            on_full: Option<OnFull>,
+            /// User (name or UID) that may attach, if the switch lets that user in [default: you]
             #[arg(long, value_name = "USER")]
             owner: Option<String>,
             /// Group (name or GID) whose members may attach, too [default: the switch's]
@@ -150,6 +155,8 @@ macro_rules! on_off {
                 )]
                 $name: Option<bool>,
             )*
+            #[command(flatten)]
+            security: Security,
         }
     };
 }
@@ -206,7 +213,12 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::Set { name, settings, output } => {
             let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
+            refuse_empty(&set.settings, "port set")?;
             change(global, Request::Port(PortRequest::Set(set)), *output)
+        }
+        Action::Enable { name, output } => {
+            let port = PortRef { port: name.parse()? };
+            change(global, Request::Port(PortRequest::Enable(port)), *output)
         }
         Action::Del { name, output } => change(
             global,
@@ -225,7 +237,7 @@ struct Host {
     /// MTU of the interface (tap)
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// MAC address of the interface (tap)
+    /// MAC address of the interface (tap) [default: derived from host and name]
     #[arg(long, value_name = "MAC")]
     mac: Option<MacAddr>,
     /// Network namespace of the interface: a name of `ip netns`, a PID, or a path
@@ -337,7 +349,7 @@ fn absolute(option: &str, path: &Option<PathBuf>) -> Result<Option<String>, Usag
     let Some(path) = path else { return Ok(None) };
     let path = std::path::absolute(path).map_err(|error| Usage(format!("{option}: {error}")))?;
     let path = path.into_os_string().into_string();
-    path.map(Some).map_err(|path| Usage(format!("{option} {path:?}: no UTF-8")))
+    path.map(Some).map_err(|path| Usage(format!("{option} {path:?}: not UTF-8")))
 }
 
 impl Name {
@@ -358,12 +370,12 @@ impl Settings {
             unicast_flood: self.unicast_flood,
             multicast_flood: self.multicast_flood,
             broadcast_flood: self.broadcast_flood,
-            max_macs: self.max_macs,
-            on_full: self.on_full.clone(),
+            on_full: self.on_full,
             vnet_header: self.vnet_header,
             service: self.service.clone(),
             instance: self.instance,
             chain: self.chain.clone(),
+            ..self.security.to_api()
         })
     }
 }
@@ -383,7 +395,9 @@ fn table(ports: &[PortInfo]) -> String {
     let columns = [
         left("PORT", |info: &PortInfo| info.port.to_string()),
         left("KIND", |info| info.kind.name().to_owned()),
-        left("VLAN", |info| cut(info.settings.vlan.as_deref().unwrap_or_default(), 20)),
+        left("VLAN", |info| {
+            cut(&info.settings.vlan.as_ref().map(VlanMode::to_string).unwrap_or_default(), 20)
+        }),
         right("PID", |info| or_dash(info.client.as_ref().map(|client| client.pid))),
         left("USER", |info| or_dash(info.client.as_ref().map(|it| users::user_name(it.uid)))),
         left("CLIENT", |info| or_dash(info.client.as_ref().map(|client| cut(&client.name, 24)))),
@@ -445,8 +459,8 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
     if let Some(complaint) = &machine.complaint {
         text += &format!("last error       {complaint}\n");
     }
-    if let Some(rival) = machine.rival {
-        text += &format!("rejected peer    process {rival}; give it a port of its own\n");
+    if let Some(peer) = machine.rejected_peer {
+        text += &format!("rejected peer    process {peer}; give it a port of its own\n");
     }
     text
 }
@@ -503,20 +517,34 @@ fn show(info: &PortInfo) -> String {
         ("owner", Some(users::user_name(owner.unwrap_or(info.owner)))),
         ("group", group.map(users::group_name)),
         ("mode", mode.map(|mode| mode.to_string())),
-        ("vlan", settings.vlan.clone()),
+        ("vlan", settings.vlan.as_ref().map(VlanMode::to_string)),
         ("isolated", flag(settings.isolated)),
         ("learning", flag(settings.learning)),
-        ("max-macs", settings.max_macs.map(|max| max.to_string())),
         ("unicast-flood", flag(settings.unicast_flood)),
         ("multicast-flood", flag(settings.multicast_flood)),
         ("broadcast-flood", flag(settings.broadcast_flood)),
-        ("on-full", settings.on_full.clone()),
+        ("on-full", settings.on_full.map(|it| it.to_string())),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
         ("service", settings.service.clone()),
         ("instance", settings.instance.map(|number| number.to_string())),
         ("chain", settings.chain.clone()),
     ] {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
+    }
+    text + &show_security(info)
+}
+
+fn show_security(info: &PortInfo) -> String {
+    let rows = security::rows(&info.settings)
+        .map(|(name, value)| format!("{name:<21}  {}\n", value.as_deref().unwrap_or("-")));
+    let mut text = rows.concat();
+    if !info.first_macs.is_empty() {
+        let macs: Vec<_> = info.first_macs.iter().map(MacAddr::to_string).collect();
+        text += &format!("locked to              {}\n", macs.join(","));
+    }
+    if let Some(cause) = &info.disabled {
+        let cure = format!("uvala port enable {}", info.port);
+        text += &format!("disabled by            {cause}; after removing the cause, run: {cure}\n");
     }
     text
 }
@@ -540,4 +568,5 @@ Examples:
   uvala port add vale0:old --kind stream                  for an e1000 or another card
   uvala port add vale0:vm2 --owner alice                  only alice may attach
   uvala port set vale0:vm1 --isolated --unicast-flood=false
+  uvala port set vale0:vm1 --mac-lock 02:00:00:00:00:01,02:00:00:00:00:02
   uvala port del vale0:vm1";

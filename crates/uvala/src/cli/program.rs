@@ -38,7 +38,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf> {
     found.with_context(|| format!("no program {} in PATH", Path::new(name).display()))
 }
 
-/// Is the program `path` one without a dynamic loader?
+/// Whether the program `path` has no dynamic loader.
 pub fn is_static(path: &Path) -> bool {
     let elf = File::open(path).and_then(|file| read_elf(&file));
     elf.is_ok_and(|elf| elf.loader.is_none())

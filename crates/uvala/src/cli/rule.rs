@@ -14,7 +14,8 @@ use terminal::table::{Column, left, right};
 /// List, add and delete rules
 ///
 /// The matching rule with the highest priority decides what the switch does with a frame from an
-/// ordinary port. A frame that no rule matches enters the chain of its port, if that has one.
+/// ordinary port. A frame that no rule matches enters the chain of its port; if the port has none,
+/// it goes to its destination address. Rules do not apply to frames that functions send.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -31,7 +32,8 @@ enum Action {
     Add {
         #[command(flatten)]
         of: InSwitch,
-        /// Action: drop, forward (bypass all chains), chain:NAME or port:NAME
+        /// Action: drop, forward (to the destination address, past all chains), chain:NAME (into
+        /// that chain) or port:NAME (out by that port)
         action: String,
         #[command(flatten)]
         fields: Box<Fields>,

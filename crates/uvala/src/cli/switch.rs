@@ -3,17 +3,21 @@
 use client::control::{Connection, unexpected};
 use protocol::name::{NameError, SwitchName};
 use protocol::{
-    Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchRequest, SwitchSettings,
-    SwitchSpec, users,
+    Forwarding, Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchRequest,
+    SwitchSettings, SwitchSpec, parse, users,
 };
 
 use super::output::{Output, Watch};
-use super::target::change;
+use super::security::{self, Security};
+use super::target::{change, refuse_empty};
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, left, right, yes};
 
 /// List, add, change and delete switches
+///
+/// Port security of a switch (mac-lock, limits, guards) is that of all its ports, new ones too, but
+/// for ports whose own settings say otherwise.
 ///
 /// The daemon also creates a switch when its first port attaches, and deletes it with its last
 /// port. A switch that `uvala switch add` creates is permanent.
@@ -80,7 +84,7 @@ struct Name {
 struct Settings {
     /// Forwarding function: learning, hub, patch, static, static-flood, chain [default: learning]
     #[arg(long, value_name = "FUNCTION")]
-    forwarding: Option<String>,
+    forwarding: Option<Forwarding>,
     /// Ageing time of learned addresses in seconds; 0 disables ageing [default: 300]
     #[arg(long, value_name = "SECS")]
     age: Option<u32>,
@@ -88,7 +92,11 @@ struct Settings {
     /// replaces an old one [default: 65536]
     #[arg(long, value_name = "N")]
     fdb_capacity: Option<u32>,
-    /// User who owns the switch, by name or UID [default: you]
+    /// Reserved group addresses to forward, as for a Linux bridge: bit N, such as 0x4000 for LLDP,
+    /// stands for 01:80:c2:00:00:0N; PAUSE (bit 1) is never forwarded [default: 0]
+    #[arg(long, value_name = "MASK", value_parser = parse::group_fwd_mask)]
+    group_fwd_mask: Option<u16>,
+    /// User that owns the switch, by name or UID [default: you]
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
     /// Group of the switch, by name or GID [default: yours]
@@ -97,10 +105,12 @@ struct Settings {
     /// Permission to attach (w) and to list (r), in octal, as for a file [default: 600]
     #[arg(long)]
     mode: Option<Mode>,
-    /// Users who may create ports by attaching: any user who may attach, or only the owner; other
+    /// Users that may create ports by attaching: any user that may attach, or only the owner; other
     /// users then attach to ports that `uvala port add --owner` gave them [default: any]
     #[arg(long, value_name = "any|owner")]
     new_ports: Option<NewPorts>,
+    #[command(flatten)]
+    security: Security,
 }
 
 /// Runs the subcommand.
@@ -121,7 +131,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             change(global, Request::Switch(SwitchRequest::Add(settings.spec(name)?)), *output)
         }
         Action::Set { name, settings, output } => {
-            change(global, Request::Switch(SwitchRequest::Set(settings.spec(name)?)), *output)
+            let spec = settings.spec(name)?;
+            refuse_empty(&spec.settings, "switch set")?;
+            change(global, Request::Switch(SwitchRequest::Set(spec)), *output)
         }
         Action::Del { name, output } => change(
             global,
@@ -139,10 +151,19 @@ impl Name {
 
 impl Settings {
     fn spec(&self, name: &Name) -> anyhow::Result<SwitchSpec> {
+        let all_ports = self.security.to_api();
         let settings = SwitchSettings {
-            forwarding: self.forwarding.clone(),
+            max_macs: all_ports.max_macs,
+            mac_lock: all_ports.mac_lock,
+            broadcast_limit: all_ports.broadcast_limit,
+            multicast_limit: all_ports.multicast_limit,
+            unknown_unicast_limit: all_ports.unknown_unicast_limit,
+            bpdu_guard: all_ports.bpdu_guard,
+            loop_protect: all_ports.loop_protect,
+            forwarding: self.forwarding,
             age_s: self.age,
             fdb_capacity: self.fdb_capacity,
+            group_fwd_mask: self.group_fwd_mask,
             owner: user(self.owner.as_deref())?,
             group: group(self.group.as_deref())?,
             mode: self.mode,
@@ -205,10 +226,14 @@ fn show(info: &SwitchInfo) -> String {
         "{} moved, {} evicted, {} not learned: port limit, {} not learned: table full",
         info.fdb.moved, info.fdb.evicted, info.fdb.refused_limit, info.fdb.refused_full
     );
-    format!(
+    let groups = match info.group_fwd_mask {
+        0 => String::new(),
+        mask => format!("forwards    reserved groups {mask:#06x}\n"),
+    };
+    let text = format!(
         "switch      {} ({stays})\nports       {}\nforwarding  {}\n\
          addresses   {} of {}, {age}\n            {moves}\n\
-         owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
+         {groups}owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
         info.switch,
         info.ports,
         info.forwarding,
@@ -219,7 +244,18 @@ fn show(info: &SwitchInfo) -> String {
         info.mode,
         info.new_ports,
         info.worker,
-    )
+    );
+    let looped = info.looped.as_ref().map(|looped| {
+        let ([a, b], seconds) = (&looped.ports, looped.age_ms / 1000);
+        format!("loop        between {a} and {b}: {} moves, {seconds} s ago\n", looped.mac)
+    });
+    let rows = security::rows(&info.port_settings).into_iter();
+    let rows = rows.filter_map(|(name, value)| Some((name, value?)));
+    let is_set = |(_, value): &(&str, String)| !matches!(&**value, "off" | "0" | "false");
+    let rows = rows.filter(is_set).map(|(name, value)| format!("{name}={value}"));
+    let all: Vec<_> = rows.collect();
+    let all = (!all.is_empty()).then(|| format!("all ports   {}\n", all.join(" ")));
+    text + &looped.unwrap_or_default() + &all.unwrap_or_default()
 }
 
 const EXAMPLES: &str = "\
@@ -228,4 +264,5 @@ Examples:
   uvala switch add vale0 --group users --mode 660
   uvala switch set vale0 --mode 666 --new-ports owner    all users, on ports that you give them
   uvala switch set vale0 --forwarding hub --age 60
+  uvala switch set vale0 --mac-lock first:1 --bpdu-guard --broadcast-limit 1000
   uvala switch del vale0";

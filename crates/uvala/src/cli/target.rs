@@ -6,6 +6,7 @@ use protocol::{Reply, Request};
 
 use super::Global;
 use super::output::Output;
+use terminal::Usage;
 
 /// Arguments of every change of what a switch has.
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,14 @@ impl InSwitch {
         request: impl FnOnce(SwitchName) -> Request,
     ) -> anyhow::Result<()> {
         change(global, request(self.name()?), self.output)
+    }
+}
+
+/// Refuses a change that changes nothing.
+pub fn refuse_empty<T: Default + PartialEq>(settings: &T, command: &str) -> Result<(), Usage> {
+    match *settings == T::default() {
+        false => Ok(()),
+        true => Err(Usage(format!("{command}: no setting given; name one, such as --mode 660"))),
     }
 }
 

@@ -39,10 +39,10 @@ enum Action {
     /// Boot a kernel in QEMU, on a port of its own, with its console on this terminal
     ///
     /// Without --initrd the guest runs a busybox shell, with the drivers of its network card and
-    /// the address 10.0.0.N on port vmN. A port that is missing is added, and deleted at the end.
-    /// The exit status is QEMU's, which is 0 even after a panic of the guest; if QEMU did not run,
-    /// it is that of uvala (see `uvala --help`). If this command is killed, even by SIGKILL, QEMU
-    /// ends and the port is deleted, too.
+    /// the address 10.0.0.N on port vmN. The command adds a missing port, and deletes it at the
+    /// end. The exit status is QEMU's, which is 0 even after a panic of the guest; if QEMU did not
+    /// run, it is that of uvala (see `uvala --help`). If this command is killed, even by SIGKILL,
+    /// QEMU ends, and the daemon deletes the port.
     Run(Run),
     /// Become a program that ends with its parent
     #[command(hide = true)]
@@ -51,7 +51,7 @@ enum Action {
         parent: i32,
         /// The program
         program: PathBuf,
-        /// What it is told
+        /// Arguments of the program
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
@@ -68,7 +68,7 @@ struct Run {
     /// Kernel parameters to add
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
-    /// Memory of the guest in MiB, or with a unit
+    /// Memory of the guest in MiB, or with a unit, such as 2G
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     memory: Memory,
     /// Number of CPUs of the guest
@@ -299,7 +299,7 @@ fn usable(port: &PortName, info: PortInfo) -> Result<MachineInfo, Failure> {
     }
 }
 
-/// What QEMU is told.
+/// The arguments of QEMU.
 fn command_line(
     args: &Run,
     qemu: Qemu,

@@ -38,7 +38,7 @@ pub struct Args {
     /// MAC address of the machine [default: derived from the port's name]
     #[arg(long, value_parser = one_card)]
     mac: Option<MacAddr>,
-    /// Network card, by QEMU's name: e1000, rtl8139, vmxnet3 … (stream, dgram)
+    /// Network card by QEMU's name, such as e1000, rtl8139 or vmxnet3 (stream, dgram)
     /// [default: virtio-net-pci]
     #[arg(long, value_name = "MODEL")]
     nic: Option<String>,
@@ -114,7 +114,7 @@ fn warnings(args: &Args, info: &PortInfo) -> Vec<String> {
     warnings
 }
 
-/// May this user make a file there? The daemon's directory belongs to its user alone.
+/// Whether this user may create a file there. The daemon's directory belongs to its user alone.
 fn may_make(path: &Path) -> bool {
     let dir = path.parent().unwrap_or(path);
     let may = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
@@ -154,7 +154,7 @@ fn qemu(args: &Args) -> Result<Qemu, Usage> {
     match &args.qemu {
         None => Ok(Qemu::ask(PROGRAM.as_ref(), None).unwrap_or(Qemu::NEWEST)),
         Some(program) => {
-            let none = || Usage(format!("--qemu {}: that is no QEMU", program.display()));
+            let none = || Usage(format!("--qemu {}: not a QEMU that runs", program.display()));
             Qemu::ask(program, None).ok_or_else(none)
         }
     }

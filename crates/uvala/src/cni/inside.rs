@@ -74,7 +74,7 @@ fn about(error: io::Error, what: impl Display) -> io::Error {
 /// What is not here, of an interface, its addresses and its routes, if anything is.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The interface cannot be read.
 pub fn missing(ifname: &str, addresses: &[IpAddr], routes: &[Route]) -> io::Result<Option<String>> {
     if Netlink::open()?.find(ifname)?.is_none() {
         return Ok(Some(format!("interface {ifname}")));

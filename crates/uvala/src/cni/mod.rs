@@ -24,6 +24,7 @@ use std::path::Path;
 
 use client::control::{Connection, ControlError};
 use hostif::namespace;
+use packet::hash::fnv1a;
 use protocol::name::PortName;
 use protocol::{
     ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortRequest, PortSettings,
@@ -100,12 +101,12 @@ fn answer(config: &[u8]) -> Result<Option<serde_json::Value>, Trouble> {
     let network: Network = serde_json::from_slice(config)
         .map_err(|error| Trouble::new(code::DECODE, format!("configuration: {error}")))?;
     if !VERSIONS.contains(&network.version.as_str()) {
-        let text = format!("cniVersion {} is not spoken here: {VERSIONS:?}", network.version);
+        let text = format!("unsupported cniVersion {}; use one of {VERSIONS:?}", network.version);
         return Err(Trouble::new(code::VERSION, text));
     }
     let command = environment.command.clone();
     if network.version == VERSIONS[0] && matches!(command.as_str(), "GC" | "STATUS") {
-        let text = format!("{command} is of cniVersion {}, not of {}", VERSIONS[1], VERSIONS[0]);
+        let text = format!("{command} needs cniVersion {}, not {}", VERSIONS[1], VERSIONS[0]);
         return Err(Trouble::new(code::VERSION, text));
     }
     let call = Call::new(config, network, environment)?;
@@ -227,8 +228,9 @@ impl<'a> Call<'a> {
             mtu: self.network.mtu,
             ..HostIf::default()
         };
+        let vlan = self.network.vlan.as_deref().map(str::parse).transpose();
         let settings = PortSettings {
-            vlan: self.network.vlan.clone(),
+            vlan: vlan.map_err(|error| Trouble::new(code::CONFIG, format!("vlan: {error}")))?,
             isolated: self.network.isolated,
             ..PortSettings::default()
         };
@@ -287,10 +289,7 @@ impl<'a> Call<'a> {
     /// Whatever is not as ADD left it has one code; another one says that it cannot be looked at.
     fn check(&self) -> Result<(), Trouble> {
         let Some(previous) = &self.network.previous else {
-            return Err(Trouble::new(
-                code::CONFIG,
-                "prevResult is missing, and CHECK goes by that",
-            ));
+            return Err(Trouble::new(code::CONFIG, "prevResult is missing; CHECK requires it"));
         };
         let Environment { ifname, netns, .. } = &self.environment;
         let wrong = |text: String| Err(Trouble::new(code::CHECK, text));
@@ -317,7 +316,7 @@ impl<'a> Call<'a> {
     /// Deletes the ports of this network that no container in use has.
     fn collect(&self) -> Result<(), Trouble> {
         let Some(valid) = &self.network.valid else {
-            let text = "cni.dev/valid-attachments is missing, and GC goes by that";
+            let text = "cni.dev/valid-attachments is missing; GC requires it";
             return Err(Trouble::new(code::CONFIG, text));
         };
         let network = &self.network.name;
@@ -386,19 +385,12 @@ fn routes(given: &Success) -> Vec<Route> {
 /// The port of a container's interface: names of containers are longer than those of ports.
 fn port_name(network: &str, container: &str, ifname: &str) -> String {
     let bytes = container.bytes().chain([0]).chain(ifname.bytes());
-    format!("{}{:016x}", network_name(network), hash(bytes))
+    format!("{}{:016x}", network_name(network), fnv1a(bytes))
 }
 
 /// How the names of a network's ports begin.
 fn network_name(network: &str) -> String {
-    format!("c{:08x}_", hash(network.bytes()) & 0xffff_ffff)
-}
-
-/// FNV-1a.
-fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
-    const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x100_0000_01b3;
-    bytes.fold(BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    format!("c{:08x}_", fnv1a(network.bytes()) & 0xffff_ffff)
 }
 
 #[cfg(test)]

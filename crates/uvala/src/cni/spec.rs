@@ -4,7 +4,7 @@ use protocol::Address;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Versions of the specification that are spoken here; their results have one form.
+/// Supported versions of the specification; their results have one form.
 pub const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 
 /// The network configuration. What is for others, such as `ipam`, is passed on as it is.
@@ -31,7 +31,7 @@ pub struct Network {
     /// Whether ports exchange frames only with those that are not isolated.
     #[serde(default)]
     pub isolated: Option<bool>,
-    /// Who gives addresses.
+    /// The IPAM plugin, which assigns addresses.
     #[serde(default)]
     pub ipam: Option<Ipam>,
     /// What the plugin before has answered to ADD; to CHECK and DEL, what the last one has.
@@ -132,7 +132,7 @@ pub struct Interface {
 pub struct Ip {
     /// The address with its prefix.
     pub address: Address,
-    /// Who leads out of that network.
+    /// The gateway of that network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<std::net::IpAddr>,
     /// Index of the interface that has it.

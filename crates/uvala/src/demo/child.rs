@@ -32,7 +32,7 @@ impl Child {
         child.map(Self).context("cannot start a process of the demo")
     }
 
-    /// Has it not ended yet?
+    /// Whether the process still runs.
     pub fn is_running(&mut self) -> Result<bool> {
         Ok(self.0.try_wait()?.is_none())
     }

@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<()> {
     report.verdict().and(said)
 }
 
-/// The switch, and who uses it.
+/// The switch, and the processes that use it.
 struct Demo {
     switch: Switch,
     stop: Stop,

@@ -35,7 +35,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Did every frame arrive as it was sent?
+    /// Whether every frame arrived as it was sent.
     fn is_whole(&self) -> bool {
         let clean = self.received.checked.is_some_and(|checked| checked.is_clean());
         clean && self.sent > 0 && self.received.frames == self.sent

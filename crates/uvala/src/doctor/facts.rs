@@ -10,16 +10,16 @@ pub enum Socket {
     Missing,
     /// There is.
     There {
-        /// Who may connect.
+        /// The rights to connect.
         file: Rights,
-        /// Who may search the directories above it, the innermost first.
+        /// The rights to search the directories above it, the innermost first.
         dirs: Vec<Rights>,
     },
     /// We may not look.
     Unknown,
 }
 
-/// Who may do what with a file.
+/// Owner, group and mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Permissions of the file.

@@ -6,12 +6,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use protocol::paths::{SOCKET_NAME, SYSTEM_DIR};
-use protocol::{DaemonInfo, PortInfo};
+use protocol::{DaemonInfo, PortInfo, SwitchInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
 use super::facts::{Person, Rights, Socket, Vmm};
-use super::{Finding, host, limits, machine, vmm};
+use super::{Finding, host, limits, machine, security, vmm};
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
 
@@ -41,8 +41,13 @@ pub fn daemons_elsewhere(ours: &Path) -> Vec<PathBuf> {
     places.filter(|dir| dir != ours && is_open(dir)).collect()
 }
 
-/// Checks a daemon and its ports. `dir` is where its socket is.
-pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
+/// Checks a daemon, its switches and its ports. `dir` is where its socket is.
+pub fn daemon(
+    info: &DaemonInfo,
+    switches: &[SwitchInfo],
+    ports: &[PortInfo],
+    dir: &Path,
+) -> Vec<Finding> {
     let process = |what: &str| PathBuf::from(format!("/proc/{}/{what}", info.pid));
     let text = |what: &str| fs::read_to_string(process(what)).unwrap_or_default();
     let open = fs::read_dir(process("fd")).map_or(0, Iterator::count);
@@ -52,9 +57,12 @@ pub fn daemon(info: &DaemonInfo, ports: &[PortInfo], dir: &Path) -> Vec<Finding>
     findings.extend(limits::addresses(&text("limits")));
     findings.extend(groups(&text("cgroup")).find_map(|(used, most)| limits::group(used, most)));
     findings.extend(host::priority("daemon", &text("autogroup")));
+    findings.extend(host::unconfined(&text("status"), confine::landlock_version()));
     findings.extend(ports.iter().flat_map(clients));
     findings.extend(host::interfaces(ports));
     findings.extend(host::mtus(ports));
+    findings.extend(security::loops(switches));
+    findings.extend(security::disabled(ports));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     // A daemon in another namespace has its sockets elsewhere.
     if unix.contains(&*dir.to_string_lossy()) {
@@ -84,7 +92,7 @@ fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
         let socket = look(Path::new(&machine.socket));
         findings.extend(machine::check(port, &socket, *vmm, &people));
     }
-    findings.extend(machine::twins(ports, &theirs));
+    findings.extend(machine::duplicate_macs(ports, &theirs));
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     findings.extend(machine::strays(ports, &vmms, &dir));
     findings
@@ -152,7 +160,7 @@ fn vmms() -> Vec<Vmm> {
     pids.filter_map(vmm).collect()
 }
 
-/// Who a process acts as, from /proc/PID/status.
+/// The user and groups that a process acts as, from /proc/PID/status.
 fn owner(status: &str, users: &str, groups: &str) -> Option<Person> {
     let numbers = |key: &str| -> Option<Vec<u32>> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;

@@ -10,7 +10,7 @@ use crate::vm::kvm::Access;
 
 /// No daemon answers, or others do.
 pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
-    // The error says itself how one is started there.
+    // The error itself says how to start a daemon there.
     let (what, start) = why.split_once("; ").unwrap_or((why, "start one: uvala daemon"));
     let cure = match others.first() {
         Some(dir) => format!("one runs in {0}: use --dir {0}, or UVALA_DIR={0}", dir.display()),
@@ -35,9 +35,19 @@ pub fn versions(ours: &str, theirs: &str) -> Option<Finding> {
 /// A weight of a group of tasks that was raised, from /proc/PID/autogroup.
 pub fn priority(about: &str, autogroup: &str) -> Option<Finding> {
     let nice: i32 = autogroup.trim().rsplit(' ').next()?.parse().ok()?;
-    let what = format!("the weight of its group of tasks is raised (nice {nice})");
-    let cure = "echo 0 > /proc/PID/autogroup: on Linux 6.18 this starves threads of the kernel";
+    let what = format!("its scheduling weight is raised (autogroup nice {nice})");
+    let cure = "echo 0 > /proc/PID/autogroup: on Linux 6.18 a raised weight starves kernel threads";
     (nice < 0).then(|| problem(about, what, cure))
+}
+
+/// A daemon that is confined only in part, from /proc/PID/status.
+pub fn unconfined(status: &str, landlock: Option<i32>) -> Option<Finding> {
+    let filtered = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"));
+    let is_confined = filtered.is_some_and(|filters| filters.trim() != "0");
+    let what = "the kernel has no Landlock: a confined daemon can open all files of its user";
+    let cure = "start a kernel with CONFIG_SECURITY_LANDLOCK, with landlock in lsm= of its \
+                command line";
+    (is_confined && landlock.is_none()).then(|| note("daemon", what, cure))
 }
 
 /// Interfaces that carry nothing. The daemon says why, and what helps.
@@ -84,12 +94,12 @@ pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
 /// Little room for VMMs whose memory is files there.
 pub fn shared_memory(bytes: u64) -> Option<Finding> {
     let what = format!("/dev/shm has {} MiB", bytes >> 20);
-    let cure = "machines with memory-backend-file there want more (docker: --shm-size); those \
-                with memory-backend-memfd do not use it";
+    let cure = "enlarge it (docker: --shm-size) for machines with memory-backend-file there; \
+                memory-backend-memfd does not use it";
     (bytes < 256 << 20).then(|| note("host", what, cure))
 }
 
-/// What the kernel has.
+/// Features of the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kernel {
     /// membarrier(GLOBAL_EXPEDITED).
@@ -102,32 +112,44 @@ pub struct Kernel {
     pub userns: bool,
 }
 
-/// KVM that is there and of no use.
+/// Reports a /dev/kvm that cannot be used.
 pub fn kvm(access: Access) -> Option<Finding> {
     match access {
         Access::Foreign => {
-            let cure = "find out what made it: Linux answers with version 12 of KVM's interface; \
-                        until then `uvala vm run` emulates the processor";
+            let cure = "find out which driver made it: KVM answers with API version 12; until then \
+                        `uvala vm run` emulates the processor";
             Some(note("host", "/dev/kvm opens, and does not answer as KVM does", cure))
         }
         Access::Closed => {
             let cure = "join its group, usually: sudo usermod -aG kvm $USER, and log in again";
-            Some(note("host", "/dev/kvm is closed to this user: guests are emulated", cure))
+            Some(note(
+                "host",
+                "this user may not open /dev/kvm: guests are emulated, which is slow",
+                cure,
+            ))
         }
         Access::Usable | Access::Missing => None,
     }
 }
 
-/// What it has not.
+/// Features that the kernel lacks, each with its consequence.
 pub fn kernel(has: Kernel) -> Vec<Finding> {
     let each = [
-        (has.membarrier, "membarrier", "clients pay for a fence with each batch"),
-        (has.io_uring, "io_uring", "nothing to do, if no program of yours wants it"),
-        (has.xdp, "AF_XDP", "take ports of --kind packet instead of xdp"),
+        (
+            has.membarrier,
+            "membarrier",
+            "nothing to do: clients use a fence for each batch, which is slower",
+        ),
+        (
+            has.io_uring,
+            "io_uring",
+            "nothing to do: TAPs take one system call for each frame; see io_uring_disabled",
+        ),
+        (has.xdp, "AF_XDP", "use ports of --kind packet instead of xdp"),
         (
             has.userns,
-            "user namespaces without rights",
-            "give the daemon uvala-helper, or the rights, for interfaces of the host",
+            "unprivileged user namespaces",
+            "use uvala-helper, or give the daemon capabilities, for interfaces of the host",
         ),
     ];
     let missing = each.iter().filter(|(is_there, ..)| !is_there);
@@ -137,6 +159,15 @@ pub fn kernel(has: Kernel) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_is_confined_in_part_is_named() {
+        let said = |status, landlock| unconfined(status, landlock).map(|found| found.what);
+        assert_eq!(said("Seccomp_filters:\t1\n", Some(7)), None);
+        assert!(said("Seccomp_filters:\t1\n", None).is_some_and(|what| what.contains("Landlock")));
+        assert_eq!(said("Seccomp_filters:\t0\n", None), None);
+        assert_eq!(said("", None), None, "a daemon that this user cannot see");
+    }
 
     #[test]
     fn test_a_daemon_is_missing_elsewhere_or_old() {

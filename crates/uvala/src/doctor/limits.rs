@@ -16,13 +16,14 @@ const MEMORY_LITTLE: u64 = 256 << 20;
 pub fn descriptors(open: usize, limits: &str) -> Option<Finding> {
     let [soft, hard] = limit(limits, "Max open files")?;
     let [soft, hard] = [soft?, hard?].map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let cure = "start it with more: LimitNOFILE= in its unit, or ulimit -n in its shell";
+    let cure =
+        "raise the limit: LimitNOFILE= in its unit, or ulimit -n in the shell that starts it";
     if open > soft - soft / 5 {
         let what = format!("it has {open} of {soft} descriptors open (hard limit {hard})");
         return Some(problem("daemon", what, cure));
     }
     let more = (soft - open) / DESCRIPTORS_OF_A_MACHINE;
-    let what = format!("it may have {soft} descriptors: room for {more} more machines, or fewer");
+    let what = format!("it may have {soft} descriptors: room for {more} more machines at most");
     (soft < DESCRIPTORS_FEW).then(|| note("daemon", what, cure))
 }
 
@@ -35,18 +36,18 @@ pub fn addresses(limits: &str) -> Option<Finding> {
         soft >> 20
     );
     let cure =
-        "start it without: LimitAS=infinity in its unit, or ulimit -v unlimited in its shell";
+        "remove the limit: LimitAS=infinity in its unit, or ulimit -v unlimited in the shell";
     Some(problem("daemon", what, cure))
 }
 
 /// Bytes of a group of processes that cannot be taken back, and those that it may have.
 pub fn group(used: u64, most: u64) -> Option<Finding> {
     let what = format!(
-        "its control group has {} MiB of {} MiB: at the limit the kernel kills it",
+        "its control group uses {} MiB of {} MiB: at the limit the kernel kills the daemon",
         used >> 20,
         most >> 20
     );
-    let cure = "give it more (MemoryMax= in its unit, docker --memory), or have fewer ports";
+    let cure = "raise the limit (MemoryMax= in its unit, docker --memory), or delete ports";
     (used > most - most / 5).then(|| problem("daemon", what, cure))
 }
 
@@ -54,8 +55,9 @@ pub fn group(used: u64, most: u64) -> Option<Finding> {
 pub fn memory(meminfo: &str) -> Option<Finding> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    let what = format!("{} MiB of memory are left", kib >> 10);
-    let cure = "give machines less (--memory), or close ports: one of a program has 4.4 MB";
+    let what = format!("{} MiB of memory are available", kib >> 10);
+    let cure =
+        "give machines less memory (--memory), or close ports: a program's port takes 4.4 MB";
     (kib << 10 < MEMORY_LITTLE).then(|| note("host", what, cure))
 }
 

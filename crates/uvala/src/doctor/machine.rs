@@ -12,7 +12,7 @@ use super::{Finding, note, problem};
 use crate::vm::qemu::Qemu;
 
 /// All that is wrong with one. `vmm` is its VMM, connected or not, where we may look at it;
-/// `people` are those who may have one.
+/// `people` are the users that may have one.
 pub fn check(
     port: &PortInfo,
     socket: &Socket,
@@ -26,7 +26,7 @@ pub fn check(
     if otherwise.is_none() {
         findings.extend(complaint(&name, machine, vmm.is_some()));
     }
-    findings.extend(rival(&name, machine));
+    findings.extend(rejected_peer(&name, machine));
     findings.extend(missing(&name, machine, socket));
     findings.extend(replaced(&name, machine));
     if machine.state == MachineState::Waiting && !machine.connect {
@@ -72,16 +72,16 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
 }
 
 /// Two command lines with one socket.
-fn rival(name: &str, machine: &MachineInfo) -> Option<Finding> {
-    let rival = machine.rival?;
-    let owner = machine.pid.map(|pid| format!(", which process {pid} has")).unwrap_or_default();
-    let what = format!("a second VMM, process {rival}, tries to connect to its socket{owner}");
+fn rejected_peer(name: &str, machine: &MachineInfo) -> Option<Finding> {
+    let peer = machine.rejected_peer?;
+    let owner = machine.pid.map(|pid| format!(", which process {pid} uses")).unwrap_or_default();
+    let what = format!("a second VMM, process {peer}, tries to connect to its socket{owner}");
     Some(problem(name, what, "give that machine a port of its own: uvala port add"))
 }
 
 /// Machines that are up with the address that another of their switch has, too. `vmms` has each
 /// port's, if it is known.
-pub fn twins(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
+pub fn duplicate_macs(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
     let mut seen = HashMap::new();
     let mut findings = Vec::new();
     for (port, vmm) in ports.iter().zip(vmms) {
@@ -97,7 +97,9 @@ pub fn twins(ports: &[PortInfo], vmms: &[Option<&Vmm>]) -> Vec<Finding> {
             "its machine has the same MAC address as the one at {other}, {mac}: \
              only one of them receives"
         );
-        let cure = format!("tell it mac=…, as `uvala vm-args {name}` says: it differs by port");
+        let cure = format!(
+            "start it with the mac=… that `uvala vm-args {name}` prints, which differs by port"
+        );
         findings.push(problem(&name, what, cure));
     }
     findings
@@ -121,11 +123,11 @@ pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
             let what =
                 format!("process {} tries to connect to {path}, which does not exist", vmm.pid);
             let cure = match machines().find(|(port, _)| port.port == name) {
-                Some((_, machine)) => format!("name {}, which is its socket", machine.socket),
+                Some((_, machine)) => format!("use the port's socket: {}", machine.socket),
                 None => {
                     let way = vmm::way(&vmm.words, &path).unwrap_or("vhost-user");
                     format!(
-                        "name a port's (uvala port list), or: uvala port add {about} --kind {way}"
+                        "use a socket of uvala port show, or: uvala port add {about} --kind {way}"
                     )
                 }
             };
@@ -140,7 +142,8 @@ fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Findin
     let way = vmm::way(&vmm.words, &machine.socket)?;
     let (name, ours, pid) = (port.port.to_string(), port.kind.name(), vmm.pid);
     let what = format!("process {pid} uses -netdev {way}, but the port is of kind {ours}");
-    let cure = format!("tell it what `uvala vm-args {name}` says, or add a port of --kind {way}");
+    let cure =
+        format!("use the arguments of `uvala vm-args {name}`, or add a port of --kind {way}");
     let is_kind = ["vhost-user", "stream", "dgram"].contains(&way);
     (is_kind && way != ours).then(|| problem(&name, what, cure))
 }
@@ -164,17 +167,17 @@ fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
     let path = &machine.socket;
     let what = format!("another program has put its socket in the place of {path}");
     let cure = format!(
-        "start the VMM with server=off (dgram: local.path is the peer's), then delete the \
-         port, remove what is there and add it again: uvala port del {name} && rm {path}"
+        "start the VMM with server=off (dgram: local.path is the port's --peer), then delete the \
+         port, remove the file, and add the port again: uvala port del {name} && rm {path}"
     );
     let is_so = machine.place == Some(SocketPlace::Replaced);
     is_so.then(|| problem(name, what, cure))
 }
 
-/// A user who may have VMMs cannot connect.
+/// A user that usually runs VMMs cannot connect.
 fn closed(name: &str, machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<Finding> {
     let what = refusal(machine, socket, person)?;
-    let cure = format!("if that runs the machine: {}", opening(person));
+    let cure = format!("if that user runs the VMM: {}", opening(person));
     Some(note(name, format!("{} {what}", person.name), cure))
 }
 
@@ -223,11 +226,12 @@ impl Person {
 
 fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding> {
     let (what, cure) = if vmm::options(words, "incoming").next().is_some() {
-        let cure = "at the VMM where it runs: migrate -d …, with what -incoming says here";
-        ("a VMM waits for a machine that moves here", cure)
+        let cure =
+            "in the monitor of the VMM where the guest runs: migrate -d ADDRESS, that of -incoming";
+        ("a VMM waits for a guest that moves here (-incoming)", cure)
     } else {
         let cure = "boot the guest; it needs virtio_net, and memory that is shared (share=on); if \
-                    it has moved elsewhere, quit its VMM here";
+                    the guest has moved to another VMM, quit this one";
         ("a VMM has connected, but no driver runs in the guest", cure)
     };
     (machine.state == MachineState::Connected).then(|| note(name, what, cure))
@@ -250,11 +254,11 @@ fn unshared(name: &str, words: &[String]) -> Option<Finding> {
     }
     if let (true, Some(idle)) = (used.is_empty(), shared.find_map(|word| value(word, "id"))) {
         let what = format!("its machine does not use the shared memory {idle}: no frame arrives");
-        return Some(problem(name, what, format!("tell QEMU -numa node,memdev={idle}, too")));
+        return Some(problem(name, what, format!("start QEMU with -numa node,memdev={idle}, too")));
     }
-    let cure = "-object memory-backend-memfd,id=mem,size=SIZE,share=on -numa node,memdev=mem, as \
-                `uvala vm-args` says";
-    Some(problem(name, "the memory of its machine is not shared: no frame ever arrives", cure))
+    let cure = "start QEMU with -object memory-backend-memfd,id=mem,size=SIZE,share=on -numa \
+                node,memdev=mem, as `uvala vm-args` prints";
+    Some(problem(name, "the memory of its machine is not shared: no frame arrives", cure))
 }
 
 /// As QEMU reads it.
@@ -262,9 +266,9 @@ fn is_on(text: &str) -> bool {
     ["on", "yes", "true", "y"].contains(&text)
 }
 
-/// Is an object memory that others see?
+/// Whether an object is memory that other processes can map.
 fn is_shared(object: &str) -> bool {
-    // Of the one that is made for that it is the default.
+    // memory-backend-shm is shared by default.
     let unsaid = || object.contains("memory-backend-shm");
     object.contains("memory-backend-") && value(object, "share").map_or_else(unsaid, is_on)
 }
@@ -277,28 +281,33 @@ fn queues(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Finding
     let device = with(words, "netdev", value(netdev, "id")?)?;
     let number = |word, key| value(word, key).and_then(|text| text.parse::<u32>().ok());
     let (ours, theirs) = (u32::from(machine.queues), number(netdev, "queues").unwrap_or(1));
-    let cure = format!("tell QEMU what `uvala vm-args {name}` says");
+    let cure = format!("use the arguments of `uvala vm-args {name}`");
     let vectors = number(device, "vectors");
     if theirs > ours {
-        let what = format!("QEMU has {theirs} pairs of queues, and the port {ours}");
+        let what = format!("QEMU has {theirs} queue pairs, and the port {ours}");
         Some(problem(name, what, cure))
     } else if theirs > 1 && !value(device, "mq").is_some_and(is_on) {
-        Some(problem(name, format!("{theirs} pairs of queues, and no mq=on: one is used"), cure))
+        Some(problem(
+            name,
+            format!("QEMU has {theirs} queue pairs, but no mq=on, so it uses one"),
+            cure,
+        ))
     } else if theirs > 1 && vectors.is_some_and(|vectors| vectors < 2 * theirs + 2) {
-        let what = format!("fewer vectors than the {} that {theirs} pairs want", 2 * theirs + 2);
+        let what = format!("fewer vectors than the {} that {theirs} pairs need", 2 * theirs + 2);
         Some(note(name, what, cure))
     } else if theirs < ours {
-        Some(note(name, format!("{ours} pairs of queues, of which QEMU uses {theirs}"), cure))
+        Some(note(name, format!("the port has {ours} queue pairs; QEMU uses {theirs}"), cure))
     } else {
         None
     }
 }
 
-/// What is to be known of the QEMU that is there.
+/// A fault of the installed QEMU.
 pub fn qemu(qemu: Qemu) -> Option<Finding> {
     let (major, minor) = qemu.version;
     let what = format!("QEMU {major}.{minor} without KVM crashes with MSI-X interrupts");
-    let cure = "vectors=0 behind virtio-net-pci, as `uvala vm-args` says, or QEMU 8 or newer";
+    let cure =
+        "add vectors=0 behind virtio-net-pci, as `uvala vm-args` does, or use QEMU 8 or newer";
     qemu.crashes_with_vectors().then(|| note("host", what, cure))
 }
 
@@ -394,10 +403,10 @@ mod tests {
     #[test]
     fn test_two_vmms_with_one_socket_are_a_mistake() {
         let mut machine = machine("up", 1);
-        assert_eq!(rival("p", &machine), None);
-        (machine.pid, machine.rival) = (Some(7), Some(8));
-        let what = rival("p", &machine).unwrap().what;
-        assert!(what.contains("process 8") && what.contains("process 7 has"), "{what}");
+        assert_eq!(rejected_peer("p", &machine), None);
+        (machine.pid, machine.rejected_peer) = (Some(7), Some(8));
+        let what = rejected_peer("p", &machine).unwrap().what;
+        assert!(what.contains("process 8") && what.contains("process 7 uses"), "{what}");
     }
 
     #[test]
@@ -428,7 +437,7 @@ mod tests {
         let said = |text: &str| found.iter().any(|finding| finding.what.contains(text));
         assert!(said("process 5 of nobody, cannot connect"), "{found:?}");
         assert!(found.iter().any(|one| one.cure.contains("--group nogroup and")), "{found:?}");
-        assert!(said("QEMU has 4 pairs of queues, and the port 1"), "{found:?}");
+        assert!(said("QEMU has 4 queue pairs, and the port 1"), "{found:?}");
         assert!(said("not shared"), "{found:?}");
     }
 
@@ -458,14 +467,14 @@ mod tests {
     fn test_two_machines_of_a_switch_that_are_up_differ_in_address() {
         let at = |name: &str, state| port(name, machine(state, 1));
         let vmm = someone(words("", ""));
-        let found = |ports: &[PortInfo]| twins(ports, &vec![Some(&vmm); ports.len()]);
+        let found = |ports: &[PortInfo]| duplicate_macs(ports, &vec![Some(&vmm); ports.len()]);
         let two = [at("vale0:a", "up"), at("vale0:b", "up")];
         let [twin] = &found(&two)[..] else { panic!() };
         assert!(twin.about == "vale0:b" && twin.what.contains("vale0:a, 52:54:00:12:34:56"));
         // In another switch, or one that moves.
         assert!(found(&[at("vale0:a", "up"), at("vale1:b", "up")]).is_empty());
         assert!(found(&[at("vale0:a", "up"), at("vale0:b", "connected")]).is_empty());
-        assert!(twins(&two, &[Some(&vmm), None]).is_empty());
+        assert!(duplicate_macs(&two, &[Some(&vmm), None]).is_empty());
     }
 
     #[test]
@@ -478,7 +487,7 @@ mod tests {
         assert!(found(&[port("vale0:vm1", machine("waiting", 1))]).is_empty());
         let elsewhere = MachineInfo { socket: "/srv/s".to_owned(), ..machine("waiting", 1) };
         let [stray] = &found(&[port("vale0:vm1", elsewhere)])[..] else { panic!() };
-        assert_eq!(stray.cure, "name /srv/s, which is its socket");
+        assert_eq!(stray.cure, "use the port's socket: /srv/s");
         assert!(strays(&[], &vmm, Path::new("/run/other")).is_empty());
     }
 

@@ -7,11 +7,14 @@ pub mod gather;
 mod host;
 mod limits;
 mod machine;
+mod security;
 mod vmm;
+mod worker;
 
 use serde::Serialize;
 
 pub use host::{daemon_closed, daemon_missing};
+pub use worker::stalls;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,10 +55,10 @@ pub fn text(findings: &[Finding]) -> String {
         format!("{level:<8} {}: {}\n         cure: {}\n", finding.about, finding.what, finding.cure)
     };
     let lines: String = findings.iter().map(line).collect();
-    if has_problems(findings) { lines } else { lines + "nothing is wrong\n" }
+    if has_problems(findings) { lines } else { lines + "no problems found\n" }
 }
 
-/// Is anything wrong?
+/// Whether any finding is a problem.
 pub fn has_problems(findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.level == Level::Problem)
 }
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn test_notes_are_no_problems() {
         let findings = [note("host", "no AF_XDP", "take packet")];
-        assert!(!has_problems(&findings) && text(&findings).ends_with("nothing is wrong\n"));
+        assert!(!has_problems(&findings) && text(&findings).ends_with("no problems found\n"));
         let findings = [problem("vale0:a", "gone", "add it")];
         assert_eq!(text(&findings), "PROBLEM  vale0:a: gone\n         cure: add it\n");
         assert!(has_problems(&findings));

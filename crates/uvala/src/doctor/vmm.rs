@@ -2,7 +2,7 @@
 
 use packet::MacAddr;
 
-/// Is it one? Its program may be run by another, as a loader.
+/// Whether the process is a VMM. Its program may be run by another, as a loader.
 pub fn is_vmm(words: &[String]) -> bool {
     let file = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
     let is_one = |name: String| {
@@ -11,12 +11,12 @@ pub fn is_vmm(words: &[String]) -> bool {
     words.iter().map(file).any(is_one)
 }
 
-/// Is it QEMU?
+/// Whether the command line is QEMU's.
 pub fn is_qemu(words: &[String]) -> bool {
     words.iter().any(|word| word.contains("qemu"))
 }
 
-/// Was it told of this socket?
+/// Whether the command line names this socket.
 pub fn names(words: &[String], socket: &str) -> bool {
     words.iter().any(|word| word_names(word, socket))
 }

@@ -1,4 +1,4 @@
-//! A machine that boots a kernel: where what it needs is, and what QEMU is told of it.
+//! A machine that boots a kernel: where the files it needs are, and QEMU's arguments for it.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,7 +27,7 @@ pub struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    /// What QEMU is told, of its network card with it.
+    /// QEMU's arguments, those of its network card included.
     pub fn words(&self, qemu: Qemu, card: Vec<(&'static str, String)>) -> Vec<String> {
         let (accelerator, cpu) = if qemu.kvm { ("kvm", "host") } else { ("tcg", "max") };
         let fixed = "-nodefaults -no-user-config -display none -no-reboot -M q35 -serial mon:stdio";
@@ -59,7 +59,8 @@ pub fn find_qemu(given: Option<&Path>, told: Option<bool>) -> Result<(PathBuf, Q
     )?;
     let kvm = told.unwrap_or_else(|| Qemu::can_use_kvm(&program));
     let qemu = Qemu::ask(&program, Some(kvm));
-    let qemu = qemu.with_context(|| format!("{} is no QEMU that runs", program.display()))?;
+    let qemu =
+        qemu.with_context(|| format!("{} does not run, or is not QEMU", program.display()))?;
     Ok((program, qemu))
 }
 
@@ -100,7 +101,7 @@ pub fn new_machine(dir: Option<&Path>, port: &PortName) -> Result<MachineInfo> {
         state: MachineState::Waiting,
         pid: None,
         complaint: None,
-        rival: None,
+        rejected_peer: None,
         place: None,
     })
 }

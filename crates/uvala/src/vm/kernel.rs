@@ -109,7 +109,7 @@ struct Set<'a> {
 }
 
 impl Set<'_> {
-    /// Adds a module behind all that it needs. Is there such a module? Otherwise it is built in.
+    /// Adds a module behind all that it needs; false if there is none, since it is built in.
     fn load(&mut self, module: &str) -> Result<bool> {
         if self.order.iter().any(|loaded| loaded == module) {
             return Ok(true);
@@ -153,7 +153,7 @@ fn name(path: &Path) -> Option<String> {
     is_module.then(|| name.replace('-', "_"))
 }
 
-/// The modules that one needs, as it says itself.
+/// The modules that a module depends on, by its own `depends` field.
 fn depends(module: &[u8]) -> Vec<String> {
     const FIELD: &[u8] = b"\0depends=";
     let at = module.windows(FIELD.len()).position(|bytes| bytes == FIELD);

@@ -1,4 +1,4 @@
-//! Is there KVM on this host, and may this user use it?
+//! Finds out whether the host has KVM, and whether this user may use it.
 
 #![allow(unsafe_code)] // UNSAFETY: KVM answers to an ioctl, which no library that we use wraps.
 
@@ -38,7 +38,7 @@ pub fn access() -> Access {
     }
 }
 
-/// May this user use KVM?
+/// Whether this user may use KVM.
 pub fn is_usable() -> bool {
     access() == Access::Usable
 }

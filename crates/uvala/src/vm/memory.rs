@@ -12,7 +12,7 @@ const MOST: u64 = 128 << 20;
 
 /// Text that is no amount of memory.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("say MiB, or a unit: 512, 512M or 2G, from 1M to 128T")]
+#[error("expected MiB, or a number with a unit: 512, 512M or 2G, from 1M to 128T")]
 pub struct NoMemory;
 
 impl Memory {

@@ -235,7 +235,7 @@ mod tests {
             state,
             pid: None,
             complaint: None,
-            rival: None,
+            rejected_peer: None,
             place: None,
         }
     }

@@ -16,7 +16,7 @@ const CRASHES_NO_MORE: (u32, u32) = (8, 0);
 pub struct Qemu {
     /// Version of the program, major and minor.
     pub version: (u32, u32),
-    /// Does KVM run guests for us, as far as that makes a difference?
+    /// Whether QEMU runs the guest with KVM.
     pub kvm: bool,
 }
 
@@ -24,8 +24,8 @@ impl Qemu {
     /// One that knows all of what we say, with KVM.
     pub const NEWEST: Self = Self { version: (u32::MAX, 0), kvm: true };
 
-    /// Asks a program, and whether there is KVM if it is not `told` that. None: it is not there, or
-    /// is no QEMU.
+    /// Asks a program for its version, and whether it can use KVM unless `told` says so. None: the
+    /// program is missing, or is not QEMU.
     pub fn ask(program: &Path, told: Option<bool>) -> Option<Self> {
         let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
         let version = version(&String::from_utf8_lossy(&asked.stdout))?;
@@ -54,7 +54,7 @@ impl Qemu {
         }
     }
 
-    /// Has it -netdev stream and dgram?
+    /// Whether this QEMU has -netdev stream and dgram.
     pub fn knows_netdevs(self) -> bool {
         self.version >= (7, 2)
     }

@@ -15,7 +15,7 @@ pub struct Clash {
     pub port: PortName,
     /// PID of that instance.
     pub pid: u32,
-    /// User who runs that instance.
+    /// User that runs that instance.
     pub uid: u32,
     /// What it calls itself.
     pub name: String,

@@ -2,8 +2,10 @@
 //! next one instead of sending frames by the switch.
 //!
 //! A function follows another where both are the only live instances of their services, and of one
-//! trust group. What a function was told last is kept, and it is told to ask again when the answer
-//! has become another.
+//! trust group. The last answer to a function is kept, and the function is asked to call again when
+//! the answer has become another.
+
+use std::collections::BTreeMap;
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{NextFunction, PortKind, Reply};
@@ -24,7 +26,7 @@ impl<D: Datapath> Control<D> {
         name: &PortName,
     ) -> Answer {
         let key = self.own_port(client, name)?;
-        let next = self.followers_of(name);
+        let next = self.followers(name.switch()).remove(&key).unwrap_or_default();
         self.notes.followers.insert(key, next.clone());
         Ok((Reply::NextFunctions(next), Vec::new()))
     }
@@ -45,10 +47,14 @@ impl<D: Datapath> Control<D> {
         if self.notes.followers.is_empty() {
             return;
         }
-        let asked = self.state.ports_of(switch);
-        let asked = asked.filter(|(_, port)| self.notes.followers.contains_key(&port.key));
-        let now: Vec<_> = asked.map(|(name, port)| (port.key, self.followers_of(name))).collect();
-        for (port, next) in now {
+        let asked = self.state.ports_of(switch).map(|(_, port)| port.key);
+        let asked: Vec<_> = asked.filter(|key| self.notes.followers.contains_key(key)).collect();
+        if asked.is_empty() {
+            return;
+        }
+        let mut followers = self.followers(switch);
+        for port in asked {
+            let next = followers.remove(&port).unwrap_or_default();
             let told = self.notes.followers.insert(port, next.clone());
             if told != Some(next) {
                 self.datapath.prompt_function(port);
@@ -56,37 +62,42 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// What follows the function at a port.
-    fn followers_of(&self, name: &PortName) -> Vec<NextFunction> {
-        let (mut all, switch_name) = (Vec::new(), name.switch());
-        let Some(switch) = self.state.find_switch(switch_name) else { return all };
+    /// What follows each function of a switch. It reads the ports once and the chains once: a
+    /// switch at its limits has thousands of ports and hundreds of chains.
+    fn followers(&self, name: &SwitchName) -> BTreeMap<PortKey, Vec<NextFunction>> {
+        let mut all = BTreeMap::<_, Vec<_>>::new();
+        let Some(switch) = self.state.find_switch(name) else { return all };
         if switch.config.forwarding != Forwarding::Chain {
             return all;
         }
+        let instances = self.only_instances(name);
         for (chain, spec) in switch.steering.numbered() {
-            let services: Vec<&str> = spec.service_names().collect();
-            for (position, pair) in (0..).zip(services.windows(2)) {
-                let ends = [0, 1].map(|end| self.only_instance(switch_name, pair[end]));
-                let [Some((own, from)), Some((next, to))] = ends else { continue };
-                if own == name && from.key != to.key && are_of_one_group(from, to) {
-                    let (order, port) = (switch.steering.order(chain), next.clone());
-                    all.push(NextFunction { chain, order, position, port });
+            let order = switch.steering.order(chain);
+            let ends = spec.service_names().map(|name| instances.get(name).copied().flatten());
+            let ends: Vec<_> = ends.collect();
+            for (position, pair) in (0..).zip(ends.windows(2)) {
+                let &[Some((_, from)), Some((next, to))] = pair else { continue };
+                if from.key != to.key && are_of_one_group(from, to) {
+                    let next = NextFunction { chain, order, position, port: next.clone() };
+                    all.entry(from.key).or_default().push(next);
                 }
             }
         }
         all
     }
 
-    /// The port of a service that has no other.
-    fn only_instance<'a>(
+    /// The live instance of each service of a switch; `None` where a service has several.
+    fn only_instances<'a>(
         &'a self,
         switch: &'a SwitchName,
-        service: &str,
-    ) -> Option<(&'a PortName, &'a Port)> {
-        let is_its = |port: &Port| port.config.role.service.as_deref() == Some(service);
-        let ports = self.state.ports_of(switch);
-        let mut ports = ports.filter(|(_, port)| is_its(port) && port.is_live());
-        ports.next().filter(|_| ports.next().is_none())
+    ) -> BTreeMap<&'a str, Option<(&'a PortName, &'a Port)>> {
+        let mut instances = BTreeMap::new();
+        for (name, port) in self.state.ports_of(switch).filter(|(_, port)| port.is_live()) {
+            let Some(service) = port.config.role.service.as_deref() else { continue };
+            let only = instances.entry(service).and_modify(|only| *only = None);
+            only.or_insert(Some((name, port)));
+        }
+        instances
     }
 }
 

@@ -29,6 +29,7 @@ use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Port, Switch};
 use crate::control::stats::PortCounters;
+use crate::model::choices::show_forwarding;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Access, Caller};
 use crate::model::steering::{Steering, View, closed_exit, deaf};
@@ -159,8 +160,8 @@ impl<D: Datapath> Control<D> {
         Ok(new)
     }
 
-    /// The chains and rules that a switch begins with. Names may be those of ports that come later:
-    /// who holds them is not there yet.
+    /// The chains and rules that a switch begins with. They may name ports that do not exist yet,
+    /// because their programs start later.
     pub(super) fn plan_steering(&mut self, plan: &SwitchPlan) -> Result<(), Refusal> {
         let name = &plan.name;
         let mut steering = Steering::default();
@@ -414,7 +415,7 @@ fn parse_rule(text: &str) -> Result<(Reverse<u32>, u32), Refusal> {
     place.ok_or_else(|| Refusal::bad_value("from: no place among rules".to_owned()))
 }
 
-/// Does a port carry frames now?
+/// Whether a port carries frames now.
 fn is_live(port: &str, views: &[View<'_>]) -> bool {
     views.iter().any(|view| view.name == port && view.id.is_some())
 }
@@ -448,9 +449,9 @@ fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Optio
 
 /// Why no frame meets rules and chains of a switch.
 fn idle(switch: &Switch) -> Option<String> {
-    let forwarding = switch.config.forwarding;
-    let why = || format!("unused: the switch's forwarding is {forwarding}, not chain");
-    (forwarding != Forwarding::Chain).then(why)
+    let name = show_forwarding(switch.config.forwarding);
+    let why = || format!("unused: the switch's forwarding is {name}, not chain");
+    (switch.config.forwarding != Forwarding::Chain).then(why)
 }
 
 /// Why a rule is for no frames now, or drops them.

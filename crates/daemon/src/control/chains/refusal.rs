@@ -22,7 +22,7 @@ pub enum ChainRefusal {
     #[error("{0} has no chains or rules; to change that: uvala switch set {0} --forwarding chain")]
     NotForwarding(SwitchName),
     /// Only ports of kind shm run functions.
-    #[error("{0} is not of kind shm: only functions on shm ports can write actions into slots")]
+    #[error("{0} is not of kind shm, and only ports of that kind run functions; use another port")]
     ServiceKind(PortName),
     /// The function may hold frames of a chain.
     #[error(

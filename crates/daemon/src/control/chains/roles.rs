@@ -44,7 +44,7 @@ impl<D: Datapath> Control<D> {
         &self,
         name: &PortName,
         service: &str,
-        (wanted, is_asked): (u16, bool),
+        (requested, is_asked): (u16, bool),
     ) -> Result<u16, Refusal> {
         let views = self.views(name.switch());
         let others = views.iter().filter(|port| port.name != name.port());
@@ -58,10 +58,11 @@ impl<D: Datapath> Control<D> {
             ));
         }
         let taken: BTreeMap<u16, &str> = taken.into_iter().collect();
-        match taken.get(&wanted) {
-            None => Ok(wanted),
+        match taken.get(&requested) {
+            None => Ok(requested),
             Some(port) if is_asked => refuse(format!(
-                "instance {wanted} of service {service} is port {port}; give {name} another number"
+                "instance {requested} of service {service} is port {port}; give {name} another \
+                 number"
             )),
             Some(_) => Ok(lowest_free(|number| taken.contains_key(&number))),
         }
@@ -80,7 +81,7 @@ impl<D: Datapath> Control<D> {
         running.map_or(Ok(()), |(port, _)| Err(ChainRefusal::NeedsChains(port.clone()).into()))
     }
 
-    /// Whether frames come to who attaches to a port by chains alone.
+    /// Whether frames reach a port by chains alone.
     pub(in crate::control) fn is_function(&self, name: &PortName) -> bool {
         let port = self.state.find_port(name);
         let has_service = port.is_some_and(|port| port.config.role.service.is_some());

@@ -10,7 +10,7 @@ use crate::model::replies::FdbRow;
 /// Forwarding databases.
 pub trait Fdb {
     /// How many entries a forwarding database has, and its counters.
-    fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters);
+    fn fdb_count(&self, switch: SwitchKey) -> (usize, FdbCounters);
 
     /// Up to `max` entries from `cursor` on (0 for the first), and the next cursor.
     fn fdb_page(
@@ -42,7 +42,7 @@ mod fake {
     use crate::model::replies::FdbRow;
 
     impl Fdb for Fake {
-        fn fdb_count(&mut self, switch: SwitchKey) -> (usize, FdbCounters) {
+        fn fdb_count(&self, switch: SwitchKey) -> (usize, FdbCounters) {
             let entries = self.fdb.values().filter(|entry| entry.0 == switch);
             (entries.count(), FdbCounters::default())
         }

@@ -64,7 +64,7 @@ mod fake {
     use crate::control::datapath::ports::Ports;
     use crate::control::fake::Fake;
     use crate::model::error::MakeHostError;
-    use crate::model::host::trust_group;
+    use crate::model::groups::trust_group;
     use crate::model::keys::{PortKey, SwitchKey};
     use crate::model::opening::{Build, Opening};
     use crate::model::specs::HostSpec;

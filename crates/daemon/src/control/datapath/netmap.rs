@@ -104,7 +104,8 @@ mod fake {
             let bound = &self.bound[&port];
             let (claim, extra_bufs) = bound.holders[&holder];
             let rings = RingSpec { extra_bufs, ..bound.rings };
-            let Attachment { geometry, region, kick, wake } = attachment(&bound.name, &rings);
+            let Attachment { geometry, lease, region, kick, wake } =
+                attachment(&bound.name, &rings);
             let reply = Bound {
                 attached: geometry,
                 nifp: holder.0,
@@ -116,7 +117,7 @@ mod fake {
                 no_tx_poll: claim.no_tx_poll,
                 host: None,
             };
-            Ok(Binding { bound: reply, region, kick, wake })
+            Ok(Binding { bound: reply, lease, region, kick, wake })
         }
 
         fn remove_holder(&mut self, port: PortKey, holder: ConnKey) {

@@ -7,7 +7,7 @@ use switch::PortConfig;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::opening::Build;
-use crate::model::replies::Attachment;
+use crate::model::replies::{Attachment, Lease};
 use crate::model::specs::{RingSpec, ShmSpec};
 
 /// Ports of any kind, and those that clients attach.
@@ -43,6 +43,9 @@ pub trait Ports {
     /// Removes a port of any kind with its addresses and its memory, and returns its last counters.
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats;
 
+    /// Gives memory back to the system that clients had, in another thread.
+    fn reclaim(&mut self, leases: Vec<Lease>);
+
     /// The number of a port in its switch.
     fn number_of(&self, port: PortKey) -> Option<u16>;
 
@@ -69,7 +72,7 @@ mod fake {
     use crate::model::error::DatapathError;
     use crate::model::keys::{PortKey, SwitchKey};
     use crate::model::opening::Build;
-    use crate::model::replies::Attachment;
+    use crate::model::replies::{Attachment, Lease};
     use crate::model::specs::{RingSpec, ShmSpec};
 
     impl Ports for Fake {
@@ -130,6 +133,12 @@ mod fake {
             assert!(self.ports.remove(&port).is_some() || reserved || bound, "known");
             self.fdb.retain(|_, entry| entry.1 != port);
             last
+        }
+
+        fn reclaim(&mut self, leases: Vec<Lease>) {
+            if self.reclaims_late {
+                self.ended.extend(leases);
+            }
         }
 
         fn number_of(&self, port: PortKey) -> Option<u16> {

@@ -32,7 +32,7 @@ mod fake {
     impl Unswitched for Fake {
         fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
             self.allocate()?;
-            assert!(spec.sights.iter().all(|(port, _)| self.ports.contains_key(port)));
+            assert!(spec.sources.iter().all(|(port, _)| self.ports.contains_key(port)));
             let region = spec.region.unwrap_or_else(|| self.new_region());
             let (name, holders) = (spec.name.clone(), BTreeMap::new());
             let switch = SwitchKey(u32::MAX);

@@ -5,7 +5,9 @@ pub mod statics;
 use std::collections::HashMap;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, Page, PortKind, Reply};
+use protocol::{
+    FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, MAX_STATIC, Page, PortKind, Reply, StaticAddress,
+};
 use switch::{OnFull, PortConfig, SwitchConfig};
 
 use super::Control;
@@ -14,7 +16,6 @@ use crate::control::fdb::statics::Place;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::switches::refusal::SwitchRefusal;
-use crate::model::address::{MAX_STATIC, StaticAddress};
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
@@ -171,7 +172,7 @@ impl<D: Datapath> Control<D> {
             _ => self.place_of(name).map(drop),
         };
         if let Err(error) = placed {
-            tracing::warn!("static addresses of {name} are out of use: {error}");
+            tracing::warn!("static addresses of {name} are not in effect: {error}");
         }
     }
 

@@ -12,9 +12,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use protocol::StaticAddress;
 use protocol::name::{PortName, SwitchName};
 
-use crate::model::address::StaticAddress;
 use crate::model::keys::PortKey;
 
 /// Where the workers have the addresses of a port.

@@ -1,4 +1,4 @@
-//! Trust groups that the configuration declares: whose they are, and who else may have ports there.
+//! Trust groups that the configuration declares: owner, and other users that may have ports there.
 //!
 //! All users share such a name: a client that asks for it gets this group or a refusal.
 //! A name that is not declared is each user's own.
@@ -19,7 +19,7 @@ pub struct Declared(BTreeMap<String, DeclaredGroup>);
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclaredGroup {
-    /// Who may have ports in it (`w`) and see what it has (`r`); its owner pays for it.
+    /// Owner, group and mode: `w` to have ports in the group, `r` to list it. The owner pays.
     pub permissions: Permissions,
     /// Bytes of its region.
     pub memory: u64,
@@ -89,7 +89,7 @@ impl DeclaredGroup {
         }
     }
 
-    /// Who, but for its owner, may be in it.
+    /// The users, besides the owner, that the group admits.
     #[must_use]
     pub fn access(&self) -> GroupAccess {
         GroupAccess { group: unix_group(&self.permissions), mode: self.permissions.mode }

@@ -1,4 +1,4 @@
-//! Trust groups: with how much memory they begin, and who pays for it.
+//! Trust groups: the memory they begin with, and the user that pays for it.
 //!
 //! The workers make a group's region with its first port, and take it back after its last, which
 //! may be on another thread, when the kernel has given an interface's buffers back. So what groups
@@ -18,7 +18,7 @@ use crate::control::groups::refusal::GroupRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::groups::{Charge, GroupSize, GroupWish};
 use crate::model::error::DatapathError;
-use crate::model::host::trust_group;
+use crate::model::groups::trust_group;
 use crate::model::keys::GroupKey;
 use crate::model::plan::PortPlan;
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN};
@@ -49,8 +49,8 @@ impl<D: Datapath> Control<D> {
         self.wish(self.defaults.declared.admit(caller, group)?, asked, memory).map(Some)
     }
 
-    /// A group as a port wants it that takes so much memory. How large one is that is declared, and
-    /// who pays for it, says the declaration alone: else any member could spend its owner's quota.
+    /// The group that a port asks for, if the port takes so much memory. For a declared group, size
+    /// and payer come from the declaration alone: else any member could spend its owner's quota.
     fn wish(&self, key: GroupKey, asked: Option<u64>, least: u64) -> Result<GroupWish, Refusal> {
         let Some(declared) = self.defaults.declared.find(&key) else {
             let size = GroupSize { usual: self.defaults.new_group, least };

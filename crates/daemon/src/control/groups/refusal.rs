@@ -12,7 +12,7 @@ pub struct Unaffordable {
     pub group: String,
     /// Bytes that its region is to have.
     pub asked: u64,
-    /// Who would pay.
+    /// The user whose quota is charged.
     pub uid: u32,
     /// Bytes that this user has.
     pub held: u64,
@@ -50,7 +50,7 @@ pub enum GroupRefusal {
         group: String,
         /// Owner of the group.
         owner: u32,
-        /// Who else may.
+        /// The other users that the group admits.
         access: GroupAccess,
     },
     /// The region of a declared trust group is as large as that says.
@@ -82,7 +82,7 @@ pub enum GroupRefusal {
     },
     /// The region of a trust group would not hold its first port.
     #[error(
-        "{} are too little for trust group {group}: this port alone takes {}",
+        "{} are too little for trust group {group}: this port alone takes {}; ask for that or more",
         mib(*.asked), mib(*.least)
     )]
     TooSmall {

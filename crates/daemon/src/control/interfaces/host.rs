@@ -1,11 +1,13 @@
-//! Ports of the host's network interfaces: who may have them, and what becomes of them.
+//! Ports of the host's network interfaces: permission, creation and removal.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use hostif::HostError;
 use protocol::name::PortName;
-use protocol::{Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Reply};
+use protocol::{
+    Bind, BindKind, HostIf, HostIfInfo, InterfaceAttach, PortAdd, PortKind, Reply, check,
+};
 use switch::PortConfig;
 
 use crate::control::Control;
@@ -15,13 +17,13 @@ use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::Port;
 use crate::model::error::MakeHostError;
-use crate::model::host::{complete, shown_group, trust_group};
+use crate::model::groups::{shown_group, trust_group};
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::policy::{Access, Caller};
 use crate::model::specs::HostSpec;
 
 impl<D: Datapath> Control<D> {
-    /// Readable when something has happened to an interface of the host.
+    /// Readable when something has happened to an interface of the host, or a worker has a notice.
     pub fn host_bell(&self) -> Option<BorrowedFd<'_>> {
         self.datapath.host_events_fd()
     }
@@ -29,6 +31,7 @@ impl<D: Datapath> Control<D> {
     /// Takes note of it.
     pub fn poll_host(&mut self) {
         self.datapath.take_host_events();
+        self.log_notices();
         self.refresh_groups();
     }
 
@@ -239,7 +242,7 @@ fn host_of(name: &PortName) -> HostIf {
 }
 
 /// The interface that a new port is to have. It is opened with the daemon's rights, so it is for
-/// those who have these anyway.
+/// users that have these anyway.
 pub(in crate::control) fn request_of(
     caller: &Caller,
     add: &PortAdd,
@@ -248,7 +251,8 @@ pub(in crate::control) fn request_of(
     if add.kind.is_host() && !caller.privileged {
         return Err(AccessRefusal::Host.into());
     }
-    let mut host = complete(&add.port, add.kind, add.host.as_ref()).map_err(Refusal::bad_value)?;
+    let host = check::host(&add.port, add.kind, add.host.as_ref());
+    let mut host = host.map_err(Refusal::bad_value)?;
     if let Some(group) = host.as_mut().and_then(|host| host.trust_group.as_mut())
         && !group.contains('/')
     {

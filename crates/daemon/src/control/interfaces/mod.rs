@@ -7,13 +7,13 @@
 //!             delete
 //! ```
 //!
-//! An interface is one port with one entry, under the name of where it is: alone in a switch of its
-//! own, or in the one that it was put into; by `netmap:v0` it is found in both. It has its rings
-//! and its memory region from the beginning. No client may hold it when it is put into a switch;
-//! who holds it when it is taken out goes with it.
+//! An interface is one port with one entry, under the name of its place: in a switch of its own, or
+//! in the switch that it is attached to; `netmap:v0` finds it in both. It has its rings and its
+//! memory region from the beginning. No client may hold it when it is attached; programs that hold
+//! it when it is detached go with it.
 //!
-//! Put into a second switch, it has no rings any more, but is a cable between both, and leaves the
-//! second before the first. The next daemon finds it in the first only.
+//! Attached to a second switch, it loses its rings and becomes a cable between both, and is
+//! detached from the second switch before the first. The next daemon restores it in the first only.
 
 pub mod host;
 pub mod refusal;
@@ -33,7 +33,7 @@ use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::plan::{InterfaceText, PortPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
-use crate::model::settings::WantedRings;
+use crate::model::settings::RequestedRings;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn interface_add(
@@ -50,7 +50,7 @@ impl<D: Datapath> Control<D> {
         }
         self.state.claim_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
-        let rings = settings::bound_rings(&WantedRings::from(add), &self.defaults.rings);
+        let rings = settings::bound_rings(&RequestedRings::from(add), &self.defaults.rings);
         if self.datapath.memory_of(&rings).is_none() {
             return Err(PortRefusal::TooLarge(name.clone()).into());
         }
@@ -80,7 +80,7 @@ impl<D: Datapath> Control<D> {
             );
             return Ok(());
         }
-        let rings = settings::bound_rings(&WantedRings::from(text), &self.defaults.rings);
+        let rings = settings::bound_rings(&RequestedRings::from(text), &self.defaults.rings);
         let mem_id = self.datapath.keep_region(None, name, &rings)?;
         let interface = Interface { rings, mem_id, common: false, group: text.group };
         self.enter_interface(owner, name, (plan.config.clone(), plan.grant), interface);
@@ -238,8 +238,8 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    /// Whether who holds an interface goes with it: those who open it just now, native clients and
-    /// holders of pipes know it by where it is.
+    /// Checks that all programs that hold an interface can go with it. Native clients, holders of
+    /// pipes, and programs that are just opening it know it by its switch.
     fn check_movable(&self, name: &PortName) -> Result<(), Refusal> {
         let port = self.state.find_port(name).expect("it is there");
         let opened = self.pending.building.values().any(|building| building.name == *name);

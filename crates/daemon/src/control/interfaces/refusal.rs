@@ -20,19 +20,19 @@ pub enum InterfaceRefusal {
     #[error("{0} is an interface: make it with vale-ctl -n, and put it into a switch with -a")]
     NotByPortAdd(PortName),
     /// Only interfaces of the system are polled.
-    #[error("{0} is no interface of the system: there is nothing to poll")]
+    #[error("{0} is no interface of the host, and only these are polled; name one: netmap:eth0")]
     NotPolled(PortName),
-    /// Polling starts twice, or stops without a start.
-    #[error("{0} is in that state already")]
+    /// Polling starts twice, or stops without a start; or a polled interface is to be detached.
+    #[error("polling of {0} is in that state already; to stop polling: vale-ctl -P {0}")]
     PollState(PortName),
     /// The interface came with its pipes; no command made it.
-    #[error("{0} exists only for its pipes, and is deleted with them")]
+    #[error("{0} exists only for its pipes, and is deleted with them: close the pipes")]
     CameWithPipes(PortName),
     /// The interface is in a switch.
-    #[error("it is port {0}; take it out of the switch first: vale-ctl -d {0}")]
+    #[error("the interface is port {0}; take it out of the switch first: vale-ctl -d {0}")]
     AttachedTo(PortName),
     /// Only interfaces of the system have host rings.
-    #[error("{0} has no host rings: it is no interface of the system")]
+    #[error("{0} has no host rings: only interfaces of the host have them, such as netmap:eth0^")]
     NoHostSide(PortName),
     /// An interface in two switches is a cable between them; programs cannot attach to it.
     #[error("the interface is in two switches, a cable between them; first: vale-ctl -d {0}")]
@@ -41,7 +41,7 @@ pub enum InterfaceRefusal {
     #[error("{0} is an interface of yours, which is not in this switch; first: vale-ctl -a {0}")]
     NotAttached(PortName),
     /// The switch has a port of that name.
-    #[error("port {0} exists already")]
+    #[error("port {0} exists already; choose another switch, or delete it: uvala port del {0}")]
     PortTaken(PortName),
     /// Another port has opened the interface.
     #[error("this interface is port {0} already; delete that port first")]

@@ -3,6 +3,8 @@
 pub mod refusal;
 mod unswitched;
 
+use std::os::fd::OwnedFd;
+
 use protocol::name::PortName;
 use protocol::{
     Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
@@ -25,12 +27,13 @@ use crate::model::opening::Build;
 use crate::model::policy::{Access, Caller};
 use crate::model::replies::Binding;
 use crate::model::settings;
-use crate::model::settings::WantedRings;
+use crate::model::settings::RequestedRings;
 use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
 impl<D: Datapath> Control<D> {
     /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.
     pub(super) fn bind(&mut self, client: &Client, bind: &Bind) -> Result<Build, Refusal> {
+        self.check_stalls(&client.caller)?;
         if let Some(port) = self.state.bound_by(client.conn) {
             return Err(NetmapRefusal::BoundAlready(port.clone()).into());
         }
@@ -62,16 +65,32 @@ impl<D: Datapath> Control<D> {
             }
         }
         let key = self.state.port_mut(name).expect("a port is a part of itself").key;
-        Ok(answer(self.datapath.open_bound(key, conn)?))
+        let binding = self.datapath.open_bound(key, conn)?;
+        Ok(self.bound_answer(conn, name, binding))
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
         if let Some(unswitched) = self.state.unswitched_of(client.conn) {
-            return Ok(answer(self.datapath.open_bound(unswitched.key, client.conn)?));
+            let name = unswitched.name.clone();
+            let binding = self.datapath.open_bound(unswitched.key, client.conn)?;
+            return Ok(self.bound_answer(client.conn, &name, binding));
         }
         let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
         let port = self.state.port_mut(&name).expect("it is bound");
-        Ok(answer(self.datapath.open_bound(port.key, client.conn)?))
+        let binding = self.datapath.open_bound(port.key, client.conn)?;
+        Ok(self.bound_answer(client.conn, &name, binding))
+    }
+
+    /// The answer to a program that has bound a port, and from now on has its memory.
+    pub(super) fn bound_answer(
+        &mut self,
+        conn: ConnKey,
+        name: &PortName,
+        binding: Binding,
+    ) -> (Reply, Vec<OwnedFd>) {
+        let Binding { bound, lease, region, kick, wake } = binding;
+        self.lease(conn, name, lease);
+        (Reply::Bound(bound), vec![region, kick, wake])
     }
 
     /// Takes back what a connection has bound.
@@ -81,10 +100,8 @@ impl<D: Datapath> Control<D> {
         }
         let sides = self.state.sides_bound_by(conn);
         for side in &sides {
-            let port = self.state.port_mut(side).expect("it is bound");
-            let shared = port.bound.as_mut().expect("it is bound");
-            shared.holders.retain(|holder| holder.conn != conn);
-            self.datapath.remove_holder(port.key, conn);
+            let key = self.state.remove_binder(side, conn);
+            self.datapath.remove_holder(key, conn);
         }
         sides.iter().for_each(|side| self.retire(side));
     }
@@ -129,9 +146,9 @@ impl<D: Datapath> Control<D> {
         let caller = &client.caller;
         if let Some(shared) = self.state.shared(&bind.port) {
             let mem_id = shared.mem_id;
-            let wanted = self.state.region(caller, bind.mem_id)?;
+            let requested = self.state.region(caller, bind.mem_id)?;
             let any = bind.mem_id == 0 && bind.room.is_none();
-            return match any || wanted == Some(mem_id) {
+            return match any || requested == Some(mem_id) {
                 true => Ok(()),
                 false => Err(NetmapRefusal::OtherRegion { port: bind.port.clone(), mem_id }.into()),
             };
@@ -140,7 +157,7 @@ impl<D: Datapath> Control<D> {
             return self.make_bound_pipe(client, bind, &bind.port.parent());
         }
         self.check_place(caller, &bind.port)?;
-        let rings = settings::bound_rings(&WantedRings::from(bind), &self.defaults.rings);
+        let rings = settings::bound_rings(&RequestedRings::from(bind), &self.defaults.rings);
         self.make_bound(client, &bind.port, rings, bind)
     }
 
@@ -210,6 +227,7 @@ impl<D: Datapath> Control<D> {
         let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
+        self.limit_macs(name, client.caller.uid);
         // The parent of a pipe need not be one of the system.
         let of_the_system = || hostif::exists(name.interface_name());
         if name.is_interface() && own.is_none() && of_the_system() {
@@ -226,15 +244,15 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         name: &PortName,
         mem_id: u16,
-        wanted: Option<u16>,
+        requested: Option<u16>,
     ) -> Result<Option<u16>, Refusal> {
         let other_side = || {
             let shared = self.state.shared(&name.other_side()?)?;
             (shared.uid == caller.uid).then_some(shared.mem_id)
         };
         match self.state.interface(name) {
-            None => Ok(wanted.or_else(other_side)),
-            Some(own) if mem_id == 0 || wanted == Some(own.mem_id) => Ok(Some(own.mem_id)),
+            None => Ok(requested.or_else(other_side)),
+            Some(own) if mem_id == 0 || requested == Some(own.mem_id) => Ok(Some(own.mem_id)),
             Some(own) => {
                 Err(NetmapRefusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }.into())
             }
@@ -258,7 +276,7 @@ impl<D: Datapath> Control<D> {
         let nothing = BoundRings { first: 0, count: 0 };
         let look = Claim { tx: nothing, rx: nothing, exclusive: false, no_tx_poll: false };
         self.state.claim_rings(&client.caller, parent, &look)?;
-        let rings = settings::bound_rings(&WantedRings::from(bind), &self.pipe_rings(parent));
+        let rings = settings::bound_rings(&RequestedRings::from(bind), &self.pipe_rings(parent));
         let ends = [(&bind.port, rings), (&other, turned(rings))];
         for (end, rings) in ends {
             self.claim_bound(&client.caller, end, &rings)?;
@@ -322,16 +340,15 @@ impl<D: Datapath> Control<D> {
         let holds = holds.collect::<Result<Vec<_>, _>>()?;
         let (key, bind) = (holds[0].0, &sides[0]);
         let stride = self.datapath.rings_of(key).expect("a bound port has rings").stride;
-        let wanted = self.state.affordable(&client.caller, bind.extra_bufs, stride, 0);
+        let requested = self.state.affordable(&client.caller, bind.extra_bufs, stride, 0);
         let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(&side.port)).collect();
         let keys: Vec<PortKey> =
             parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
         let (build, mut granted) =
-            self.datapath.reserve_holder(&holds, &keys, client.conn, wanted)?;
+            self.datapath.reserve_holder(&holds, &keys, client.conn, requested)?;
         for (side, (_, claim)) in sides.iter().zip(holds) {
-            let port = self.state.port_mut(&side.port).expect("it is there");
             let holder = binder(client, claim, std::mem::take(&mut granted), stride);
-            port.bound.as_mut().expect("it is bound").holders.push(holder);
+            self.state.add_binder(&side.port, holder);
         }
         let building = Building { name: bind.port.clone(), key, bound: true };
         self.pending.building.insert(client.conn, building);
@@ -358,7 +375,7 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         query: &GeometryQuery,
     ) -> Result<Reply, Refusal> {
-        let planned = settings::bound_rings(&WantedRings::from(query), &self.defaults.rings);
+        let planned = settings::bound_rings(&RequestedRings::from(query), &self.defaults.rings);
         let Some(name) = &query.port else {
             let region = self.state.region(caller, query.mem_id)?;
             let mut sizes = self.datapath.region_sizes(region, &planned);
@@ -396,11 +413,6 @@ impl<D: Datapath> Control<D> {
         let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
         PortGeometry { tx_rings, rx_rings, tx_slots, rx_slots, ..sizes }
     }
-}
-
-pub(super) fn answer(binding: Binding) -> (Reply, Vec<std::os::fd::OwnedFd>) {
-    let Binding { bound, region, kick, wake } = binding;
-    (Reply::Bound(bound), vec![region, kick, wake])
 }
 
 /// The rings that a program binds, as netmap picks them: where there are fewer in one direction,

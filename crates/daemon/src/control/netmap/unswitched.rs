@@ -14,7 +14,7 @@ use switch::{MirrorPoint, MirrorSource};
 
 use crate::control::datapath::Datapath;
 use crate::control::netmap::refusal::NetmapRefusal;
-use crate::control::netmap::{answer, binder, claim, new_shared};
+use crate::control::netmap::{binder, claim, new_shared};
 use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
@@ -25,7 +25,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::opening::Build;
 use crate::model::settings;
-use crate::model::settings::WantedRings;
+use crate::model::settings::RequestedRings;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 /// What is to be made.
@@ -35,7 +35,7 @@ struct Plan {
     region: Option<u16>,
     /// The region becomes its user's common one.
     common: bool,
-    sights: Vec<(PortKey, MirrorSource)>,
+    sources: Vec<(PortKey, MirrorSource)>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -54,12 +54,12 @@ impl<D: Datapath> Control<D> {
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
         self.state.claim_unswitched(&client.caller, memory)?;
         let key = PortKey(self.state.new_key());
-        let (wanted, stride) = (bind.extra_bufs, plan.rings.stride);
-        let extra = self.state.affordable(&client.caller, wanted, stride, memory);
-        let Plan { label, rings, region, common, sights } = plan;
+        let (requested, stride) = (bind.extra_bufs, plan.rings.stride);
+        let extra = self.state.affordable(&client.caller, requested, stride, memory);
+        let Plan { label, rings, region, common, sources } = plan;
         let rings = RingSpec { extra_bufs: extra, ..rings };
         let name = bind.port.clone();
-        let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sights };
+        let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sources };
         let mem_id = self.datapath.reserve_unswitched(&spec)?;
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
         let (build, granted) = held.inspect_err(|_| self.datapath.remove_unswitched(key))?;
@@ -85,7 +85,9 @@ impl<D: Datapath> Control<D> {
         if started.is_err() {
             self.unbind(conn);
         }
-        Ok(answer(started?))
+        let binding = started?;
+        let name = self.state.unswitched_of(conn).expect("it was bound").name.clone();
+        Ok(self.bound_answer(conn, &name, binding))
     }
 
     /// Rings as they are asked for, none where none is, in a region that there is.
@@ -105,7 +107,7 @@ impl<D: Datapath> Control<D> {
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
         let label = format!("null:{}", bare(&bind.port));
-        Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sights: Vec::new() })
+        Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sources: Vec::new() })
     }
 
     /// Receive rings for what there is to see in rings of a port, and one transmit ring, as netmap
@@ -123,16 +125,17 @@ impl<D: Datapath> Control<D> {
         if of.zero_copy && port.region.is_none() {
             return Err(NetmapRefusal::NotMonitorable(bind.port.clone()).into());
         }
-        let sights = sights(&port, of, bind, rings.counts)?;
+        let sources = sources(&port, of, bind, rings.counts)?;
         let RingCounts { tx_rings, rx_rings, .. } = rings.counts;
         let all = RingCounts { tx_rings: 1, rx_rings: tx_rings.max(rx_rings), ..rings.counts };
-        let wanted = WantedRings { tx_rings: None, rx_rings: None, ..WantedRings::from(bind) };
-        let rings = settings::bound_rings(&wanted, &RingSpec { counts: all, ..rings });
+        let requested =
+            RequestedRings { tx_rings: None, rx_rings: None, ..RequestedRings::from(bind) };
+        let rings = settings::bound_rings(&requested, &RingSpec { counts: all, ..rings });
         let letters = [("z", of.zero_copy), ("r", of.rx), ("t", of.tx)];
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
         let label = format!("{}/{}", bare(&bind.port), letters.collect::<String>());
         let region = port.region.filter(|_| of.zero_copy);
-        Ok(Plan { label, rings, region, common: false, sights })
+        Ok(Plan { label, rings, region, common: false, sources })
     }
 }
 
@@ -142,8 +145,8 @@ fn bare(port: &PortName) -> String {
     text.strip_prefix(SwitchName::INTERFACE).unwrap_or(&text).to_owned()
 }
 
-/// What a monitor sees, in the rings that a program which opens the port like this would bind.
-fn sights(
+/// What a monitor mirrors: the rings that a program which opens the port like this would bind.
+fn sources(
     port: &Open,
     of: MonitorOf,
     bind: &Bind,
@@ -157,8 +160,8 @@ fn sights(
         None => (port.key, MirrorPoint::Sent),
     };
     let both = [(of.rx, (port.key, received), rings.rx), (of.tx, sent, rings.tx)];
-    let seen = both.into_iter().filter(|(wanted, _, rings)| *wanted && rings.count > 0);
-    let sight =
+    let seen = both.into_iter().filter(|(is_requested, _, rings)| *is_requested && rings.count > 0);
+    let source =
         |(_, (key, moment), rings)| (key, MirrorSource { point: moment, rings: range(rings) });
-    Ok(seen.map(sight).collect())
+    Ok(seen.map(source).collect())
 }

@@ -12,6 +12,7 @@
 
 use std::io;
 
+use protocol::check::is_group_name;
 use protocol::name::PortName;
 use protocol::{Attach, PortKind, Reply};
 use switch::PortConfig;
@@ -24,14 +25,13 @@ use crate::control::state::groups::{Charge, GroupWish};
 use crate::control::state::{Holder, Port, Wish};
 use crate::control::{Answer, Client, Control, groups};
 use crate::model::error::DatapathError;
-use crate::model::host::is_group_name;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::Attachment;
 use crate::model::settings;
 use crate::model::specs::{RingSpec, ShmSpec};
 
-/// A port that is reserved for a client who waits for it.
+/// A port that is reserved for a client that waits for it.
 #[derive(Debug)]
 pub(in crate::control) struct Building {
     pub name: PortName,
@@ -53,6 +53,7 @@ impl<D: Datapath> Control<D> {
         client: &Client,
         attach: &Attach,
     ) -> Result<Build, Refusal> {
+        self.check_stalls(&client.caller)?;
         if attach.port.is_interface() && self.state.home(&attach.port.parent()).is_none() {
             return Err(InterfaceRefusal::Missing(attach.port.clone()).into());
         }
@@ -74,9 +75,13 @@ impl<D: Datapath> Control<D> {
         match reserved {
             Ok((port, build)) => {
                 self.state.hold(&attach.port, port);
+                self.limit_macs(&attach.port, client.caller.uid);
                 let building = Building { name: attach.port.clone(), key, bound: false };
                 self.pending.building.insert(client.conn, building);
-                Ok(build)
+                Ok(match self.state.owed(client.caller.uid) {
+                    None => build,
+                    Some(owed) => Box::new(move || owed.wait().and_then(|()| build())),
+                })
             }
             Err(error) => {
                 if let Some(switch) = self.state.forget_switch(attach.port.switch()) {
@@ -87,7 +92,8 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// What a port costs who attaches it. The end of a pipe that comes first pays for both.
+    /// What a port costs the user that attaches it. The end of a pipe that comes first pays for
+    /// both.
     fn price(&mut self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
         let price = match name.peer() {
             None => self.datapath.memory_of(rings),
@@ -171,7 +177,8 @@ impl<D: Datapath> Control<D> {
             let gone = self.state.release(&name);
             self.account_gone(&name, &gone);
         }
-        let Attachment { mut geometry, region, kick, wake } = opened?;
+        let Attachment { mut geometry, lease, region, kick, wake } = opened?;
+        self.lease(conn, &name, lease);
         geometry.function = self.is_function(&name);
         let holder = self.state.port_mut(&name).and_then(|port| port.holder.as_mut());
         let holder = holder.expect("reserved until now");

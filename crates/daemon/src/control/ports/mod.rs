@@ -5,6 +5,7 @@ pub mod refusal;
 
 use std::collections::{BTreeSet, HashMap};
 
+use packet::MacList;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     ClientInfo, Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply,
@@ -27,15 +28,25 @@ use crate::model::specs::HostSpec;
 use refusal::PortRefusal;
 
 impl<D: Datapath> Control<D> {
-    pub(super) fn detach(&mut self, conn: ConnKey, name: &PortName) -> Result<Reply, Refusal> {
+    pub(in crate::control) fn detach(
+        &mut self,
+        conn: ConnKey,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
         let port = self.state.port_mut(name);
         let holder = port.and_then(|port| port.holder.as_ref());
-        if holder.is_none_or(|holder| holder.conn != conn) {
-            return Err(PortRefusal::NotHeld(name.clone()).into());
+        let is_held = holder.is_some_and(|holder| holder.conn == conn);
+        if is_held {
+            let gone = self.state.release(name);
+            self.account_gone(name, &gone);
         }
-        let gone = self.state.release(name);
-        self.account_gone(name, &gone);
-        Ok(Reply::Done)
+        // Also of a port that was deleted meanwhile.
+        let leases = self.state.end_lease(conn, name);
+        self.datapath.reclaim(leases);
+        match is_held {
+            true => Ok(Reply::Done),
+            false => Err(PortRefusal::NotHeld(name.clone()).into()),
+        }
     }
 
     pub(super) fn port_add(&mut self, client: &Client, add: &PortAdd) -> Result<Reply, Refusal> {
@@ -78,7 +89,10 @@ impl<D: Datapath> Control<D> {
         plan: &PortPlan,
         may_wait: bool,
     ) -> Result<(), Refusal> {
-        let (name, kind, config) = (plan.name.clone(), plan.kind, plan.config.clone());
+        let (name, kind, mut config) = (plan.name.clone(), plan.kind, plan.config.clone());
+        if kind.peer() == Peer::Machine {
+            config.usual_max_macs = self.usual_max_macs(plan.grant.owner.unwrap_or(owner));
+        }
         let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
         if !kind.is_given() && plan.grant != Grant::default() {
             return Err(PortRefusal::GrantServed(name).into());
@@ -87,7 +101,10 @@ impl<D: Datapath> Control<D> {
         match kind.peer() {
             Peer::Client => {}
             Peer::Sink => self.datapath.add_null(key, switch, config.clone())?,
-            Peer::Machine => self.add_machine(key, switch, owner, plan, may_wait)?,
+            Peer::Machine => {
+                let plan = PortPlan { config: config.clone(), ..plan.clone() };
+                self.add_machine(key, switch, owner, &plan, may_wait)?;
+            }
             Peer::Interface(_) => {
                 let host = plan.host.clone().expect("a plan names the interface");
                 let (name, config) = (name.clone(), config.clone());
@@ -121,6 +138,9 @@ impl<D: Datapath> Control<D> {
         if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
             return Err(ChainRefusal::FunctionRuns(set.port.clone()).into());
         }
+        if config.security.mac_lock != port.config.security.mac_lock {
+            config.security_state.first_macs = MacList::default();
+        }
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
         }
@@ -145,7 +165,7 @@ impl<D: Datapath> Control<D> {
                 let gone = self.state.remove_port(&port);
                 self.account_gone(&port, &gone);
             }
-            // Who held both sides of an interface holds neither any more.
+            // A client that held both sides of an interface holds neither any more.
             holders.into_iter().for_each(|conn| self.unbind(conn));
         }
         self.retire(name);
@@ -173,6 +193,8 @@ impl<D: Datapath> Control<D> {
             let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
             Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
         };
+        let config = self.config_in_force(name, port);
+        let state = self.security_state(port, &config);
         PortInfo {
             port: name.clone(),
             kind: port.kind,
@@ -182,13 +204,15 @@ impl<D: Datapath> Control<D> {
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
             group: holder.and_then(Holder::shown_group).or_else(|| host::trust_group_of(port)),
-            settings: settings::show_port(&port.config, self.shown_grant(name, port)),
+            settings: settings::show_port(&config, self.shown_grant(name, port)),
+            disabled: state.disabled.map(|why| why.name().to_owned()),
+            first_macs: state.first_macs.as_slice().to_vec(),
             host: self.host_info(port).map(Box::new),
             machine: self.machine_info(port).map(Box::new),
         }
     }
 
-    /// Who may attach to a port, if it stays.
+    /// The users that may attach to a permanent port, as listings show them.
     fn shown_grant(&self, name: &PortName, port: &Port) -> Grant {
         if port.kind.is_machine() {
             return port.grant;
@@ -213,10 +237,11 @@ impl<D: Datapath> Control<D> {
             self.state.switch(caller, name, Access::Look)?;
         }
         let mut may_look: HashMap<&SwitchName, bool> = HashMap::new();
-        let ports = self.state.ports().filter(|(name, port)| {
-            port.is_listed()
-                && switch.is_none_or(|switch| switch == name.switch())
-                && from.as_ref().is_none_or(|from| *name >= from)
+        let of_switch = switch.map(|switch| self.state.ports_of(switch));
+        let all = switch.is_none().then(|| self.state.ports());
+        let ports = of_switch.into_iter().flatten().chain(all.into_iter().flatten());
+        let ports = ports.filter(|(name, port)| {
+            port.is_listed() && from.as_ref().is_none_or(|from| *name >= from)
         });
         let visible = ports.filter(|(name, _)| {
             *may_look

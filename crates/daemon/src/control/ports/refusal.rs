@@ -30,20 +30,35 @@ pub enum PortRefusal {
         /// User of the process.
         uid: u32,
     },
+    /// A port of the user was taken away, because it stalled its switch.
+    #[error(
+        "a port of {} stalled its switch; its programs can attach ports again in {left_s} s",
+        users::user_name(*.uid)
+    )]
+    Stalled {
+        /// The user.
+        uid: u32,
+        /// Seconds until then.
+        left_s: u64,
+    },
     /// An operator deleted the port before its client had it.
     #[error("port {0} was deleted while the daemon created it; attach again")]
     Deleted(PortName),
     /// The daemon serves ports of this kind itself.
-    #[error("the daemon serves port {0} itself: programs cannot attach to it")]
+    #[error(
+        "the daemon serves port {0} itself: programs attach to ports of kind shm only; use one"
+    )]
     NotAttachable(PortName),
     /// The end of a pipe cannot be a persistent port.
     #[error("{0} is the end of a pipe; only a program can create it, by opening it")]
     PipePersistent(PortName),
     /// The end of a pipe has no settings.
-    #[error("{0} is the end of a pipe, which has no settings")]
+    #[error(
+        "{0} is the end of a pipe, which has no settings; connect two ports of a switch instead"
+    )]
     PipeSettings(PortName),
     /// The end of a pipe cannot be in a trust group.
-    #[error("{0} is the end of a pipe, and its two ends share a region: it takes no trust group")]
+    #[error("{0} is the end of a pipe, whose two ends share a region: name no trust group for it")]
     PipeGroup(PortName),
     /// The port has no owner of its own: it goes with its client.
     #[error(
@@ -52,7 +67,7 @@ pub enum PortRefusal {
     )]
     GrantTransient(PortName),
     /// The port has no owner of its own: programs do not attach to it.
-    #[error("the daemon serves port {0} itself: it has no owner and no mode")]
+    #[error("the daemon serves port {0} itself: name no --owner, --group or --mode for it")]
     GrantServed(PortName),
     /// The socket exists, and its owner with it.
     #[error(
@@ -71,6 +86,7 @@ impl PortRefusal {
             Self::Missing(_) | Self::NotHeld(_) | Self::Deleted(_) => ErrorCode::NotFound,
             Self::Exists(_) => ErrorCode::Exists,
             Self::InUse { .. } => ErrorCode::InUse,
+            Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)

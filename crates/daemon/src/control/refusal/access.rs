@@ -63,7 +63,7 @@ pub enum AccessRefusal {
     SharedMemory {
         /// The pipe, port or region.
         what: String,
-        /// User who owns it.
+        /// User that owns it.
         owner: u32,
     },
     /// A netmap monitor of another user's port.
@@ -74,11 +74,14 @@ pub enum AccessRefusal {
     Monitor {
         /// The port.
         port: PortName,
-        /// User who owns it.
+        /// User that owns it.
         owner: u32,
     },
     /// Network interfaces are opened with the daemon's rights.
-    #[error("only root and the daemon's user may add ports for network interfaces")]
+    #[error(
+        "only root and the daemon's user may add ports for network interfaces: run this as one of \
+         them"
+    )]
     Host,
     /// Sockets are made with the daemon's rights.
     #[error("only root and the daemon's user may choose the socket's path; leave it out")]

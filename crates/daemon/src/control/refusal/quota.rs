@@ -19,10 +19,22 @@ pub enum QuotaRefusal {
         /// How many the user has.
         have: u64,
     },
+    /// The user's programs leave replies with descriptors unread.
+    #[error(
+        "{have} replies with descriptors to programs of {} are unread; let these programs read \
+         their replies, or stop them",
+        users::user_name(*.uid)
+    )]
+    Unread {
+        /// The user.
+        uid: u32,
+        /// How many there are.
+        have: u32,
+    },
     /// The user's switches hold as many addresses as they may.
     #[error(
-        "it takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask for fewer \
-         with --fdb-capacity, delete other switches, or raise the quota",
+        "the switch takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask \
+         for fewer with --fdb-capacity, delete other switches, or raise the quota",
         users::user_name(*.uid)
     )]
     Addresses {
@@ -37,7 +49,7 @@ pub enum QuotaRefusal {
     },
     /// The user has too little memory left.
     #[error(
-        "it takes {}, and {} has {} of {} (quota.memory); close other ports, or raise the quota",
+        "this takes {}, and {} has {} of {} (quota.memory); close other ports, or raise the quota",
         mib(*.asked), users::user_name(*.uid), tenths(*.held), mib(*.limit)
     )]
     Memory {
@@ -52,7 +64,7 @@ pub enum QuotaRefusal {
     },
     /// No user may have so much memory.
     #[error(
-        "it takes {}, more than one user may have in all: {} (quota.memory); ask for fewer slots \
+        "this takes {}, more than one user may have in all: {} (quota.memory); ask for fewer slots \
          or extra buffers, or raise the quota",
         mib(*.asked), mib(*.limit)
     )]

@@ -17,7 +17,7 @@ use crate::model::opening::Build;
 
 /// What is being built, by user.
 pub struct Builders {
-    /// Users who wait for a port.
+    /// Users that wait for a port.
     users: HashMap<u32, Line>,
     finished: Receiver<Built>,
     report: Sender<Built>,
@@ -49,7 +49,7 @@ impl Builders {
         Ok(Self { users: HashMap::new(), finished, report, bell, ringer: Arc::new(ringer) })
     }
 
-    /// Builds something for a user who waits at a connection.
+    /// Builds something for a user that waits at a connection.
     pub fn start(&mut self, uid: u32, conn: ConnKey, build: Build) {
         let line = self.users.entry(uid).or_default();
         if line.threads == THREADS {
@@ -81,7 +81,10 @@ impl Builders {
 
     fn spawn(&self, uid: u32, conn: ConnKey, build: Build) {
         let (report, ringer) = (self.report.clone(), self.ringer.clone());
-        let body = move || send(&report, &ringer, Built { uid, conn, result: build() });
+        let body = move || {
+            confine::narrow(confine::Thread::Opener);
+            send(&report, &ringer, Built { uid, conn, result: build() });
+        };
         let thread = std::thread::Builder::new().name("builder".to_owned()).spawn(body);
         if let Err(error) = thread {
             send(&self.report, &self.ringer, Built { uid, conn, result: Err(error) });

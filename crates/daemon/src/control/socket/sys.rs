@@ -1,5 +1,5 @@
-//! Who is behind a socket.
-// UNSAFETY: SO_PEERGROUPS and SO_PASSRIGHTS are in no safe wrapper that we use.
+//! The credentials of a socket's peer, and the bytes that it has not read.
+// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,25 +22,14 @@ pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {
     })
 }
 
-/// Says whether descriptors may come by a socket, and by those that are accepted from it. Closing
-/// some takes as long as who made them likes, and where there is no room for them it is the reader
-/// who closes them: what is not wanted must not come.
-///
-/// # Errors
-/// The kernel is older than Linux 6.16.
-pub fn take_descriptors(socket: BorrowedFd<'_>, take: bool) -> Result<(), Errno> {
-    const SO_PASSRIGHTS: libc::c_int = 83;
-    let value = libc::c_int::from(take);
-    let size = libc::socklen_t::try_from(size_of_val(&value)).expect("a small number");
-    let at = (&raw const value).cast();
-    // SAFETY: the kernel reads one `int`.
+/// True if the peer has read all that was sent, or the kernel does not say.
+pub fn is_read(socket: BorrowedFd<'_>) -> bool {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: the kernel writes one `int`.
     let status =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, at, size) };
-    if status == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, (&raw mut unread).cast::<()>()) };
+    // While the kernel frees the last message, which is larger, one byte is left.
+    status != 0 || unread <= 1
 }
 
 /// The supplementary groups of the peer.

@@ -15,6 +15,7 @@ use super::super::fake::Fake;
 use super::*;
 use crate::config::Config;
 use crate::lockfile::CHILD;
+use crate::start::Place;
 use crate::{Daemon, Stopper};
 
 /// A daemon in a thread of the test.
@@ -105,7 +106,7 @@ fn test_ports_go_with_their_connection() {
     daemon.wait_for_ports(0);
 }
 
-/// Who closes, and then asks over another connection, has closed.
+/// A client that hangs up, and then asks over another connection, has already hung up.
 #[test]
 fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {
     let _none_begins = CHILD.lock().unwrap();
@@ -291,4 +292,103 @@ fn test_stopped_daemon_is_reported_as_gone() {
     drop(daemon);
     assert!(matches!(call.hello("test"), Err(ControlError::Lost(_))));
     assert!(matches!(Call::connect(&socket), Err(ControlError::NoDaemon(_))));
+}
+
+/// A server of which each user may leave 32 replies with descriptors unread.
+struct Stingy {
+    dir: PathBuf,
+    socket: PathBuf,
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stingy {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("uvala-{name}-{}", std::process::id()));
+        let config = Config { dir: Some(dir.clone()), ..Config::default() };
+        let (place, listener) = Place::take(&dir, &config.socket).unwrap();
+        let (stopped, stop) = rustix::pipe::pipe().unwrap();
+        let control = Control::new(&config, Fake::default());
+        let mut server = Server::new(listener, stopped.as_fd(), control, 64).unwrap();
+        server.unread = Unread::new(Some(0));
+        let socket = place.socket().to_path_buf();
+        let body = move || {
+            server.run().unwrap();
+            drop((place, stopped));
+        };
+        Self { dir, socket, stop: Some(stop), thread: Some(std::thread::spawn(body)) }
+    }
+
+    fn connect(&self) -> OwnedFd {
+        let kind = SocketType::SEQPACKET;
+        let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket).unwrap()).unwrap();
+        socket
+    }
+
+    fn ask(&self, socket: &OwnedFd, port: usize) {
+        let call = format!(r#"{{"v":1,"call":{{"attach":{{"port":"vale0:p{port}"}}}}}}"#);
+        rustix::net::send(socket, call.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+    }
+
+    /// Waits until there are this many ports, and nothing more is under way.
+    fn wait_for_ports(&self, count: u32) {
+        let ports = || Call::connect(&self.socket).unwrap().hello("test").unwrap().ports;
+        let is_it = |_| {
+            std::thread::sleep(Duration::from_millis(10));
+            ports() == count
+        };
+        assert!((0..1000).any(is_it), "{} ports instead of {count}", ports());
+    }
+}
+
+impl Drop for Stingy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        std::fs::remove_dir_all(&self.dir).ok();
+        assert!(std::thread::panicking() || ended.is_some_and(|ended| ended.is_ok()));
+    }
+}
+
+#[test]
+fn test_a_connection_has_one_reply_with_descriptors_until_it_reads_it() {
+    let daemon = Stingy::new("deaf");
+    let socket = daemon.connect();
+    (0..5).for_each(|port| daemon.ask(&socket, port));
+    daemon.wait_for_ports(1);
+    std::thread::sleep(Duration::from_millis(50));
+    daemon.wait_for_ports(1);
+    for port in 0..5 {
+        let answer = read(&socket);
+        assert!(answer.contains(&format!("vale0:p{port}")), "{answer}");
+    }
+    daemon.wait_for_ports(5);
+}
+
+#[test]
+fn test_a_user_that_reads_no_replies_is_refused_more_descriptors_and_loses_no_port() {
+    let daemon = Stingy::new("deaf-user");
+    let deaf: Vec<OwnedFd> = (0..32).map(|_| daemon.connect()).collect();
+    deaf.iter().enumerate().for_each(|(port, socket)| daemon.ask(socket, port));
+    daemon.wait_for_ports(32);
+    let more = daemon.connect();
+    let try_more = || {
+        daemon.ask(&more, 99);
+        read(&more)
+    };
+    let refused = try_more();
+    assert!(refused.contains("quota") && refused.contains("32 replies"), "{refused}");
+    daemon.wait_for_ports(32);
+    // Half a close takes the port, but the descriptors are still in the socket.
+    shutdown(&deaf[0], Shutdown::Write).unwrap();
+    daemon.wait_for_ports(31);
+    assert!(try_more().contains("32 replies"));
+    assert!(read(&deaf[0]).contains("vale0:p0"));
+    let is_served = |_| {
+        std::thread::sleep(Duration::from_millis(10));
+        try_more().contains("attached")
+    };
+    assert!((0..1000).any(is_served));
+    daemon.wait_for_ports(32);
 }

@@ -31,6 +31,20 @@ struct Region {
     common: bool,
 }
 
+fn region_of(&Shared { mem_id, uid, common, .. }: &Shared) -> Region {
+    Region { mem_id, uid, common }
+}
+
+/// The region that a port is in, and the one that an interface keeps.
+fn regions_of(port: &Port) -> impl Iterator<Item = Region> {
+    let kept = port.interface.map(|Interface { mem_id, common, .. }| Region {
+        mem_id,
+        uid: port.owner,
+        common,
+    });
+    port.bound.as_ref().map(region_of).into_iter().chain(kept)
+}
+
 impl State {
     /// The port that a connection has bound.
     #[must_use]
@@ -38,11 +52,7 @@ impl State {
         if let Some(unswitched) = self.unswitched_of(conn) {
             return Some(&unswitched.name);
         }
-        let by = |port: &Port| {
-            let mut holders = port.bound.iter().flat_map(|shared| &shared.holders);
-            holders.any(|holder| holder.conn == conn)
-        };
-        self.ports.iter().find(|(_, port)| by(port)).map(|(name, _)| name)
+        self.ports_bound_by(conn).next()
     }
 
     /// The ports that a connection holds: one, or both sides of an interface, the cable's first.
@@ -68,23 +78,27 @@ impl State {
         self.ports.get(name)?.bound.as_ref()
     }
 
+    /// The regions of all users.
     fn regions(&self) -> impl Iterator<Item = Region> {
-        let held = self.ports.values().filter_map(|port| port.bound.as_ref());
-        let held = held.chain(self.unswitched.values().map(|unswitched| &unswitched.shared));
-        let held = held.map(|&Shared { mem_id, uid, common, .. }| Region { mem_id, uid, common });
-        let kept = self.ports.values().filter_map(|port| {
-            let Interface { mem_id, common, .. } = port.interface?;
-            Some(Region { mem_id, uid: port.owner, common })
-        });
-        held.chain(kept)
+        let unswitched = self.unswitched.values().map(|unswitched| &unswitched.shared);
+        self.ports().flat_map(|(_, port)| regions_of(port)).chain(unswitched.map(region_of))
+    }
+
+    /// The regions of a user's ports.
+    fn regions_of_user(&self, uid: u32) -> impl Iterator<Item = Region> {
+        let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
+        let regions = self.ports_of_user(uid).flat_map(regions_of);
+        regions.chain(unswitched.map(region_of)).filter(move |region| region.uid == uid)
     }
 
     /// The region that the caller means by a number; `None`: a new one.
     pub fn region(&self, caller: &Caller, mem_id: u16) -> Result<Option<u16>, Refusal> {
         if mem_id <= COMMON {
-            let own = |region: &Region| region.common && region.uid == caller.uid;
-            let common = self.regions().find(own).map(|region| region.mem_id);
-            return Ok(common.filter(|_| mem_id == COMMON));
+            let common = self.regions_of_user(caller.uid).find(|region| region.common);
+            return Ok(common.map(|region| region.mem_id).filter(|_| mem_id == COMMON));
+        }
+        if self.regions_of_user(caller.uid).any(|region| region.mem_id == mem_id) {
+            return Ok(Some(mem_id));
         }
         match self.regions().find(|region| region.mem_id == mem_id) {
             None => Err(NetmapRefusal::NoRegion(mem_id).into()),
@@ -122,7 +136,7 @@ impl State {
     }
 
     /// How many of the extra buffers that are wanted the caller can pay for, beside so much memory
-    /// that is not in the books yet. Who asks for more gets fewer, as in netmap.
+    /// that is not in the books yet. A caller that asks for more gets fewer, as in netmap.
     #[must_use]
     pub fn affordable(&self, caller: &Caller, wanted: u32, stride: u32, beside: u64) -> u32 {
         let used = self.usage(caller.uid).memory.saturating_add(beside);
@@ -156,21 +170,21 @@ impl State {
     /// bound parent. Those that go first come first.
     #[must_use]
     pub fn port_and_pipes(&self, name: &PortName) -> Vec<PortName> {
-        let mut family: Vec<PortName> = match name.peer() {
+        let mut ports: Vec<PortName> = match name.peer() {
             Some(peer) => vec![peer],
             None => self.pipes_of(name).cloned().collect(),
         };
         let own = self.shared(name).is_some();
-        family.retain(|name| own && self.shared(name).is_some());
-        family.push(name.clone());
-        family
+        ports.retain(|name| own && self.shared(name).is_some());
+        ports.push(name.clone());
+        ports
     }
 
     /// The ends of the pipes in a port's region.
     pub fn pipes_of<'a>(&'a self, name: &'a PortName) -> impl Iterator<Item = &'a PortName> {
         let own = |port: &PortName| port.switch() == name.switch() && port.port() == name.port();
-        let family = self.ports.range(name.clone()..).take_while(move |(port, _)| own(port));
-        let pipes = family.filter(move |(port, _)| *port != name);
+        let ports = self.ports.range(name.clone()..).take_while(move |(port, _)| own(port));
+        let pipes = ports.filter(move |(port, _)| *port != name);
         pipes.filter(|(_, port)| port.bound.is_some()).map(|(name, _)| name)
     }
 
@@ -195,7 +209,7 @@ impl State {
         self.ports.get(name)?.interface
     }
 
-    /// The user who made a port.
+    /// The user that made a port.
     #[must_use]
     pub fn owner_of(&self, name: &PortName) -> Option<u32> {
         Some(self.ports.get(name)?.owner)

@@ -1,4 +1,4 @@
-//! Trust groups: who pays for their regions.
+//! Trust groups: which user pays for their regions.
 //!
 //! ```text
 //!            first port                          last port goes
@@ -19,7 +19,7 @@ use crate::model::keys::GroupKey;
 /// What a group costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Who pays.
+    /// The user whose quota is charged.
     pub uid: u32,
     /// Bytes of its region.
     pub memory: u64,
@@ -43,7 +43,7 @@ pub struct GroupWish {
     pub memory: u64,
     /// The group exists already.
     pub exists: bool,
-    /// Who pays, if that is not who makes it: the owner of one that is declared.
+    /// The user whose quota is charged, if not the creator's: the owner of a declared group.
     pub payer: Option<u32>,
 }
 
@@ -64,7 +64,7 @@ impl State {
         self.groups.retain(|group, _| is_there(group));
     }
 
-    /// Whether the group can be paid for, by its maker or by who always does.
+    /// Whether the quota of the group's creator, or of its declared owner, has room for it.
     pub fn claim_group(&self, maker: u32, wish: &GroupWish) -> Result<(), Refusal> {
         if wish.exists {
             return Ok(());
@@ -90,7 +90,7 @@ impl State {
     ) -> Result<GroupWish, Refusal> {
         let (group, GroupSize { usual, least }) = (key.1.clone(), size);
         match (self.charge_of(&key), asked) {
-            // Who comes back after a restart may come after one who wanted less: all are let in.
+            // After a restart a member may come after one that asked for less: all are admitted.
             (Some(Charge { memory, .. }), _) => {
                 Ok(GroupWish { key, memory, exists: true, payer: None })
             }

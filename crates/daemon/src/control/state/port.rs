@@ -8,7 +8,7 @@ use switch::PortConfig;
 
 use super::Switch;
 use super::shared::{Interface, Shared};
-use crate::model::host::shown_group;
+use crate::model::groups::shown_group;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
 use crate::model::policy::{Grant, Permissions};
 
@@ -23,13 +23,13 @@ pub struct Port {
     pub pipe: Option<PipeKey>,
     /// Stays without a client.
     pub persistent: bool,
-    /// The user who made it, and whose quota it counts against.
+    /// The user that made it, and whose quota it counts against.
     pub owner: u32,
     /// The user or group that it was given to, if it stays.
     pub grant: Grant,
     /// How the switch treats it.
     pub config: PortConfig,
-    /// Who holds it.
+    /// The client that holds the port.
     pub holder: Option<Holder>,
     /// For a port that netmap programs have bound.
     pub bound: Option<Shared>,
@@ -116,15 +116,15 @@ impl Port {
         self.is_live() || reserved || self.bound.is_some()
     }
 
-    /// Whether others may see it: not while it is made for a client who waits for it, for they
+    /// Whether others may see it: not while it is made for a client that waits for it, for they
     /// would take it to be there.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         self.persistent || self.is_bound() || self.holder.as_ref().is_some_and(|h| h.ready)
     }
 
-    /// Who may attach to it, if it stays. Functions are trusted with the frames of all: what no
-    /// operator said of an instance of a service is for the switch's owner.
+    /// The users that may attach to a permanent port. A function sees the frames of all users, so
+    /// by default only the switch's owner may attach to an instance of a service.
     #[must_use]
     pub fn permissions(&self, switch: &Switch) -> Permissions {
         let new_ports = match self.config.role.service {

@@ -7,9 +7,9 @@
 //!   alone elsewhere    ◄──┘                             └──► processes
 //! ```
 //!
-//! What counts is who holds a port, from the moment it is reserved: two that ask at once are asked
-//! one after the other. Processes that the daemon cannot see (of a namespace beside its own) have
-//! no number, and those of one user count as one.
+//! What counts is the process that holds a port, from the moment the port is reserved; of two calls
+//! at the same time, the second finds the first. Processes that the daemon cannot see (in another
+//! PID namespace) have no number, and those of one user count as one.
 
 use protocol::name::PortName;
 
@@ -28,7 +28,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Who calls.
+    /// The user and process that call.
     #[must_use]
     pub fn of(caller: &Caller) -> Self {
         Self { pid: caller.pid, uid: caller.uid }
@@ -70,7 +70,7 @@ impl State {
         service.map_or(Ok(()), |service| self.goes_with(name, service, (process, alone)))
     }
 
-    /// Whether those who have a port may be instances of this service with it.
+    /// Whether holders of a port may be instances of this service with it.
     pub fn claim_services(&self, name: &PortName, service: &str) -> Result<(), Refusal> {
         let mut users = self.find_port(name).into_iter().flat_map(Port::users);
         users.try_for_each(|user| self.goes_with(name, service, (user.process, user.alone)))

@@ -198,9 +198,9 @@ fn test_quota_says_what_was_asked_what_is_held_and_what_may_be() {
     let [more, most] = [11 * MIB, 41 * MIB].map(|memory| Wish { memory, ..wish(&b) });
     let texts = [more, most].map(refused);
     let user = protocol::users::user_name(1000);
-    let over = format!("it takes 11.0 MiB, and {user} has 30.0 of 40.0 MiB");
+    let over = format!("this takes 11.0 MiB, and {user} has 30.0 of 40.0 MiB");
     assert!(texts[0].starts_with(&over), "{texts:?}");
-    assert!(texts[1].starts_with("it takes 41.0 MiB, more than one user"), "{texts:?}");
+    assert!(texts[1].starts_with("this takes 41.0 MiB, more than one user"), "{texts:?}");
 }
 
 #[test]

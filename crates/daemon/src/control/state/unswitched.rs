@@ -5,7 +5,7 @@
 //!   (none) ─────────► held by one ─────────────► (none)
 //! ```
 //!
-//! It is no port of a switch: no other client finds it by a name, and no listing shows it. It
+//! Neither is a port of a switch: no client finds it by a name, and no listing shows it. It
 //! counts as a port for its user's quota, and its region lives as long as it does. A monitor
 //! outlives the port that it looks at, and sees nothing any more.
 
@@ -26,7 +26,7 @@ pub struct UnswitchedPort {
     pub key: PortKey,
     /// The name that was asked for.
     pub name: PortName,
-    /// Region, user, memory and the one who holds it.
+    /// Region, user, memory and the connection that holds it.
     pub shared: Shared,
 }
 
@@ -52,13 +52,16 @@ impl State {
 
     /// Enters what the workers have made.
     pub fn add_unswitched(&mut self, conn: ConnKey, port: UnswitchedPort) {
+        self.index.enter_unswitched(port.shared.uid, conn);
         let before = self.unswitched.insert(conn, port);
         assert!(before.is_none(), "a connection binds once");
     }
 
     /// Removes it.
     pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<UnswitchedPort> {
-        self.unswitched.remove(&conn)
+        let port = self.unswitched.remove(&conn)?;
+        self.index.leave_unswitched(port.shared.uid, conn);
+        Some(port)
     }
 
     /// Whether the caller may have one more, with so much memory.

@@ -25,8 +25,9 @@ pub fn none(port: PortName) -> PortStats {
 
 /// What a switch has counted, as the control API says it.
 pub fn of_fdb(stats: FdbStats) -> FdbCounters {
-    let FdbStats { learned, moved, aged, evicted, refused_limit, refused_full } = stats;
-    FdbCounters { learned, moved, aged, evicted, refused_limit, refused_full }
+    let FdbStats { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds } =
+        stats;
+    FdbCounters { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds }
 }
 
 /// Adds what was counted at another time; a client may have had more rings than the one before.

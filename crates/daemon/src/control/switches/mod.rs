@@ -3,17 +3,16 @@
 pub(super) mod multipart;
 pub mod refusal;
 
-use std::collections::HashMap;
-
 use protocol::name::{PortName, SwitchName};
 use protocol::{NewPorts, PageFrom, Reply, SwitchInfo, SwitchSpec};
-use switch::SwitchConfig;
+use switch::{PortSecurity, SwitchConfig};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Gone, Switch, change_permissions};
 use crate::control::stats::counters;
+use crate::model::choices::show_forwarding;
 use crate::model::keys::SwitchKey;
 use crate::model::policy::{Access, Caller, Permissions};
 use crate::model::settings;
@@ -67,6 +66,7 @@ impl<D: Datapath> Control<D> {
         let steering = self.requested_steering(&spec.switch, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
+        let is_other_lock = config.security.mac_lock != switch.config.security.mac_lock;
         if config != switch.config {
             self.datapath.set_switch(key, config)?;
         }
@@ -76,6 +76,9 @@ impl<D: Datapath> Control<D> {
         switch.new_ports = spec.settings.new_ports.unwrap_or(switch.new_ports);
         if let Some(steering) = steering {
             switch.steering = steering;
+        }
+        if is_other_lock {
+            self.forget_first_macs(&spec.switch);
         }
         self.refresh_forwarding(&spec.switch);
         Ok(Reply::Done)
@@ -147,6 +150,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn account_gone(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
             self.notes.polled.remove(&key);
+            self.remember_security(name, key);
             let last = self.datapath.detach(key, name);
             if let Some(uplink) = self.notes.uplinks.remove(&key) {
                 self.datapath.detach(uplink, name);
@@ -172,52 +176,43 @@ impl<D: Datapath> Control<D> {
 
 /// Listings.
 impl<D: Datapath> Control<D> {
-    pub(super) fn switch_list(&mut self, caller: &Caller, from: &PageFrom) -> Reply {
+    pub(super) fn switch_list(&self, caller: &Caller, from: &PageFrom) -> Reply {
         let from = from.from.as_deref().unwrap_or("");
-        let datapath = &mut self.datapath;
-        let mut ports: HashMap<&SwitchName, usize> = HashMap::new();
-        for (port, _) in self.state.ports() {
-            *ports.entry(port.switch()).or_default() += 1;
-        }
         let visible = self.state.switches_from(from).filter(|(name, _)| !name.is_interface());
         let visible = visible.filter(|(_, s)| s.permissions.allow(caller, Access::Look));
         Reply::Switches(page(visible.map(|(name, switch)| {
-            let ports = ports.get(name).copied().unwrap_or(0);
-            (name.to_string(), switch_info(datapath, name, switch, ports))
+            let ports = self.state.ports_of(name).count();
+            (name.to_string(), self.switch_info(name, switch, ports))
         })))
     }
 
-    pub(super) fn switch_show(
-        &mut self,
-        caller: &Caller,
-        name: &SwitchName,
-    ) -> Result<Reply, Refusal> {
+    pub(super) fn switch_show(&self, caller: &Caller, name: &SwitchName) -> Result<Reply, Refusal> {
         let switch = self.state.switch(caller, name, Access::Look)?;
         let ports = self.state.ports_of(name).count();
-        Ok(Reply::Switch(switch_info(&mut self.datapath, name, switch, ports)))
+        Ok(Reply::Switch(self.switch_info(name, switch, ports)))
     }
-}
 
-fn switch_info<D: Datapath>(
-    datapath: &mut D,
-    name: &SwitchName,
-    switch: &Switch,
-    ports: usize,
-) -> SwitchInfo {
-    let (entries, fdb) = datapath.fdb_count(switch.key);
-    SwitchInfo {
-        switch: name.clone(),
-        persistent: switch.persistent,
-        forwarding: switch.config.forwarding.to_string(),
-        age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
-        fdb_capacity: count(switch.config.fdb_capacity),
-        owner: switch.permissions.owner,
-        group: switch.permissions.group,
-        mode: switch.permissions.mode,
-        new_ports: switch.new_ports,
-        ports: count(ports),
-        fdb_entries: count(entries),
-        fdb,
-        worker: datapath.worker_of(switch.key),
+    fn switch_info(&self, name: &SwitchName, switch: &Switch, ports: usize) -> SwitchInfo {
+        let (entries, fdb) = self.datapath.fdb_count(switch.key);
+        let in_force = switch.config.security.or(PortSecurity::OFF);
+        let in_force = PortSecurity { max_macs: switch.config.security.max_macs, ..in_force };
+        SwitchInfo {
+            switch: name.clone(),
+            persistent: switch.persistent,
+            forwarding: show_forwarding(switch.config.forwarding).to_string(),
+            age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
+            fdb_capacity: count(switch.config.fdb_capacity),
+            group_fwd_mask: switch.config.group_fwd_mask,
+            owner: switch.permissions.owner,
+            group: switch.permissions.group,
+            mode: switch.permissions.mode,
+            new_ports: switch.new_ports,
+            ports: count(ports),
+            fdb_entries: count(entries),
+            fdb,
+            looped: self.loop_of(name, switch.key),
+            port_settings: settings::show_security(&in_force),
+            worker: self.datapath.worker_of(switch.key),
+        }
     }
 }

@@ -76,7 +76,7 @@ fn test_a_closed_switch_has_no_ports_but_those_that_were_given() {
     }
     assert!(gets(&mut bench, ALICE, "vale0:web"));
     assert!(!gets(&mut bench, ALICE, "vale0:router"));
-    assert!(gets(&mut bench, OPERATOR, "vale0:new"), "who may add ports may open them");
+    assert!(gets(&mut bench, OPERATOR, "vale0:new"), "a user that may add ports may open them");
     let text = bench.attach(1, BOB, "vale0:new").unwrap_err().to_string();
     assert!(text.contains("uvala port add vale0:new --owner"), "{text}");
     operate(&mut bench, r#"{"switch_set":{"switch":"vale0","settings":{"new_ports":"any"}}}"#);
@@ -84,7 +84,7 @@ fn test_a_closed_switch_has_no_ports_but_those_that_were_given() {
     assert!(gets(&mut bench, BOB, "vale0:router"), "of which nothing was said");
 }
 
-/// Who runs a function sees, changes and drops the frames of all.
+/// A function sees, changes and drops the frames of all users.
 #[test]
 fn test_an_instance_of_a_service_is_for_the_owner_of_the_switch() {
     let mut bench = open_switch("");
@@ -92,11 +92,11 @@ fn test_an_instance_of_a_service_is_for_the_owner_of_the_switch() {
     add(&mut bench, "vale0:his", r#""service":"fw","owner":1002"#);
     assert!(!gets(&mut bench, BOB, "vale0:fw"));
     assert!(gets(&mut bench, OPERATOR, "vale0:fw") && gets(&mut bench, 0, "vale0:fw"));
-    assert!(gets(&mut bench, BOB, "vale0:his"), "to whom it was given");
+    assert!(gets(&mut bench, BOB, "vale0:his"), "its owner may attach");
     assert!(gets(&mut bench, BOB, "vale0:any"), "ports of no service: as before");
     assert_eq!(info(&mut bench, "vale0:fw").settings.mode.unwrap().to_string(), "600");
     operate(&mut bench, r#"{"port_set":{"port":"vale0:fw","settings":{"mode":"666"}}}"#);
-    assert!(gets(&mut bench, BOB, "vale0:fw"), "everybody was let in");
+    assert!(gets(&mut bench, BOB, "vale0:fw"), "mode 666 admits all users");
     add(&mut bench, "vale0:later", "");
     operate(&mut bench, r#"{"port_set":{"port":"vale0:later","settings":{"service":"fw"}}}"#);
     assert!(!gets(&mut bench, BOB, "vale0:later"));

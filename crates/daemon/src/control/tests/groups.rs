@@ -1,4 +1,4 @@
-//! Trust groups: who pays for their memory, how much, and until when.
+//! Trust groups: which user pays for their memory, how much, and until when.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn test_who_makes_a_group_pays_for_all_of_it_and_members_for_nothing() {
     // As one that comes back after a restart, and not first.
     bench.member(4, 1000, r#","group_memory":16777216"#).unwrap();
     assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
-    // Who made it goes, and others stay: it is as large as before.
+    // The group's creator goes, and others stay: the group is as large as before.
     (1..=2).chain([4]).for_each(|conn| bench.control.hang_up(ConnKey(conn)));
     assert_eq!(bench.charged([1000, 1001]), [8 * MIB, 0]);
     bench.control.hang_up(ConnKey(3));

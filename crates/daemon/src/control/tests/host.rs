@@ -1,4 +1,4 @@
-//! Ports of the host's network interfaces: who may make them, and what happens without one.
+//! Ports of the host's network interfaces: permission to create them, and a missing interface.
 
 use std::path::Path;
 
@@ -34,7 +34,7 @@ fn test_what_is_opened_for_nothing_is_not_closed_here() {
     bench.control.datapath.opens_elsewhere = true;
     let add = r#"{"port_add":{"port":"vale0:a","kind":"tap"}}"#;
     let request: Request = serde_json::from_str(add).unwrap();
-    // Who asked has gone.
+    // The caller has gone.
     assert!(matches!(bench.control.call(&mut client(1, 0), request.clone()), Step::Build(_)));
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.control.datapath.unwanted, 1);
@@ -58,7 +58,7 @@ fn test_interfaces_that_programs_name_are_not_opened_here_either() {
     let attach = r#"{"interface_attach":{"port":"vale0:lo","host":true}}"#;
     for (call, unwanted) in [(attach, 2), (r#"{"bind":{"port":"netmap:lo"}}"#, 3)] {
         let request: Request = serde_json::from_str(call).unwrap();
-        // Who asked has gone.
+        // The caller has gone.
         let step = bench.control.call(&mut client(1, 0), request.clone());
         assert!(matches!(step, Step::Build(_)), "{call}");
         bench.control.hang_up(ConnKey(1));

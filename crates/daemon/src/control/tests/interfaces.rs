@@ -83,7 +83,7 @@ fn test_who_holds_an_interface_goes_with_it_out_of_its_switch() {
     bench.add(1000, V0).unwrap();
     bench.interface(1000, "attach", "vale0:v0").unwrap();
     bench.open(1, 1000, "vale0:v0").unwrap();
-    // Who opens it at this moment is told where it is when it is built.
+    // A client that opens it at this moment learns its place when it is built.
     let bind = Request::Session(SessionRequest::Bind(Bind::new("netmap:v0".parse().unwrap())));
     let Step::Build(build) = bench.control.call(&mut client(2, 1000), bind) else {
         panic!("it has to be built")
@@ -197,7 +197,7 @@ fn test_memory_that_is_missing_leaves_no_interface() {
     let mut bench = Bench::new();
     bench.add(0, V0).unwrap();
     bench.done(r#"{"port_del":{"port":"netmap:v0"}}"#);
-    assert!(bench.is_empty(), "whoever deletes it");
+    assert!(bench.is_empty(), "once it is deleted");
 }
 
 #[test]

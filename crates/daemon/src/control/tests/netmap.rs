@@ -1,4 +1,4 @@
-//! Ports of netmap programs: who may hold what, and that nothing stays behind.
+//! Ports of netmap programs: permissions, and that nothing stays behind.
 
 use proptest::prelude::*;
 use protocol::{Bind, Bound, BoundRings, PortGeometry, RingChoice, SessionRequest};
@@ -6,7 +6,7 @@ use protocol::{Bind, Bound, BoundRings, PortGeometry, RingChoice, SessionRequest
 use super::*;
 
 impl Bench {
-    fn bind(&mut self, conn: u64, uid: u32, port: &str) -> Result<Bound, Refusal> {
+    pub(super) fn bind(&mut self, conn: u64, uid: u32, port: &str) -> Result<Bound, Refusal> {
         self.bind_as(conn, uid, Bind::new(port.parse().unwrap()))
     }
 

@@ -1,4 +1,4 @@
-//! Instances of services: their numbers, who may be one, and that they have chains.
+//! Instances of services: their numbers, which ports may be one, and that they have chains.
 
 use super::*;
 use protocol::SessionRequest;
@@ -76,7 +76,7 @@ fn test_who_attaches_hears_whether_chains_lead_there() {
     };
     assert!(leads(&mut bench, "vale0:f1"));
     assert!(!leads(&mut bench, "vale0:new"));
-    assert!(!leads(&mut bench, "vale0:f1{0"), "a pipe is nobody's");
+    assert!(!leads(&mut bench, "vale0:f1{0"), "a pipe has no service");
     bench.done(&forwarding("learning"));
     assert!(!leads(&mut bench, "vale0:f1"));
     bench.done(&forwarding("chain"));
@@ -128,7 +128,7 @@ fn test_listings_say_whose_process_a_function_is() {
     assert_eq!(rows[1].get("user"), None);
 }
 
-/// What a process says who attaches a port; user 0.
+/// What a process that attaches a port sends; user 0.
 fn attach(
     bench: &mut Bench,
     (conn, pid): (u64, u32),

@@ -1,4 +1,4 @@
-//! What is written down, who waits for it, and who does not.
+//! Which calls are saved, and which of them wait for the disk.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::store::Store;
 use crate::store::writer::Writer;
 
-/// A control plane that keeps what it is told.
+/// A control plane that keeps its state.
 struct Written {
     dir: PathBuf,
     bench: Bench,
@@ -29,7 +29,7 @@ impl Written {
         assert!(matches!(step, Step::Save), "{text}");
     }
 
-    /// Who is answered now that everything is written, and how.
+    /// The calls that are answered once everything is written, with their answers.
     fn answers(&mut self) -> Vec<(u64, Result<Reply, Refusal>)> {
         let answers = self.bench.control.save_all().into_iter();
         answers.map(|(conn, answer)| (conn.0, answer.map(|(reply, _)| reply))).collect()

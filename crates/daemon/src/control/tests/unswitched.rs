@@ -1,4 +1,4 @@
-//! Null ports and monitors: who may have them, and that nothing stays behind.
+//! Null ports and monitors: which users may have them, and that nothing stays behind.
 
 use protocol::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice, SessionRequest};
 

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use hostif::netlink::{Event, Interface, Netlink};
 use port::sys::Waker;
-use switch::Wake;
 
 /// Least time between two lookups.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -51,7 +50,7 @@ impl Lost {
         self.is_lost = true;
     }
 
-    /// Is a lookup due that has not begun?
+    /// Whether a lookup is due and has not begun.
     pub fn waits(&self) -> bool {
         self.is_lost && self.asked.is_none()
     }
@@ -87,6 +86,7 @@ impl Lost {
         let (slot, sought, bell) = (Slot::default(), sought(), bell.clone());
         let answers = slot.clone();
         let body = move || {
+            confine::narrow(confine::Thread::Looker);
             // Without a netlink socket, no answer: the state stays as it was.
             let found = look_up(&sought).unwrap_or_default();
             *answers.lock().expect("no thread panics with the lock") = Some(found);

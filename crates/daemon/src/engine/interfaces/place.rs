@@ -42,12 +42,12 @@ impl HostPlace {
         }
     }
 
-    /// Is the interface in the daemon's namespace, of which netlink tells it?
+    /// Whether the interface is in the daemon's namespace, of which netlink reports changes.
     pub fn is_ours(&self) -> bool {
         self.wanted.netns.is_none()
     }
 
-    /// Can the daemon open an interface of this name again when this one is gone?
+    /// Whether the daemon can open an interface of this name again after this one is deleted.
     pub fn comes_back(&self) -> bool {
         self.is_ours() && self.wanted.fds == 0
     }
@@ -63,8 +63,8 @@ impl HostPlace {
         self.wanted.ifname.as_deref().unwrap_or_default()
     }
 
-    /// Is it there again, by this name or another that it was given? What is still heard of the
-    /// one that goes is not it.
+    /// Whether `interface` is this one come back, by this name or one that it was given. What is
+    /// still heard of the one that goes is not it.
     pub fn waits_for(&self, interface: &Interface) -> bool {
         let mut names = std::iter::once(&interface.name).chain(&interface.altnames);
         let waits = self.comes_back() && self.state() == LinkState::Gone;
@@ -82,7 +82,7 @@ impl HostPlace {
         }
     }
 
-    /// Is this its interface, as far as netlink has told, even if a worker has seen it go?
+    /// Whether netlink last reported this index for the interface, even if a worker saw it go.
     pub fn was(&self, index: u32) -> bool {
         self.is_ours() && self.interface.index == index
     }

@@ -1,18 +1,21 @@
 //! A worker seen from outside: its thread, its doorbell, and jobs for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use confine::Thread;
 use port::sys::{Doorbell, Ringer};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use switch::Scratch;
+use switch::{HeartbeatReader, Scratch};
 
 use super::idle::IdleStrategy;
-use super::{CONTROL, Job, Worker};
+use super::{Job, Worker};
+use crate::engine::notices::NoticeSender;
 use crate::engine::reclaimer::Reclaimer;
+use crate::engine::watchdog::{Alarm, Watched};
 use crate::start::StartError;
 
 /// How to run a worker.
@@ -32,31 +35,56 @@ pub struct WorkerHandle {
     jobs: Sender<Job>,
     ringer: Ringer,
     thread: Option<JoinHandle<()>>,
+    /// The core that it is bound to, if any.
+    cpu: Option<u32>,
+    heartbeat: HeartbeatReader,
+    id: Pid,
 }
 
 impl WorkerHandle {
-    /// Starts a worker, which leaves to `reclaimer` what takes long to free.
+    /// Starts a worker, which leaves to `reclaimer` what takes long to free, and sends `notices`.
     ///
     /// # Errors
     /// No descriptors or threads left, or a core that is not there.
-    pub fn spawn(number: u32, options: WorkerOptions, reclaimer: Reclaimer) -> io::Result<Self> {
+    pub fn spawn(
+        number: u32,
+        options: WorkerOptions,
+        reclaimer: Reclaimer,
+        notices: NoticeSender,
+        alarm: Alarm,
+    ) -> io::Result<Self> {
         let doorbell = Doorbell::new()?;
-        let ringer = doorbell.ringer()?;
-        let scratch = Scratch::new(options.batch, Intake::new(FRAMES, STANDARD_FRAME)?);
+        let ringer = doorbell.ringer();
+        let mut scratch = Scratch::new(options.batch, Intake::new(FRAMES, STANDARD_FRAME)?);
+        let heartbeat = scratch.heartbeat().reader();
         let (jobs, inbox) = channel();
         let (ready, started) = channel();
         let body = move || {
             let bound = options.cpu.map_or(Ok(()), bind);
             let failed = bound.is_err();
             // The other side waits for this message and nothing else.
-            let _ = ready.send(bound);
+            let _ = ready.send(bound.map(|()| rustix::thread::gettid()));
             if !failed {
-                Worker::new(doorbell, inbox, reclaimer, options.strategy, scratch).run();
+                confine::narrow(Thread::Worker);
+                let strategy = options.strategy;
+                Worker::new(doorbell, inbox, reclaimer, notices, alarm, strategy, scratch).run();
             }
         };
         let thread = std::thread::Builder::new().name(format!("worker{number}")).spawn(body)?;
-        started.recv().map_err(io::Error::other)??;
-        Ok(Self { jobs, ringer, thread: Some(thread) })
+        let id = started.recv().map_err(io::Error::other)??;
+        Ok(Self { jobs, ringer, thread: Some(thread), cpu: options.cpu, heartbeat, id })
+    }
+
+    /// The core that the thread is bound to, if any.
+    #[must_use]
+    pub fn cpu(&self) -> Option<u32> {
+        self.cpu
+    }
+
+    /// The thread, for the watchdog.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        Watched { heartbeat: self.heartbeat.clone(), thread: self.id }
     }
 
     /// Runs `job` on the worker between two turns and waits for its result.
@@ -77,16 +105,13 @@ impl WorkerHandle {
 
     fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
         if self.jobs.send(Box::new(job)).is_ok() {
-            self.ringer.ring(CONTROL);
+            self.ringer.ring();
         }
     }
 
-    /// A writing end of the doorbell for one client.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn client_end(&self) -> io::Result<OwnedFd> {
-        self.ringer.client_end()
+    /// The doorbell, for other threads.
+    pub fn ringer(&self) -> &Ringer {
+        &self.ringer
     }
 }
 

@@ -34,7 +34,7 @@
 /// Turns of a spin: about 10 µs, where waking up from sleep takes 5 to 40 µs.
 const SPINS: u32 = 256;
 
-/// May a worker poll without giving its core away?
+/// Whether a worker may poll without yielding its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spin {
     /// Never.
@@ -142,7 +142,7 @@ impl Idle {
         self.strategy.spin == Spin::WhereItPays && self.luck.is_good() && !self.contention.is_high()
     }
 
-    /// Does [`Idle::tick`] make a difference?
+    /// Whether [`Idle::tick`] makes a difference.
     #[must_use]
     pub fn wants_ticks(&self) -> bool {
         self.strategy.spin == Spin::WhereItPays

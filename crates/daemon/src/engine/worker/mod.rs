@@ -4,15 +4,15 @@
 //!
 //! A switch and all its ports belong to one worker, so no two threads share anything in the
 //! datapath. The thread owns its switches, the numbers of their ports, the scratch memory of a turn
-//! and its doorbell. It takes batches from its *active* ports in turn, and looks at no other port:
+//! and its doorbell. It takes batches from its *active* ports in turn, and polls no other port:
 //!
 //! ```text
 //!             no frame for QUIET_TURNS
 //!   active ──────────────────────────► armed      the client rings the doorbell when it
 //!          ◄──────────────────────────            publishes; the worker does not look at it
-//!             the port's number on the doorbell
+//!             the port's kick
 //!   active ──► blocked ──► active                 the port waits for a full port; only while the
-//!                                                 worker sleeps: that port's number wakes it
+//!                                                 worker sleeps: that port's kick wakes it
 //! ```
 //!
 //! *Idle ports cost nothing.* The worker arms a port that has had no frame for `QUIET_TURNS` turns.
@@ -24,9 +24,9 @@
 //! the doorbell every `LOOK_AFTER` frames or turns. [`idle`] decides when it spins, yields and
 //! sleeps.
 //!
-//! *Interrupt moderation.* A guest whose interrupts are moderated hears later of its frames. The
-//! worker remembers such ports, asks the switch after each turn whether a wake-up is due, and does
-//! not sleep before. So it needs no timer.
+//! *Interrupt moderation.* A guest whose interrupts are moderated is interrupted later. The worker
+//! remembers such ports, asks the switch after each turn whether an interrupt is due, and does not
+//! sleep before. So it needs no timer.
 //!
 //! *Descriptors.* A port with a descriptor of its own, such as a network interface, has nothing to
 //! arm: the doorbell watches the descriptor, and a readable one counts as a ring.
@@ -34,44 +34,49 @@
 //! *Control* reaches a worker as a [`Job`], which runs between two turns. It rings the doorbell
 //! too.
 //!
-//! *Hostile clients.* A client can fill the doorbell with any numbers. A number of an active port,
-//! or of none, makes the worker suspicious: it looks at all ports before it sleeps, and once in a
-//! millisecond.
+//! *Hostile clients.* Each client has a kick of its own ([`Doorbell`]), and the worker's only
+//! system call about it is to wait in its own epoll set. A flood of kicks costs one look at that
+//! port for each look at the doorbell, and takes no kick of another client away.
 //!
-//! Limits: port numbers are below [`CONTROL`]; a turn takes one batch of each active port.
+//! Limits: a turn takes one batch of each active port.
 
 pub mod handle;
+pub mod health;
 pub mod idle;
+mod kicks;
 mod sys;
+pub mod turn_times;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use packet::PortId;
-use port::sys::{Doorbell, Rung};
+use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
 use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Switch};
+use switch::{Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Stage, Switch};
 
+use crate::engine::notices::NoticeSender;
 use crate::engine::reclaimer::Reclaimer;
+use crate::engine::watchdog::Alarm;
 use idle::{Idle, IdleStrategy, Next};
+use kicks::Kicks;
+use turn_times::TurnTimes;
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
 pub const BATCH: u16 = 256;
 /// Turns without a frame after which a port is armed while others have work.
 const QUIET_TURNS: u32 = 1024;
-/// Such turns of a port with a watched descriptor: each of its turns is a system call.
+/// Quiet turns of a port with a watched descriptor, of which each turn is a system call.
 const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
 /// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
 const LOOK_AFTER: u32 = 4096;
-/// The number that control writes to the doorbell: no port has it.
-pub const CONTROL: u32 = ring::kick::NUMBER_MAX;
 
 /// Something for a worker to do between two turns.
 pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -79,13 +84,14 @@ pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 /// The state of a worker thread.
 pub struct Worker {
     switches: Vec<Option<Switch>>,
-    /// Ports by the number that their clients write to the doorbell.
+    /// Ports by their numbers at the doorbell.
     ports: Vec<Option<Plugged>>,
+    kicks: Kicks,
     /// The number of each port by its switch and its place there.
     numbers: HashMap<(usize, PortId), u32>,
     /// Numbers of the active ports.
     active: Vec<u32>,
-    /// Room for those that are being armed.
+    /// Numbers of the ports that are being armed; kept for its memory.
     armed: Vec<u32>,
     /// Ports that wait for room while the worker sleeps, and the rings that are full.
     blocked: Vec<(u32, Full)>,
@@ -96,16 +102,19 @@ pub struct Worker {
     doorbell: Doorbell,
     jobs: Receiver<Job>,
     reclaimer: Reclaimer,
-    rung: Rung,
-    /// A client abuses the doorbell, so that the numbers of others may not have fitted: the worker
-    /// looks at all ports before it sleeps.
-    suspicious: bool,
+    notices: NoticeSender,
+    alarm: Alarm,
+    /// Ports that have rung.
+    rung: Vec<u32>,
     started: Instant,
     now: Now,
     /// Work since the last look at doorbell and clock.
     since_look: u32,
-    /// A client has not kept up in these turns.
+    /// Whether a client was too slow in these turns.
     crowded: bool,
+    times: TurnTimes,
+    /// Whether the turns of this round are timed.
+    timed: bool,
     stopping: bool,
 }
 
@@ -123,8 +132,10 @@ struct Plugged {
     busy: u32,
     /// Turns without a frame.
     quiet: u32,
-    /// The next frame waits for room there.
+    /// The full port and ring for which the next frame waits.
     waits_for: Option<Full>,
+    /// The longest timed turn.
+    longest: Duration,
 }
 
 impl Worker {
@@ -132,12 +143,15 @@ impl Worker {
         doorbell: Doorbell,
         jobs: Receiver<Job>,
         reclaimer: Reclaimer,
+        notices: NoticeSender,
+        alarm: Alarm,
         strategy: IdleStrategy,
         scratch: Scratch,
     ) -> Self {
         Self {
             switches: Vec::new(),
             ports: Vec::new(),
+            kicks: Kicks::default(),
             numbers: HashMap::new(),
             active: Vec::new(),
             armed: Vec::new(),
@@ -148,12 +162,15 @@ impl Worker {
             doorbell,
             jobs,
             reclaimer,
-            rung: Rung { numbers: Vec::with_capacity(256), ready: Vec::with_capacity(64) },
-            suspicious: false,
+            notices,
+            alarm,
+            rung: Vec::with_capacity(64),
             started: Instant::now(),
             now: Now::START,
             since_look: 0,
             crowded: false,
+            times: TurnTimes::default(),
+            timed: false,
             stopping: false,
         }
     }
@@ -184,7 +201,7 @@ impl Worker {
         self.drain();
     }
 
-    /// Delivers what clients have published before the end; bounded, for they may go on.
+    /// Delivers what clients have published before the end; bounded, because they may publish more.
     fn drain(&mut self) {
         const TURNS: u32 = 1000;
         self.switches.iter_mut().flatten().for_each(Switch::open_gate);
@@ -199,6 +216,7 @@ impl Worker {
     /// Every active port gets one turn. Returns the slots taken.
     fn turn(&mut self) -> u32 {
         let (mut work, mut i) = (0, 0);
+        self.timed = self.times.begin_round();
         while let Some(&number) = self.active.get(i) {
             let taken = self.turn_of(number);
             work += taken;
@@ -213,7 +231,12 @@ impl Worker {
         let Some(port) = &mut self.ports[number as usize] else { return 0 };
         let Some(switch) = &mut self.switches[port.switch] else { return 0 };
         let home = port.switch;
+        let begin = self.timed.then(Instant::now);
+        self.scratch.heartbeat().enter(home);
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
+        if let Some(begin) = begin {
+            port.longest = port.longest.max(self.times.count(begin));
+        }
         self.crowded |= self.scratch.crowded();
         port.waits_for = moved.blocked_on;
         if moved.slots > 0 || moved.blocked_on.is_some() {
@@ -288,7 +311,7 @@ impl Worker {
     fn barrier(&self, light: bool) {
         store_load_fence();
         if light {
-            membarrier();
+            sys::membarrier();
         }
     }
 
@@ -321,12 +344,12 @@ impl Worker {
         }
     }
 
-    /// Makes a port active. `false`: the port is active already, or is not there.
-    fn activate(&mut self, number: u32) -> bool {
-        let Some(Some(port)) = self.ports.get_mut(number as usize) else { return false };
+    /// Makes a port active, if it is there.
+    fn activate(&mut self, number: u32) {
+        let Some(Some(port)) = self.ports.get_mut(number as usize) else { return };
         port.quiet = 0;
         if std::mem::replace(&mut port.active, true) {
-            return false;
+            return;
         }
         let home = port.switch;
         self.active.push(number);
@@ -337,7 +360,6 @@ impl Worker {
         if let Some(plug) = self.plug_of(number) {
             plug.disarm();
         }
-        true
     }
 
     /// Gives up the core until a client or control rings.
@@ -353,12 +375,10 @@ impl Worker {
             }
         }
         self.armed = armed;
-        if self.suspicious {
-            self.look_at_all();
-        }
         if self.active.is_empty() {
-            let clean = self.doorbell.wait(&mut self.rung);
-            self.answer(clean);
+            self.scratch.heartbeat().rest(Stage::Asleep);
+            self.doorbell.wait(&mut self.rung);
+            self.answer();
         } else {
             // The pending frames may wait for functions, and the functions for this worker: it
             // polls the doorbell and the clock, also where it never yields otherwise.
@@ -374,8 +394,8 @@ impl Worker {
         port.waits_for.is_some_and(|full| self.switch(port.switch).want_room(full))
     }
 
-    /// May an armed port be left alone? It has no frame, or its frame waits for a full port, which
-    /// now owes a kick.
+    /// Whether an armed port may be left alone: it has no frame, or its frame waits for a full
+    /// port, which now owes a kick.
     fn sleeps(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return true };
         let Some(full) = port.waits_for else { return !self.pending(number) };
@@ -394,34 +414,28 @@ impl Worker {
         self.since_look += work.max(16);
         if self.since_look >= LOOK_AFTER {
             self.since_look = 0;
-            let clean = self.doorbell.poll(&mut self.rung);
-            self.answer(clean);
+            self.doorbell.poll(&mut self.rung);
+            self.answer();
         }
     }
 
-    /// Serves the ports that rang, and what is due by the clock. `clean`: no client abuses the
-    /// doorbell.
-    fn answer(&mut self, clean: bool) {
-        self.suspicious |= !clean;
+    /// Serves the ports that rang, and what is due by the clock.
+    fn answer(&mut self) {
+        self.scratch.heartbeat().rest(Stage::Control);
+        self.alarm.raise();
         let elapsed = self.started.elapsed().as_millis();
         let now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
         let ticked = std::mem::replace(&mut self.now, now) != now;
-        while let Some(number) = self.rung.numbers.pop() {
-            self.unblock(number);
-            // A kick for a port that is active already need not be an honest one.
-            self.suspicious |= !self.activate(number) && number != CONTROL;
-        }
-        while let Some(number) = self.rung.ready.pop() {
-            self.unblock(number);
-            self.activate(number);
+        while let Some(number) = self.rung.pop() {
+            self.serve(number);
+            if let Some(other) = self.kicks.also(number) {
+                self.serve(other);
+            }
         }
         self.run_jobs();
         if ticked {
             if self.idle.wants_ticks() {
                 self.idle.tick(sys::preemptions());
-            }
-            if self.suspicious {
-                self.look_at_all();
             }
             self.housekeep(now);
             self.unblock_all();
@@ -429,19 +443,27 @@ impl Worker {
     }
 
     fn housekeep(&mut self, now: Now) {
-        for switch in self.switches.iter_mut().flatten() {
+        for (at, switch) in self.switches.iter_mut().enumerate() {
+            let Some(switch) = switch else { continue };
             if let Some(flows) = switch.housekeep(now) {
                 self.reclaimer.run(move || drop(flows));
+            }
+            if let Some(news) = switch.take_news() {
+                self.notices.send(at, news);
             }
         }
     }
 
-    /// A client can fill the doorbell, and then the numbers of others do not fit: the worker treats
-    /// every port with something pending as if it had rung.
+    /// A port has rung: for its own frames, or because it has made room.
+    fn serve(&mut self, number: u32) {
+        self.unblock(number);
+        self.activate(number);
+    }
+
+    /// Treats every port with something pending as if it had rung.
     #[cold]
     fn look_at_all(&mut self) {
-        self.suspicious = false;
-        for number in 0..u32::try_from(self.ports.len()).unwrap_or(CONTROL) {
+        for number in 0..u32::try_from(self.ports.len()).unwrap_or(u32::MAX) {
             self.unblock(number);
             if self.pending(number) {
                 self.activate(number);
@@ -489,7 +511,7 @@ impl Worker {
     }
 }
 
-/// What control does to a worker, in jobs.
+/// Changes that control makes to a worker, in jobs.
 impl Worker {
     /// Puts a switch at `at`.
     pub fn add_switch(&mut self, at: usize, switch: Switch) {
@@ -500,7 +522,7 @@ impl Worker {
         self.switches[at] = Some(switch);
     }
 
-    /// Takes the switch at `at` away; its ports are gone already.
+    /// Removes the switch at `at`; its ports are gone already.
     pub fn remove_switch(&mut self, at: usize) -> Option<Switch> {
         self.switches[at].take()
     }
@@ -513,7 +535,7 @@ impl Worker {
         self.switches[at].as_mut().expect("control knows which switches there are")
     }
 
-    /// Plugs a port in; its client writes `number` to the doorbell.
+    /// Plugs a port in, which has this number at the doorbell.
     pub fn plug(&mut self, number: u32, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
         let at = number as usize;
         if self.ports.len() <= at {
@@ -532,6 +554,7 @@ impl Worker {
             busy: 0,
             quiet: 0,
             waits_for: None,
+            longest: Duration::ZERO,
         });
         // Not armed yet: the first turns find what its client has published meanwhile.
         self.activate(number);
@@ -591,7 +614,7 @@ impl Worker {
         port.watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
     }
 
-    /// Puts another plug in the place of a port's, with all that the switch knows of the port.
+    /// Replaces the plug of a port; the switch keeps all that it knows of the port.
     pub fn replug(&mut self, number: u32, plug: Plug) -> Option<Plug> {
         let watched = watch(&self.doorbell, number, &plug);
         let old = self.plug_of(number).map(|place| std::mem::replace(place, plug));
@@ -642,7 +665,7 @@ impl Worker {
         self.stopping = true;
     }
 
-    /// What time it is for the switches.
+    /// The time, as the switches count it.
     #[must_use]
     pub fn now(&self) -> Now {
         self.now
@@ -661,17 +684,8 @@ fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
     match doorbell.watch(fd, number) {
         Ok(()) => true,
         Err(error) => {
-            tracing::error!("an interface is not watched, nothing comes from it: {error}");
+            tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
             false
         }
     }
-}
-
-/// Makes every thread of every registered process pass a full barrier. Where the kernel cannot, no
-/// client could register either, and none is light.
-fn membarrier() {
-    // The command is the kernel's fastest: it interrupts only processors that run a registered
-    // process.
-    let done = rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited);
-    debug_assert!(done.is_ok());
 }

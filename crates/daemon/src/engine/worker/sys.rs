@@ -1,4 +1,4 @@
-//! What the system knows of this thread.
+//! What the system knows of this thread, and does to others.
 
 // UNSAFETY: getrusage is in no safe wrapper that we use.
 #![allow(unsafe_code)]
@@ -14,6 +14,15 @@ pub fn preemptions() -> u64 {
         usage.assume_init()
     };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+/// Makes every thread of every registered process pass a full barrier. Where the kernel cannot, no
+/// client could register either, and none is light.
+pub fn membarrier() {
+    // The command is the kernel's fastest: it interrupts only processors that run a registered
+    // process.
+    let done = rustix::thread::membarrier(rustix::thread::MembarrierCommand::GlobalExpedited);
+    debug_assert!(done.is_ok());
 }
 
 #[cfg(test)]
@@ -34,7 +43,7 @@ mod tests {
         let bind = move || rustix::thread::sched_setaffinity(None, &core).expect("one of ours");
         let done = Arc::new(AtomicBool::new(false));
         let ended = done.clone();
-        let rival = std::thread::spawn(move || {
+        let other = std::thread::spawn(move || {
             bind();
             while !ended.load(Ordering::Relaxed) {
                 rustix::thread::sched_yield();
@@ -50,7 +59,7 @@ mod tests {
         });
         let counts = counts.join();
         done.store(true, Ordering::Relaxed);
-        rival.join().expect("no panic");
+        other.join().expect("no panic");
         assert!(counts.expect("no panic"));
     }
 }

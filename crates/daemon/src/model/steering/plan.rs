@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packet::PortId;
+use packet::rule::Rule;
+use protocol::check::steering::{self, hop};
 use protocol::{ChainSpec, RuleSpec};
-use switch::chain::rule::Rule;
-use switch::chain::service::INSTANCES_MAX;
+use switch::chain::service::{Balance, INSTANCES_MAX};
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 
-use crate::model::steering::{NOTHING, Steering, View, free, hop};
+use crate::model::steering::{NOTHING, Steering, View, free};
 
 impl Steering {
     /// Gives a number to every service that chains and ports name. Where there are not enough, it
@@ -104,9 +105,12 @@ impl Steering {
     fn plan_services(&self, ports: &[View<'_>]) -> Vec<Option<ServicePlan>> {
         let mut services = vec![None; room(self.services.values().max())];
         let hops = self.chains.values().flat_map(|(_, chain)| &chain.services);
-        let ways: BTreeMap<_, _> = hops.filter_map(|text| hop(text).ok()).collect();
+        let balances: BTreeMap<_, _> = hops.filter_map(|text| hop(text).ok()).collect();
         for (name, &number) in &self.services {
-            let balance = ways.get(name.as_str()).copied().flatten().unwrap_or_default();
+            let balance = match balances.get(name.as_str()).copied().flatten() {
+                None | Some(steering::Balance::Hash) => Balance::Hash,
+                Some(steering::Balance::Least) => Balance::Least,
+            };
             services[usize::from(number)] = Some(ServicePlan { balance, instances: Vec::new() });
         }
         for port in ports {

@@ -197,7 +197,7 @@ impl Tap {
                 match outcome {
                     Ok(len) => {
                         came += 1;
-                        let header = intake.front();
+                        let header = intake.vnet_header();
                         let take = |bytes, frags: &mut _| intake.take_room(bytes, frags);
                         count(push(header, len, batch, take), drops);
                     }
@@ -288,8 +288,7 @@ fn push(
     take(checked.as_ref().map_or(0, |(bytes, _)| *bytes), batch.frags());
     let (bytes, left) = checked?;
     batch.push_received(first, u32::try_from(bytes).expect("bounded"));
-    left.into_iter().for_each(|left| batch.push_offload(left));
-    Ok(())
+    left.map_or(Ok(()), |left| batch.push_offload(left)).map_err(|_| DropReason::Offload)
 }
 
 /// The length and the offload of a frame.
@@ -385,7 +384,7 @@ mod tests {
     use crate::sys::Waker;
     use hostif::netlink::Interface;
 
-    /// So many queues, and their other ends.
+    /// This many queues, and their other ends.
     fn queues(count: usize) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let pair = |_| socketpair(family, kind, SocketFlags::NONBLOCK, None).expect("two");
@@ -394,12 +393,12 @@ mod tests {
 
     /// A TAP with these queues.
     fn tap(queues: Vec<OwnedFd>, method: IoMethod) -> Tap {
-        let (_, bell) = Waker::new().expect("descriptors");
+        let (_, bell) = Waker::of_daemon().expect("descriptors");
         let interface = Interface { mtu: 1500, ..Interface::default() };
         Tap::with(queues, method, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
     }
 
-    /// TAPs with so many queues, one for each method of reading, and their queues' other ends.
+    /// TAPs with this many queues, one for each method of reading, and their queues' other ends.
     fn with_queues(count: usize) -> Vec<(Tap, Vec<OwnedFd>)> {
         let methods = [Some(false), Some(true)].map(|uring| {
             let (queues, theirs) = queues(count);

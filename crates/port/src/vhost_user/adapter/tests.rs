@@ -84,7 +84,7 @@ impl Guest {
         }
     }
 
-    /// A descriptor of so many bytes, and the one behind it.
+    /// A descriptor of this many bytes, and the one behind it.
     fn describe(&self, queue: u64, slot: u16, len: u32, flags: u16, next: u16) {
         let place = at(QUEUE * queue + 16 * u64::from(slot));
         let rest = u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48;
@@ -92,7 +92,7 @@ impl Guest {
         self.whole.u64(place + 8).store(rest, Relaxed);
     }
 
-    /// Makes the first descriptor available as if it were so many.
+    /// Makes the first descriptor available as if it were this many.
     fn make(&self, queue: u64, count: u16) {
         self.whole.u16(at(QUEUE * queue + DRIVER + 2)).store(count, Release);
     }
@@ -239,6 +239,23 @@ fn a_queue_of_tiny_buffers_is_full_once_for_all_frames() {
 }
 
 #[test]
+fn tiny_buffers_do_not_make_a_turn_long() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = frames_of(&sender, &[1500; 48]);
+    let mut machine = with_one_queue(&guest);
+    // Each frame takes one chain of 756 buffers, and there are chains for all frames.
+    guest.load(0, 2, SIZE);
+    (0..756).for_each(|slot| guest.describe(0, slot, 2, WRITE | u16::from(slot < 755), slot + 1));
+    let sent = machine.send(&batch, &list);
+    assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (2, 46));
+    // Buffers of an ordinary size are for all of them.
+    guest.describe(0, 0, 300, WRITE | NEXT, 1);
+    (1..6).for_each(|slot| guest.describe(0, slot, 300, WRITE | u16::from(slot < 5), slot + 1));
+    let sent = machine.send(&batch, &list);
+    assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (48, 0));
+}
+
+#[test]
 fn frames_stay_where_they_are_until_they_are_delivered() {
     let guest = Guest::new();
     let mut machine = guest.machine();
@@ -350,7 +367,11 @@ fn single_frames_interrupt_at_once_and_of_a_stream_many_do() {
     for _ in 0..20 {
         machine.send(&batch, &stream);
         machine.flush();
-        assert_eq!((interrupts(&event), machine.owes_wake()), (1, false), "so many do not wait");
+        assert_eq!(
+            (interrupts(&event), machine.owes_wake()),
+            (1, false),
+            "the limit of frames ends the wait"
+        );
     }
 }
 
@@ -400,7 +421,7 @@ fn a_queue_is_taken_and_put_back_between_two_turns() {
     assert!(interrupts(&event) > 0, "its driver may have been told of nothing since");
     // It goes on where it was.
     guest.make(1, 15);
-    assert_eq!(turn(&mut machine).0.frames().len(), 0, "nobody has it");
+    assert_eq!(turn(&mut machine).0.frames().len(), 0, "no port has it");
     machine.rings[1] = Some(gone);
     assert_eq!(turn(&mut machine).0.frames().len(), 5);
 }

@@ -43,13 +43,13 @@ const AT_WORK: u8 = 15;
 /// What is said, done or expected.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// All that is said when one has connected, for so many pairs.
+    /// All that is said when one has connected, for this many pairs.
     Hello(u32),
     Owner,
     ResetOwner,
     ResetDevice,
     Features(u64),
-    /// Is it enabled?
+    /// Enables or disables a queue.
     Enable(u32, bool),
     Table,
     AddMemory,
@@ -68,7 +68,7 @@ enum Step {
     GetBase(u32),
     /// The connection ends, and there is another.
     Again,
-    /// The driver makes so many buffers available, and they are used.
+    /// The driver makes this many buffers available, and they are used.
     Use(u32, u16),
     /// A check that these queues run and are enabled.
     Runs(&'static [u32]),

@@ -234,7 +234,7 @@ impl Entry<'_> {
         turn
     }
 
-    /// Would the loop do something if the program moved `head` now?
+    /// Whether the loop would do something if the program moved `head` now.
     fn is_kick_worth_it(&self, head: u32) -> bool {
         let full = || self.ring.span.check(head).is_some_and(|head| self.is_full(head));
         self.is_tx || full()
@@ -264,7 +264,7 @@ impl Entry<'_> {
         true
     }
 
-    /// After the program has been told of slots: does it sleep?
+    /// Whether the program sleeps, asked after it has been told of slots.
     fn wants_notice(&self) -> bool {
         // Pairs with the program's, between asking and looking at `hwtail` once more.
         store_load_fence();
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(pass(&mut sync), (Pass { busy: true, kick: false }, vec![0, 1]));
         assert_eq!(arrays.told(0), [1, 0, 1]);
         assert_eq!(arrays.told(1), [0, 1, 0], "a ring with room needs no kick");
-        // Who does not ask is not told.
+        // A loop that does not ask gets no kick.
         arrays.atok[1].appl_need_kick.store(0, Ordering::Relaxed);
         arrays.say(1, 1);
         rings.tx[0].write(1, SlotWord::new(2, 60, 0), 0);

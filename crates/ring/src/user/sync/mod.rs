@@ -92,7 +92,7 @@ pub struct SyncRings {
     region: Arc<Region>,
 }
 
-/// What the switch says of a port: does it want to be rung for?
+/// What the switch says of a port's doorbell: whether the port has to ring it.
 #[derive(Debug)]
 struct PortBell {
     bell: *const Bell,
@@ -173,7 +173,7 @@ impl SyncRings {
         all
     }
 
-    /// Must the doorbell of a port be rung, of those that have a bit in `published`?
+    /// Whether any doorbell must be rung, of the ports that have a bit in `published`.
     #[inline]
     fn must_ring(&self, published: u32) -> bool {
         store_load_fence();
@@ -210,7 +210,7 @@ impl SyncRings {
         !rings().any(|(ring, tail)| ring.would_show(tail) != tail)
     }
 
-    /// Are there slots at `cur` of any ring, as the last sync of any holder has found them?
+    /// Whether any ring has slots at `cur`, as the last sync of any holder has found them.
     #[must_use]
     pub fn is_ready(&self, tx: bool, rx: bool) -> bool {
         let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
@@ -238,7 +238,7 @@ impl SyncRings {
         self.tx.iter().filter(move |_| tx).chain(self.rx.iter().filter(move |_| rx))
     }
 
-    /// Has every slot that was published been taken?
+    /// Whether the switch has taken every slot that was published.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.tx.iter().all(|ring| {
@@ -248,7 +248,7 @@ impl SyncRings {
     }
 }
 
-/// Must the doorbell be rung for this number? Remembers that it was.
+/// Whether the doorbell must be rung for this number; remembers that it was.
 #[inline]
 fn must_ring(rung: &AtomicU32, need_kick: &AtomicU32) -> bool {
     let number = need_kick.load(Ordering::Relaxed);
@@ -374,7 +374,7 @@ impl SyncRing {
         self.span.check(self.ktoa().hwtail.load(Ordering::Acquire)).unwrap_or(published)
     }
 
-    /// Has the program moved `head`?
+    /// Whether the program has moved `head`.
     #[inline(always)]
     fn has_new(&self) -> bool {
         self.head().load(Ordering::Relaxed) != self.atok().head.load(Ordering::Relaxed)
@@ -393,7 +393,7 @@ impl SyncRing {
         synced
     }
 
-    /// Slots of a receive ring were given back: must the switch be woken for them?
+    /// Whether the switch must be woken for slots of a receive ring that were given back.
     #[inline]
     fn is_room_waited_for(&self) -> bool {
         store_load_fence();
@@ -501,7 +501,7 @@ impl SyncRing {
         }
     }
 
-    /// Are there slots at `cur`, synced or not?
+    /// Whether there are slots at `cur`, synced or not.
     fn has_slots(&self) -> bool {
         let (_, published) = self.published();
         self.hwtail(published).get() != self.cur().load(Ordering::Relaxed)

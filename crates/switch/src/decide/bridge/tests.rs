@@ -1,9 +1,10 @@
 //! The bridge, case by case; and floods against the rule for one port.
 
-use packet::MAX_PORTS;
+use packet::{MAX_PORTS, MacLock};
 
 use super::*;
 use crate::decide::forward::FloodClass;
+use crate::model::security::{Disabled, PortSecurity};
 use proptest::prelude::*;
 
 const NOW: Now = Now::START;
@@ -35,6 +36,10 @@ fn untagged(dst: u8, src: u8) -> Header {
 
 fn carrying(mode: &str) -> PortConfig {
     PortConfig { vlan: mode.parse().unwrap(), ..PortConfig::default() }
+}
+
+fn secured(security: PortSecurity) -> PortConfig {
+    PortConfig { security, ..PortConfig::default() }
 }
 
 /// A switch with one port per configuration.
@@ -85,27 +90,45 @@ fn test_pause_frames_end_here_and_are_not_learned() {
 }
 
 #[test]
-fn test_frames_whose_source_is_no_station_are_passed_and_not_learned() {
+fn test_frames_whose_source_is_no_station_are_dropped_and_not_learned() {
     let group = MacAddr::new([0x33, 0x33, 0, 0, 0, 1]);
-    for src in [MacAddr::ZERO, MacAddr::BROADCAST, group] {
-        let mut bridge = plain(Forwarding::Learning, 3);
-        decide(&mut bridge, 2, untagged(9, 1));
-        let known = bridge.fdb().count();
-        let verdict = decide(&mut bridge, 0, header(mac(1), src, None));
-        assert_eq!(verdict, Verdict::To(port(2)), "{src}");
-        let everybody = Verdict::Flood(FloodClass::Broadcast);
-        assert_eq!(decide(&mut bridge, 0, header(MacAddr::BROADCAST, src, None)), everybody);
-        assert_eq!(bridge.fdb().count(), known, "{src}");
+    for forwarding in [Forwarding::Learning, Forwarding::Hub, Forwarding::StaticFlood] {
+        for src in [MacAddr::ZERO, MacAddr::BROADCAST, group] {
+            let mut bridge = plain(forwarding, 2);
+            let verdict = decide(&mut bridge, 0, header(mac(1), src, None));
+            assert_eq!(verdict, Verdict::Drop(DropReason::BadSource), "{forwarding:?} {src}");
+            bridge.set_port(port(0), PortConfig { zero_source: true, ..PortConfig::default() });
+            let verdict = decide(&mut bridge, 0, header(mac(1), src, None));
+            let passes = src == MacAddr::ZERO;
+            assert_eq!(verdict == UNKNOWN, passes, "{forwarding:?} {src}: {verdict:?}");
+            assert_eq!(bridge.fdb().count(), 0);
+        }
     }
 }
 
 #[test]
-fn test_link_local_groups_but_pause_pass_as_multicast() {
-    let mut bridge = plain(Forwarding::Learning, 2);
-    for last in [0, 2, 3, 0x0e] {
-        let group = MacAddr::new([0x01, 0x80, 0xc2, 0, 0, last]);
-        let verdict = decide(&mut bridge, 0, header(group, mac(1), None));
-        assert_eq!(verdict, Verdict::Flood(FloodClass::Multicast));
+fn test_reserved_groups_pass_only_by_the_mask() {
+    let masks = [(0, &[][..]), (0x4008, &[3, 14]), (0xffff, &[0, 2, 3, 7, 14, 15])];
+    for (forwarding, (mask, open)) in [Forwarding::Learning, Forwarding::Hub, Forwarding::Static]
+        .map(|f| masks.map(|m| (f, m)))
+        .concat()
+    {
+        let mut bridge = plain(forwarding, 2);
+        bridge.set_config(SwitchConfig {
+            forwarding,
+            group_fwd_mask: mask,
+            ..SwitchConfig::default()
+        });
+        for last in [0, 1, 2, 3, 7, 14, 15, 16] {
+            let group = MacAddr::new([0x01, 0x80, 0xc2, 0, 0, last]);
+            let expected = match last {
+                1 => Verdict::Drop(DropReason::Pause),
+                0..16 if !open.contains(&last) => Verdict::Drop(DropReason::ReservedGroup),
+                _ => Verdict::Flood(FloodClass::Multicast),
+            };
+            let verdict = decide(&mut bridge, 0, header(group, mac(1), None));
+            assert_eq!(verdict, expected, "{forwarding:?} {mask:#x} {group}");
+        }
     }
 }
 
@@ -127,12 +150,158 @@ fn test_port_that_does_not_learn_leaves_its_stations_unknown() {
 
 #[test]
 fn test_port_at_its_limit_still_forwards() {
-    let limited = PortConfig { max_macs: Some(1), ..PortConfig::default() };
+    let limited = secured(PortSecurity { max_macs: Some(1), ..PortSecurity::default() });
     let mut bridge = bridge(Forwarding::Learning, &[limited, PortConfig::default()]);
     decide(&mut bridge, 0, untagged(9, 1));
     assert_eq!(decide(&mut bridge, 0, untagged(9, 2)), UNKNOWN);
     assert_eq!(decide(&mut bridge, 1, untagged(1, 9)), Verdict::To(port(0)));
     assert_eq!(decide(&mut bridge, 1, untagged(2, 9)), UNKNOWN);
+}
+
+#[test]
+fn test_limit_of_addresses_is_the_port_s_or_the_switch_s_or_the_usual_one() {
+    let (none, one) =
+        (PortSecurity::default(), PortSecurity { max_macs: Some(1), ..Default::default() });
+    let any = PortSecurity { max_macs: Some(0), ..Default::default() };
+    for (own, switch, usual, learned) in [
+        (none, none, None, 5),
+        (one, none, None, 1),
+        (none, one, Some(3), 1),
+        (any, one, Some(3), 5),
+        (none, none, Some(3), 3),
+    ] {
+        let config = PortConfig { usual_max_macs: usual, ..secured(own) };
+        let mut bridge = bridge(Forwarding::Learning, &[config, PortConfig::default()]);
+        bridge.set_config(SwitchConfig { security: switch, ..*bridge.config() });
+        for host in 10..15 {
+            decide(&mut bridge, 0, untagged(9, host));
+        }
+        assert_eq!(bridge.fdb().learned_on(port(0)), learned, "{own:?} {switch:?} {usual:?}");
+    }
+}
+
+#[test]
+fn test_stations_of_a_port_at_its_limit_evict_no_others() {
+    let config = SwitchConfig { fdb_capacity: 64, ..SwitchConfig::default() };
+    let mut bridge = Bridge::new(config, 7);
+    let flooder = PortConfig { usual_max_macs: Some(8), ..PortConfig::default() };
+    bridge.add_port(port(0), flooder);
+    (1..3).for_each(|index| bridge.add_port(port(index), PortConfig::default()));
+    decide(&mut bridge, 1, untagged(9, 1));
+    decide(&mut bridge, 2, untagged(9, 2));
+    for number in 0..100_000u32 {
+        let [_, a, b, c] = number.to_be_bytes();
+        let src = MacAddr::new([6, 0, 0, a, b, c]);
+        decide(&mut bridge, 0, header(mac(9), src, None));
+    }
+    assert_eq!(bridge.fdb().stats().evicted, 0);
+    assert_eq!(decide(&mut bridge, 1, untagged(2, 1)), Verdict::To(port(2)));
+    assert_eq!(decide(&mut bridge, 2, untagged(1, 2)), Verdict::To(port(1)));
+}
+
+#[test]
+fn test_locked_port_sends_from_its_addresses_only() {
+    let lock = format!("{},{}", mac(1), mac(2)).parse().unwrap();
+    let locked = secured(PortSecurity { mac_lock: Some(lock), ..Default::default() });
+    for forwarding in [Forwarding::Learning, Forwarding::Hub, Forwarding::Patch] {
+        let mut bridge = bridge(forwarding, &[locked.clone(), PortConfig::default()]);
+        for src in [mac(3), MacAddr::ZERO, MacAddr::BROADCAST] {
+            let verdict = decide(&mut bridge, 0, header(mac(9), src, None));
+            assert_eq!(verdict, Verdict::Drop(DropReason::MacLock), "{src}");
+        }
+        for src in [1, 2] {
+            assert!(!matches!(decide(&mut bridge, 0, untagged(9, src)), Verdict::Drop(_)));
+        }
+        assert!(!matches!(decide(&mut bridge, 1, untagged(9, 3)), Verdict::Drop(_)));
+    }
+}
+
+#[test]
+fn test_port_locked_to_its_first_addresses_keeps_them() {
+    let first = |count| {
+        let mac_lock = Some(MacLock::First(count));
+        secured(PortSecurity { mac_lock, ..Default::default() })
+    };
+    let mut bridge = bridge(Forwarding::Learning, &[first(2), PortConfig::default()]);
+    let passes = |bridge: &mut Bridge, src| {
+        decide(bridge, 0, untagged(9, src)) != Verdict::Drop(DropReason::MacLock)
+    };
+    let zero = header(mac(9), MacAddr::ZERO, None);
+    assert_eq!(decide(&mut bridge, 0, zero), Verdict::Drop(DropReason::MacLock));
+    assert_eq!([1, 2, 3, 1].map(|src| passes(&mut bridge, src)), [true, true, false, true]);
+    bridge.set_port(port(0), PortConfig { isolated: true, ..first(2) });
+    bridge.flush(Flush::All);
+    assert_eq!([3, 2].map(|src| passes(&mut bridge, src)), [false, true], "as before");
+    let state = bridge.security_state(port(0));
+    assert_eq!(state.first_macs.as_slice(), [mac(1), mac(2)]);
+    bridge.remove_port(port(0));
+    bridge.add_port(port(0), PortConfig { security_state: state, ..first(2) });
+    assert_eq!([3, 1].map(|src| passes(&mut bridge, src)), [false, true], "remembered");
+    bridge.set_port(port(0), first(1));
+    assert_eq!([3, 1].map(|src| passes(&mut bridge, src)), [true, false], "another lock");
+}
+
+#[test]
+fn test_requested_destination_does_not_evade_limits() {
+    let flood_limits = [None, None, Some(10)];
+    let limited = secured(PortSecurity { flood_limits, ..Default::default() });
+    let ports = [limited, PortConfig::default(), PortConfig::default()];
+    let mut bridge = bridge(Forwarding::Learning, &ports);
+    let broadcast = header(MacAddr::BROADCAST, mac(1), None);
+    let flags = SlotFlags::new(2 << 8, false);
+    let verdict = bridge.decide_with_flags(port(0), broadcast, flags, NOW).forward;
+    assert_eq!(verdict, Verdict::Flood(FloodClass::Broadcast));
+}
+
+#[test]
+fn test_bpdu_disables_a_guarded_port_until_it_is_enabled() {
+    let guarded = secured(PortSecurity { bpdu_guard: Some(true), ..Default::default() });
+    let ports = [guarded.clone(), PortConfig::default(), PortConfig::default()];
+    let mut bridge = bridge(Forwarding::Learning, &ports);
+    let mut bytes = header(MacAddr::BRIDGE_GROUP, mac(1), None).bytes();
+    let lldp = Header::new(bytes);
+    let reserved = Verdict::Drop(DropReason::ReservedGroup);
+    assert_eq!(decide(&mut bridge, 0, lldp), reserved, "it has a type");
+    decide(&mut bridge, 0, untagged(9, 7));
+    bytes[12..16].copy_from_slice(&[0, 38, 0x42, 0x42]);
+    let (bpdu, disabled) = (Header::new(bytes), Verdict::Drop(DropReason::Disabled));
+    assert_eq!(decide(&mut bridge, 1, bpdu), reserved, "this one is not guarded");
+    assert_eq!(decide(&mut bridge, 0, bpdu), disabled);
+    let generation = bridge.generation();
+    assert_eq!(decide(&mut bridge, 0, untagged(9, 7)), disabled);
+    assert_eq!(bridge.generation(), generation);
+    let flood = bridge.decide(port(1), header(MacAddr::BROADCAST, mac(2), None), NOW);
+    assert_eq!(targets(&bridge, 1, &flood), [2]);
+    let to_it = bridge.decide(port(1), untagged(7, 2), NOW);
+    assert_eq!(bridge.egress(port(1), port(0), &to_it), Err(DropReason::Disabled));
+    assert_eq!(bridge.take_news(), Some(News::Disabled(port(0), Disabled::BpduGuard)));
+    assert_eq!(bridge.take_news(), None);
+    bridge.set_port(port(0), PortConfig { isolated: true, ..guarded });
+    assert_eq!(decide(&mut bridge, 0, untagged(9, 7)), disabled);
+    bridge.enable_port(port(0));
+    assert!(matches!(decide(&mut bridge, 0, untagged(9, 7)), Verdict::Flood(_)));
+    assert_eq!(targets(&bridge, 1, &flood), [0, 2]);
+}
+
+/// A broadcast of one station comes back by two ports, again and again.
+#[test]
+fn test_loop_is_reported_and_the_port_that_it_came_to_is_disabled() {
+    let protected = secured(PortSecurity { loop_protect: Some(true), ..Default::default() });
+    for (ports, expected) in [
+        (vec![PortConfig::default(); 4], None),
+        (vec![protected.clone(); 4], Some(2)),
+        (vec![PortConfig::default(), protected, PortConfig::default()], Some(1)),
+    ] {
+        let mut bridge = bridge(Forwarding::Learning, &ports);
+        let frame = header(MacAddr::BROADCAST, mac(1), None);
+        for src in [0].into_iter().chain([1, 2].repeat(100)) {
+            decide(&mut bridge, src, frame);
+        }
+        let Some(News::Loop(found)) = bridge.take_news() else { panic!("a loop") };
+        assert_eq!((found.ports, found.mac), ([port(1), port(2)], mac(1)));
+        let disabled = expected.map(|at| News::Disabled(port(at), Disabled::LoopProtect));
+        assert_eq!(bridge.take_news(), disabled);
+    }
 }
 
 #[test]
@@ -280,8 +449,35 @@ fn test_egress_sets_the_tag_by_port() {
     ];
     for (tagging, mode, expected) in rows {
         let bridge = bridge(Forwarding::Learning, &[PortConfig::default(), carrying(mode)]);
-        let verdict = VlanVerdict { forward: Verdict::To(port(1)), vlan: vlan(5), tagging };
+        let verdict =
+            VlanVerdict { forward: Verdict::To(port(1)), vlan: vlan(5), tagging, nested: false };
         assert_eq!(bridge.egress(port(0), port(1), &verdict), expected, "{tagging:?} {mode}");
+    }
+}
+
+/// A tag that is payload does not become the VLAN of the next switch.
+#[test]
+fn test_a_nested_tag_does_not_leave_a_trunk_as_the_first() {
+    let rows = [
+        // How it comes, whether a second tag follows, how it would leave.
+        ("access:5", Some(5), true, "trunk:9,native=5", Err(DropReason::NestedTag)),
+        ("access:5", Some(0), true, "trunk:9,native=5", Err(DropReason::NestedTag)),
+        ("trunk:5", Some(5), true, "trunk:9,native=5", Err(DropReason::NestedTag)),
+        ("transparent:5", Some(9), false, "trunk:9,native=5", Err(DropReason::NestedTag)),
+        ("access:5", Some(5), false, "trunk:9,native=5", Ok(TagAction::Strip)),
+        ("transparent:5", None, false, "trunk:9,native=5", Ok(TagAction::Keep)),
+        ("access:5", Some(5), true, "trunk:5", Ok(TagAction::Keep)),
+        ("access:5", Some(0), true, "trunk:5", Ok(TagAction::Replace(vlan(5)))),
+        ("transparent:5", Some(9), false, "trunk:5", Ok(TagAction::Insert(vlan(5)))),
+        ("access:5", Some(5), true, "access:5", Ok(TagAction::Strip)),
+        ("transparent:5", Some(9), true, "transparent:5", Ok(TagAction::Keep)),
+    ];
+    for (from, tci, inner, to, expected) in rows {
+        let mut bridge = bridge(Forwarding::Learning, &[carrying(from), carrying(to)]);
+        let flags = if inner { SlotFlags::NONE.with_inner_tag() } else { SlotFlags::NONE };
+        let frame = header(mac(1), mac(2), tci);
+        let verdict = bridge.decide_with_flags(port(0), frame, flags, NOW);
+        assert_eq!(bridge.egress(port(0), port(1), &verdict), expected, "{from} {tci:?} {to}");
     }
 }
 
@@ -327,7 +523,12 @@ fn test_flood_policies_name_their_class() {
 fn test_verdicts_other_than_flood_have_no_targets() {
     let bridge = plain(Forwarding::Learning, 3);
     for forward in [Verdict::To(port(1)), Verdict::Drop(DropReason::Vlan)] {
-        let verdict = VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged };
+        let verdict = VlanVerdict {
+            forward,
+            vlan: VlanId::DEFAULT,
+            tagging: Tagging::Untagged,
+            nested: false,
+        };
         assert_eq!(targets(&bridge, 0, &verdict), []);
     }
 }
@@ -416,7 +617,9 @@ proptest! {
                 prop_assert_eq!((unseen.vlan, unseen.tagging), (seen.vlan, seen.tagging));
                 prop_assert_eq!(unseen.forward, Verdict::To(port(1)));
             }
-            None => prop_assert!(!ports[0].vlan.is_transparent()),
+            None => prop_assert!(
+                !ports[0].vlan.is_transparent() || ports[1].vlan.is_native(seen.vlan)
+            ),
         }
         prop_assert!(!bridge.is_wire(port(0)), "it learns");
     }
@@ -434,7 +637,8 @@ proptest! {
         bridge.set_port(port(1), changed);
         bridge.remove_port(port((usize::from(victim) % ports.len()) | 1));
         let forward = Verdict::Flood(class);
-        let verdict = VlanVerdict { forward, vlan: vlan(id), tagging: Tagging::Untagged };
+        let (vlan, tagging) = (vlan(id), Tagging::Untagged);
+        let verdict = VlanVerdict { forward, vlan, tagging, nested: false };
         for src in [0, (ports.len() / 2) & !1] {
             let reached = targets(&bridge, src, &verdict);
             let passes = |&dst: &usize| bridge.egress(port(src), port(dst), &verdict).is_ok();

@@ -10,16 +10,15 @@
 //! ```
 //!
 //! An insertion that finds both buckets full moves one of the eight entries to its other bucket.
-//! The table doubles when it is half full, up to the size for which it was made; below half load
-//! two buckets and one such move have always been enough (see the tests). A table that holds as
-//! many entries as it may makes room for one more by giving up a dynamic one: of the two buckets
-//! the one seen longest ago, else one close by. A table that is far emptier than large is rebuilt
-//! smaller after a sweep over all of it.
+//! The table doubles when it is half full, up to its capacity; below half load two buckets and one
+//! such move have always been enough (see the tests). A full table makes room for one more by
+//! giving up a dynamic entry: of the two buckets the one seen longest ago, else one close by. A
+//! table of which little is used is rebuilt smaller after a sweep over all of it.
 //!
 //! The hash is a multiplication, folded, twice, by an odd number drawn from the caller's seed: a
 //! client that does not know the seed cannot choose addresses that collide. Folding once is not
-//! enough: stations are numbered one after the other, and one seed in ten then lets a table of
-//! such addresses overflow at half load. Folded twice they lie as random ones do.
+//! enough: stations often have consecutive addresses, and with one seed in ten a table of such
+//! addresses then overflows at half load. Folded twice, they spread as random addresses do.
 
 use std::iter;
 use std::ops::Range;
@@ -138,18 +137,18 @@ impl Table {
         Self { buckets: vec![Bucket::FREE; buckets], capacity, multiplier, count: 0 }
     }
 
-    /// Changes how many entries the table may hold. To hold fewer than there are, some have to be
-    /// removed before: until then nothing can be inserted without giving up another.
+    /// Changes how many entries the table may hold. If it has more, each insertion gives up another
+    /// entry until some are removed.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity.min(FDB_CAPACITY_MAX);
     }
 
-    /// How many entries it may hold.
+    /// How many entries the table may hold.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Inserts a key that is not there. Returns the entry that had to make room, if one had to.
+    /// Inserts a key that is not in the table. Returns the entry that had to make room, if any.
     pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
         debug_assert!(key != Key::FREE && self.get(key).is_none());
         if self.count >= self.capacity {
@@ -166,7 +165,7 @@ impl Table {
         Ok(None)
     }
 
-    /// Gives memory back where less than an eighth of it is used: rebuilds at a quarter.
+    /// If less than an eighth of the memory is used, rebuilds the table at a quarter of its size.
     pub(super) fn shrink(&mut self) {
         let fitting = buckets_for(self.count * 2);
         if self.count * 8 < self.slots()
@@ -184,7 +183,7 @@ impl Table {
         Some(self.free(place))
     }
 
-    /// Removes the entries of a range of slots that are not to be kept.
+    /// Removes the entries of a range of slots for which `keep` says no.
     pub(super) fn retain(&mut self, slots: Range<usize>, mut keep: impl FnMut(Key, Value) -> bool) {
         for slot in slots {
             let place = Place { bucket: slot / WAYS, slot: slot % WAYS };
@@ -212,12 +211,12 @@ impl Table {
         (key != Key::FREE).then(|| (key, bucket.values[slot % WAYS]))
     }
 
-    /// How many slots the table has now.
+    /// The number of slots now.
     pub(super) fn slots(&self) -> usize {
         self.buckets.len() * WAYS
     }
 
-    /// How many entries it holds.
+    /// The number of entries.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -309,7 +308,7 @@ impl Table {
         Ok(old)
     }
 
-    /// Puts an entry in the place of a dynamic one of its two buckets.
+    /// Replaces a dynamic entry of its two buckets.
     fn replace_oldest(&mut self, key: Key, value: Value) -> Result<Value, Full> {
         let dynamic = places(self.pair(key)).filter(|&place| self.is_dynamic(place));
         let place = dynamic.min_by_key(|&place| self.value(place).seen()).ok_or(Full)?;
@@ -322,7 +321,7 @@ impl Table {
         self.key(place) != Key::FREE && !self.value(place).is_static()
     }
 
-    /// Moves everything to a table at least twice as large. Says no at the largest size.
+    /// Moves all entries to a table at least twice as large. `false` at the largest size.
     fn grow(&mut self) -> bool {
         let largest = buckets_for(self.capacity);
         let larger = iter::successors(Some(self.buckets.len() * 2), |size| Some(size * 2));
@@ -367,7 +366,7 @@ fn places_of(bucket: usize) -> impl Iterator<Item = Place> {
     (0..WAYS).map(move |slot| Place { bucket, slot })
 }
 
-/// Buckets of a table that is at most half full with so many entries.
+/// Buckets of a table that is at most half full with this many entries.
 fn buckets_for(capacity: usize) -> usize {
     let slots = capacity.min(FDB_CAPACITY_MAX) * 2;
     slots.div_ceil(WAYS).next_power_of_two().max(MIN_BUCKETS)

@@ -1,13 +1,11 @@
 //! The hub: every frame to every other port, and nothing is learned. What a sniffer wants.
 
-use packet::ethernet::Header;
-
-use super::{FloodClass, Verdict, refused};
+use super::{FloodClass, Ingress, Verdict, refused};
 
 #[inline]
-pub(crate) fn decide(header: Header) -> Verdict {
-    match refused(header) {
+pub(crate) fn decide(frame: Ingress) -> Verdict {
+    match refused(&frame) {
         Some(reason) => Verdict::Drop(reason),
-        None => Verdict::Flood(FloodClass::of(header.dst())),
+        None => Verdict::Flood(FloodClass::of(frame.header.dst())),
     }
 }

@@ -6,7 +6,7 @@ use crate::decide::fdb::Fdb;
 
 #[inline]
 pub(crate) fn decide(fdb: &mut Fdb, frame: Ingress) -> Verdict {
-    if let Some(reason) = refused(frame.header) {
+    if let Some(reason) = refused(&frame) {
         return Verdict::Drop(reason);
     }
     // Programs that fill in no source send zeros or ones from everywhere.

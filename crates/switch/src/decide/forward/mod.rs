@@ -1,6 +1,6 @@
-//! Forwarding functions: given a frame that was let in, where does it go?
+//! Forwarding functions: they choose the destination of a frame that was let in.
 //!
-//! One function per file. Each is told the port, the VLAN and the header of a frame, and gives a
+//! One function per file. Each gets the port, the VLAN and the header of a frame, and returns a
 //! [`Verdict`]. Which VLAN the frame is in, and whether the destination may have it, is not their
 //! business: the [bridge](crate::decide::bridge) asks before and after.
 
@@ -64,7 +64,17 @@ impl FloodClass {
         }
     }
 
-    pub(crate) const fn index(self) -> usize {
+    /// The reason of a port that has sent too many such frames.
+    pub const fn storm(self) -> DropReason {
+        match self {
+            Self::Unicast => DropReason::StormUnicast,
+            Self::Multicast => DropReason::StormMulticast,
+            Self::Broadcast => DropReason::StormBroadcast,
+        }
+    }
+
+    /// The place of this class in a list of all.
+    pub const fn index(self) -> usize {
         self as usize
     }
 }
@@ -78,18 +88,30 @@ pub(crate) struct Ingress {
     pub vlan: VlanId,
     pub header: Header,
     pub now: Now,
+    /// Reserved groups that are forwarded, by their last octet.
+    pub group_fwd_mask: u16,
+    /// Whether frames without a source address are let in.
+    pub zero_source: bool,
 }
 
 /// The reason why a bridge ignores a frame with these addresses, if there is one.
 ///
-/// Among the reserved link-local group addresses (01:80:C2:00:00:0X) only PAUSE ends here: a PAUSE
-/// frame addresses the other end of one link, and a bridge that passes it on pauses other stations.
-/// The others (STP, LACP, LLDP, …) pass as multicast, because uvala speaks none of them and the
-/// stations around it may.
+/// Reserved groups (STP, PAUSE, LACP, 802.1X, LLDP and others) address the other end of one link; a
+/// bridge that passes them on connects protocols that were not meant to meet. An operator may
+/// [let](crate::SwitchConfig::group_fwd_mask) some of them pass, as on Linux's bridge.
 ///
-/// A source that is no station's ([`MacAddr::is_station`]) is no reason: Linux's bridge drops such
-/// frames, VALE passes them, and netmap programs send them.
+/// No station has a group's address for a source, or zeros. Ports with rings may send zeros, as
+/// with VALE: netmap's `pkt-gen` does.
 #[inline]
-pub(crate) fn refused(header: Header) -> Option<DropReason> {
-    (header.dst() == MacAddr::PAUSE).then_some(DropReason::Pause)
+pub(crate) fn refused(frame: &Ingress) -> Option<DropReason> {
+    let (dst, src) = (frame.header.dst(), frame.header.src());
+    let is_source = src.is_station() || frame.zero_source && src == MacAddr::ZERO;
+    if !is_source {
+        return Some(DropReason::BadSource);
+    }
+    let group = dst.reserved_group()?;
+    if dst == MacAddr::PAUSE {
+        return Some(DropReason::Pause);
+    }
+    (frame.group_fwd_mask & 1 << group == 0).then_some(DropReason::ReservedGroup)
 }

@@ -7,7 +7,7 @@ use crate::model::stats::DropReason;
 
 #[inline]
 pub(crate) fn decide(fdb: &Fdb, frame: Ingress, unknown: Verdict) -> Verdict {
-    if let Some(reason) = refused(frame.header) {
+    if let Some(reason) = refused(&frame) {
         return Verdict::Drop(reason);
     }
     // The bridge forgets what was learned before it comes to this function: what is found here is

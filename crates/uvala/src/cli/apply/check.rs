@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use client::control::{Connection, ControlError};
-use daemon::config::{ConfigError, SwitchText};
+use protocol::config::{ConfigError, PortText, SwitchText};
 use protocol::{
     ChainSpec, ErrorCode, PortInfo, PortKind, PortList, PortRequest, PortSettings, Request,
     RuleSpec, sent_by_function,
@@ -37,7 +37,7 @@ struct There {
 }
 
 impl There {
-    /// `None`: who asks may not look at it.
+    /// `None`: the caller may not look at it.
     fn ask(connection: &Connection, text: &SwitchText) -> anyhow::Result<Option<Self>> {
         let name = &text.spec.switch;
         let ask =
@@ -56,7 +56,7 @@ impl There {
             }
             Err(error) => return Err(error.into()),
         };
-        for add in &text.ports {
+        for add in text.ports.iter().map(|port| &port.add) {
             let known = there.ports.entry(add.port.port().to_owned()).or_default();
             known.service = add.settings.service.clone().or(known.service.take());
             known.chain = add.settings.chain.clone().or(known.chain.take());
@@ -67,7 +67,7 @@ impl There {
     fn chains(&self, text: &SwitchText) -> Option<Fault> {
         let services: BTreeSet<&str> =
             self.ports.values().filter_map(|port| port.service.as_deref()).collect();
-        text.places.chains.iter().zip(&text.plan.chains).find_map(|(&line, chain)| {
+        text.places.chains.iter().zip(&text.chains).find_map(|(&line, chain)| {
             if self.chains.contains(chain) {
                 return None;
             }
@@ -86,7 +86,7 @@ impl There {
 
     fn rules(&self, text: &SwitchText) -> Option<Fault> {
         let known: BTreeSet<String> = self.rules.iter().map(said).collect();
-        text.places.rules.iter().zip(&text.plan.rules).find_map(|(&line, rule)| {
+        text.places.rules.iter().zip(&text.rules).find_map(|(&line, rule)| {
             let to = rule.action.strip_prefix("port:");
             let mut ports = rule.port.as_deref().into_iter().chain(to);
             let why = ports.find_map(|port| self.no_port(port)).or_else(|| self.deaf(rule))?;
@@ -96,15 +96,15 @@ impl There {
 
     /// Chains of the ports that the file has: of a switch in a file they are those of the file.
     fn entries(&self, text: &SwitchText) -> Option<Fault> {
-        text.places.ports.iter().zip(&text.ports).find_map(|(&line, add)| {
+        text.places.ports.iter().zip(&text.ports).find_map(|(&line, PortText { add, .. })| {
             let chain = add.settings.chain.as_ref().filter(|chain| !chain.is_empty())?;
-            let is_there = text.plan.chains.iter().any(|known| known.name == *chain);
+            let is_there = text.chains.iter().any(|known| known.name == *chain);
             let port = &add.port;
             (!is_there).then(|| (line, format!("{port}: there is no chain {chain} in the file")))
         })
     }
 
-    /// Is it for frames that a function sends?
+    /// The fault of a rule that matches frames which a function sends.
     fn deaf(&self, rule: &RuleSpec) -> Option<String> {
         let port = rule.port.as_deref()?;
         let service = self.ports.get(port)?.service.as_deref()?;

@@ -68,10 +68,10 @@ uvala.toml \\- configuration of the uvala daemon
 .SH SYNOPSIS
 \\fBuvala daemon \\-c\\fR \\fIuvala.toml\\fR
 .SH DESCRIPTION
-A TOML file, which the daemon reads when it starts; \\fBuvala apply\\fR makes what it says of
-switches in a daemon that runs. Unknown keys are refused, with the line they
-are in, so a typing error never goes unnoticed. Every key can be left out; what follows it here is
-its default, unless that is said to be an example.
+A TOML file, which the daemon reads when it starts; \\fBuvala apply\\fR applies its switches to a
+running daemon. The daemon refuses unknown keys, and names their line, so a typing error never goes
+unnoticed. Every key is optional; the value shown here is its default, or an example where it says
+so.
 .SH SETTINGS
 ";
 

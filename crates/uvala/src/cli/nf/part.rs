@@ -1,4 +1,4 @@
-//! A function as it is to run: which one, at which port, and what it is told.
+//! A function as it is to run: which one, at which port, and its configuration.
 
 use std::path::PathBuf;
 
@@ -88,7 +88,7 @@ impl Part {
         function.map_err(|error| self.blames(&error))
     }
 
-    /// Who is wrong: the file.
+    /// Blames the file for the error.
     fn blames(&self, error: &anyhow::Error) -> BadFile {
         let file = self.file.as_ref().map(|path| format!(", {}", path.display()));
         BadFile(format!("{}{}: {error:#}", self.name, file.unwrap_or_default()))

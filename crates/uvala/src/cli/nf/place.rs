@@ -45,7 +45,7 @@ impl Role<'_> {
                 let why = self.contradicts(port, (service, info.settings.instance), number);
                 why.map_or(Ok(()), |why| Err(Failure::new(ErrorCode::Unsupported, why).into()))
             }
-            // Who holds it is for the daemon to say.
+            // The daemon says which process holds it.
             (None, _) if info.client.is_some() => Ok(()),
             (None, None) => {
                 let why = format!(
@@ -88,7 +88,7 @@ impl Role<'_> {
     }
 }
 
-/// One that is not there is made; who may not look at it may be allowed to attach.
+/// Whether it is missing, or hidden: a user that may not list it may still be allowed to attach.
 fn is_unseen(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::NotFound | ErrorCode::Permission)
 }
@@ -114,7 +114,7 @@ pub fn check_switch(connection: &Connection, name: &SwitchName) -> anyhow::Resul
             );
             (ErrorCode::NotFound, why)
         }
-        // Who may not look at it may be allowed to attach.
+        // A user that may not list it may still be allowed to attach.
         Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Permission => {
             return Ok(());
         }

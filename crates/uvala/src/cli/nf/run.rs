@@ -15,6 +15,7 @@ use protocol::{ErrorCode, Failure, parse};
 use super::functions;
 use super::part::{Part, present};
 use super::place::{self, Role};
+use super::sandbox;
 use crate::cli::Global;
 use functions::requests::Requests;
 use functions::{Function, NAMES, Others};
@@ -45,9 +46,9 @@ pub struct Run {
     /// CPU core of each thread, such as 0,2-3
     #[arg(long, value_name = "LIST")]
     cores: Option<CpuList>,
-    /// One more function in the same thread, its port, and its file, or - for none; may be
-    /// repeated. A new port gets a service with the function's name. A function calls the one that
-    /// follows it in a chain
+    /// Another function in the same thread: its name, its port, and its file, or - for none; may
+    /// be repeated. A new port gets a service with the function's name. A function calls the one
+    /// that follows it in a chain
     #[arg(long, num_args = 3, value_names = ["FUNCTION", "PORT", "FILE"])]
     with: Vec<String>,
     /// Trust group: its members exchange frames without a copy. It is this user's own, or one that
@@ -55,9 +56,18 @@ pub struct Run {
     #[arg(long, value_name = "NAME", default_value = "nf")]
     group: String,
     /// Memory of the trust group if this port creates it, such as 64MiB: all of it counts against
-    /// the user's quota, and the group's ports then cost nothing [default: the daemon's]
+    /// the user's quota, and further ports of the group are not charged [default: the daemon's]
     #[arg(long, value_name = "SIZE", value_parser = parse::bytes)]
     group_memory: Option<u64>,
+    /// Sandbox after the start: on, log (the kernel only logs) or off
+    ///
+    /// A function in a sandbox has its ports and the daemon's socket, and may read the directories
+    /// of its files. Where the kernel refuses a call that it should not, a line on stderr names it.
+    #[arg(
+        long, value_name = "MODE", default_value = "on", default_missing_value = "on",
+        num_args = 0..=1, require_equals = true
+    )]
+    sandbox: confine::Mode,
     /// End after SECS seconds
     #[arg(short = 'T', long, value_name = "SECS", value_parser = parse::seconds)]
     duration: Option<Duration>,
@@ -93,6 +103,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
         Function::join(&mut functions);
     }
     drop(connection);
+    sandbox::enter(run.sandbox, &parts)?;
     let stop = Stop::new().context("cannot make an eventfd")?;
     let has_file = parts.iter().any(|part| part.file.is_some());
     let requests =
@@ -127,7 +138,7 @@ fn handle(
                 parts[at].reload(global, &names[at], function);
             }
             if show {
-                // Who does not read it does not end the function.
+                // A stdout that is not read does not end the function.
                 let _ = parts[at].show(&names[at], function);
             }
             if shown[at].is_due() {
@@ -266,7 +277,7 @@ impl Run {
         }
         let Some(why) = function.why_alone(Others::Processes) else { return Ok(()) };
         let all = match functions(connection, Some(port.switch())) {
-            // Who may not look at the switch may be allowed to attach.
+            // A user that may not list the switch may still be allowed to attach.
             Err(error) if is_permission(&error) => return Ok(()),
             all => all?,
         };

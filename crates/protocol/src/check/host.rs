@@ -1,10 +1,8 @@
 //! Ports with a network interface of the host: which options fit which kind.
 
-use protocol::name::{PortName, SwitchName};
-use protocol::{Address, HostIf, PortKind, PortOption, Queues};
-
-use super::address::check_unicast;
-use super::keys::GroupKey;
+use super::{named, unicast};
+use crate::name::{PortName, SwitchName};
+use crate::{Address, HostIf, PortKind, PortOption, Queues};
 
 /// The options that the request sets, for a message.
 fn said(host: &HostIf) -> String {
@@ -24,32 +22,25 @@ fn said(host: &HostIf) -> String {
     named(&each)
 }
 
-/// The names of the options that are set, in one line.
-pub(crate) fn named(each: &[(&str, bool)]) -> String {
-    let said = each.iter().filter(|(_, is_said)| *is_said).map(|(name, _)| *name);
-    said.collect::<Vec<_>>().join(", ")
-}
-
-/// Parses a trust group, `USER/NAME` or `NAME`; without a user the daemon's user owns it.
-pub fn trust_group(text: &str) -> Option<GroupKey> {
-    let (uid, name) = match text.split_once('/') {
-        Some((uid, name)) => (uid.parse().ok()?, name),
-        None => (rustix::process::geteuid().as_raw(), text),
-    };
-    is_group_name(name).then(|| (uid, name.to_owned()))
-}
-
-/// A trust group as text: its name, preceded by its user unless that is `owner`.
+/// Parses a trust group, `UID/NAME` or `NAME`: its owner, if the text says so, and its name.
 #[must_use]
-pub fn shown_group((uid, name): &GroupKey, owner: u32) -> String {
-    if *uid == owner { name.clone() } else { format!("{uid}/{name}") }
+pub fn trust_group(text: &str) -> Option<(Option<u32>, &str)> {
+    let (uid, name) = match text.split_once('/') {
+        Some((uid, name)) => (Some(uid.parse().ok()?), name),
+        None => (None, text),
+    };
+    is_group_name(name).then_some((uid, name))
 }
 
 const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \
                            of the user whose group it is, as in 1000/nf";
 
-/// Checks the interface of a port of this kind, and fills in the interface's name.
-pub fn complete(
+/// Checks the interface of a port of this kind, and fills in the interface's name; `None` for kinds
+/// that have none.
+///
+/// # Errors
+/// What does not go together, and what does.
+pub fn host(
     port: &PortName,
     kind: PortKind,
     host: Option<&HostIf>,
@@ -77,7 +68,7 @@ pub fn complete(
         return Err(what.to_owned());
     }
     if let Some(mac) = host.mac {
-        check_unicast(mac).map_err(|error| format!("mac: {error}"))?;
+        unicast(mac).map_err(|error| format!("mac: {error}"))?;
     }
     host.address.map_or(Ok(()), Address::check_host).map_err(|error| error.to_string())?;
     if host.address.is_some_and(|it| it.ip.is_ipv6()) && host.mtu.is_some_and(|mtu| mtu < 1280) {
@@ -113,7 +104,9 @@ pub fn complete(
         return Err(what.to_owned());
     }
     let name = host.ifname.get_or_insert_with(|| port.interface_name().to_owned());
-    hostif::check_name(name).map_err(|error| error.to_string())?;
+    if !is_interface_name(name) {
+        return Err(format!("{name:?} {INTERFACE_NAME}"));
+    }
     Ok(Some(host))
 }
 
@@ -123,3 +116,13 @@ pub fn is_group_name(group: &str) -> bool {
     let name = format!("{}:{group}", SwitchName::PREFIX).parse::<PortName>();
     name.is_ok_and(|name| name.pipe().is_none())
 }
+
+/// Whether an interface of the host may have this name.
+#[must_use]
+pub fn is_interface_name(name: &str) -> bool {
+    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(bad)
+}
+
+const INTERFACE_NAME: &str = "is not a name of an interface: 1 to 15 letters, without '/', ':', \
+                              '%' and spaces; choose such an ifname";

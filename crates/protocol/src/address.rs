@@ -6,6 +6,8 @@ use std::str::FromStr;
 use packet::{MacAddr, VlanId};
 use serde::{Deserialize, Serialize};
 
+use crate::check;
+
 /// Most static addresses of a switch.
 pub const MAX_STATIC: usize = 16_384;
 
@@ -22,32 +24,18 @@ pub struct StaticAddress {
 
 impl StaticAddress {
     /// Checks the address and the VLAN of a request.
+    ///
+    /// # Errors
+    /// The address is no station's, or there is no such VLAN.
     pub fn new(mac: MacAddr, vlan: u16) -> Result<Self, String> {
         let vlan = VlanId::try_from(vlan).map_err(|error| format!("vlan: {error}"))?;
         Self::checked(mac, vlan)
     }
 
     fn checked(mac: MacAddr, vlan: VlanId) -> Result<Self, String> {
-        check_unicast(mac)?;
+        check::unicast(mac)?;
         Ok(Self { mac, vlan })
     }
-}
-
-/// Checks that a single station can have this address: it is unicast and not zero.
-pub fn check_unicast(mac: MacAddr) -> Result<(), String> {
-    if mac.is_multicast() {
-        return Err(format!(
-            "{mac} is a multicast address; choose a unicast address, whose first byte is even, \
-             such as 02:00:00:00:00:01"
-        ));
-    }
-    if mac.octets() == [0; 6] {
-        return Err(format!(
-            "{mac} is not the address of a station; choose one such as \
-             02:00:00:00:00:01"
-        ));
-    }
-    Ok(())
 }
 
 impl FromStr for StaticAddress {

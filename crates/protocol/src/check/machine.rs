@@ -1,10 +1,7 @@
 //! Ports of virtual machines: which options fit which kind.
 
-use port::machine::Coalesce;
-use port::vhost_user::PAIRS_MAX;
-use protocol::{COALESCE_USECS_MAX, Machine, PortKind, PortOption};
-
-use super::host::named;
+use super::named;
+use crate::{COALESCE_USECS_MAX, Machine, PAIRS_MAX, PortKind, PortOption};
 
 /// The options that the request sets, for a message.
 fn said(machine: &Machine) -> String {
@@ -20,7 +17,10 @@ fn said(machine: &Machine) -> String {
 }
 
 /// Checks the socket of a port of this kind; `None` for kinds that have none.
-pub fn complete(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Machine>, String> {
+///
+/// # Errors
+/// What does not go together, and what does.
+pub fn machine(kind: PortKind, machine: Option<&Machine>) -> Result<Option<Machine>, String> {
     if !kind.is_machine() {
         return match machine {
             None => Ok(None),
@@ -87,20 +87,13 @@ fn check_sockets(kind: PortKind, machine: &Machine) -> Result<(), String> {
     Ok(())
 }
 
-/// Interrupt coalescing of the port, if the request sets it.
-#[must_use]
-pub fn coalesce(machine: &Machine) -> Option<Coalesce> {
-    let usecs = machine.coalesce_usecs?;
-    Some(Coalesce { frames: machine.coalesce_frames.unwrap_or(0), usecs })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn sockets_are_for_machines_and_must_make_sense() {
-        let of = |kind, machine: Option<&Machine>| complete(kind, machine);
+        let of = |kind, socket: Option<&Machine>| machine(kind, socket);
         assert_eq!(of(PortKind::Shm, None), Ok(None));
         assert_eq!(of(PortKind::VhostUser, None), Ok(Some(Machine::default())));
         let good = Machine { socket: Some("/run/vm.sock".to_owned()), ..Machine::default() };

@@ -1,23 +1,23 @@
 //! Faults of a configuration file whose values are valid by themselves, and their places.
 
-use protocol::name::{NameError, PortName, SwitchName};
+use crate::name::{NameError, PortName, SwitchName};
+use serde_spanned::Spanned;
 use thiserror::Error;
-use toml::Spanned;
 
-use crate::model::address::StaticAddress;
+use crate::StaticAddress;
 
 /// A value that is valid by itself and invalid here, and its place.
 #[derive(Debug)]
-pub struct Misfit {
+pub struct InvalidValue {
     /// Offset in the file.
     pub at: usize,
     /// The fault.
-    pub error: MisfitError,
+    pub error: ValidationError,
 }
 
 /// Faults of values that are valid by themselves.
 #[derive(Debug, Error)]
-pub enum MisfitError {
+pub enum ValidationError {
     /// The name of a port is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -66,7 +66,7 @@ pub enum MisfitError {
     Rings,
 }
 
-impl<E: Into<MisfitError>> From<(&Spanned<String>, E)> for Misfit {
+impl<E: Into<ValidationError>> From<(&Spanned<String>, E)> for InvalidValue {
     fn from((key, error): (&Spanned<String>, E)) -> Self {
         Self { at: key.span().start, error: error.into() }
     }

@@ -1,14 +1,14 @@
 //! Rules: which frames, and what becomes of them.
 //!
 //! A rule is compared as words under masks, so that one that asks for three fields costs as much as
-//! one that asks for seven; ranges of L4 ports are compared beside it. Rules are tried in order,
-//! highest priority first; the first that matches counts. That is the slow path: what it finds is
-//! kept in the flow [cache](super::cache).
+//! one that asks for seven; ranges of L4 ports are compared beside it. The switch tries rules in
+//! order, highest priority first; the first that matches counts. Rules that contradict or hide each
+//! other are refused: see [`check`].
 
 use std::fmt;
 
-use packet::PortId;
-use packet::fields::{Fields, Matcher};
+use crate::fields::{Fields, Matcher};
+use crate::port::PortId;
 
 /// Most rules of a switch.
 pub const RULES_MAX: usize = 4096;

@@ -1,0 +1,130 @@
+//! Port security: the limits of ordinary users' ports, disabled ports, loops.
+
+use packet::MacList;
+use protocol::name::{PortName, SwitchName};
+use protocol::{LoopInfo, Reply};
+use switch::{Disabled, PortConfig, SecurityState};
+
+use super::Control;
+use crate::control::datapath::Datapath;
+use crate::control::datapath::security::Notice;
+use crate::control::refusal::Refusal;
+use crate::control::state::Port;
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::policy::{Access, Caller};
+use crate::model::settings::security_in_force;
+
+/// A loop that was seen so long ago, in milliseconds, is shown no more.
+const SHOWN_MS: u64 = 60_000;
+
+impl<D: Datapath> Control<D> {
+    /// How many addresses are learned on a port of this user if nothing else is set. The users that
+    /// may do everything have no limit.
+    pub(super) fn usual_max_macs(&self, uid: u32) -> Option<u32> {
+        let privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        Some(self.defaults.max_macs).filter(|_| !privileged)
+    }
+
+    /// Limits the addresses of a port that a user is about to use.
+    pub(super) fn limit_macs(&mut self, name: &PortName, uid: u32) {
+        let limit = self.usual_max_macs(uid);
+        if let Some(port) = self.state.port_mut(name) {
+            port.config.usual_max_macs = limit;
+        }
+    }
+
+    /// The settings of a port with those of its switch.
+    pub(super) fn config_in_force(&self, name: &PortName, port: &Port) -> PortConfig {
+        let switch = self.state.find_switch(name.switch()).map(|switch| switch.config);
+        let security = security_in_force(&port.config, &switch.unwrap_or_default());
+        PortConfig { security, ..port.config.clone() }
+    }
+
+    /// What port security remembers of a port. Workers are asked where they remember something.
+    pub(super) fn security_state(&self, port: &Port, in_force: &PortConfig) -> SecurityState {
+        let kept = port.config.security_state;
+        let is_on = in_force.security.is_on() || kept.disabled.is_some();
+        let asked = (is_on && port.is_live()).then(|| self.datapath.security_state(port.key));
+        asked.flatten().unwrap_or(kept)
+    }
+
+    /// Keeps what port security remembers of a port that stays without its client.
+    pub(super) fn remember_security(&mut self, name: &PortName, key: PortKey) {
+        let state = self.datapath.security_state(key);
+        if let (Some(port), Some(state)) = (self.state.port_mut(name), state) {
+            port.config.security_state = state;
+        }
+    }
+
+    /// The lock of a switch has changed: the addresses of its ports' old lock are forgotten.
+    pub(super) fn forget_first_macs(&mut self, name: &SwitchName) {
+        let ports: Vec<_> = self.state.ports_of(name).map(|(name, _)| name.clone()).collect();
+        for name in ports {
+            if let Some(port) = self.state.port_mut(&name) {
+                port.config.security_state.first_macs = MacList::default();
+            }
+        }
+    }
+
+    pub(super) fn port_enable(
+        &mut self,
+        caller: &Caller,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, name, Access::Manage)?;
+        if port.is_live() {
+            self.datapath.enable_port(port.key);
+        }
+        let port = self.state.port_mut(name).expect("it was there just now");
+        port.config.security_state.disabled = None;
+        Ok(Reply::Done)
+    }
+
+    /// The loop of a switch that was seen last, if that was a short time ago.
+    pub(super) fn loop_of(&self, name: &SwitchName, switch: SwitchKey) -> Option<LoopInfo> {
+        let found = self.datapath.last_loop(switch)?;
+        let port = |key: PortKey| {
+            let mut ports = self.state.ports_of(name);
+            ports.find_map(|(name, port)| (port.key == key).then(|| name.clone()))
+        };
+        let ports = [port(found.ports[0])?, port(found.ports[1])?];
+        let looped =
+            LoopInfo { ports, mac: found.mac, vlan: found.vlan.get(), age_ms: found.age_ms };
+        Some(looped).filter(|looped| looped.age_ms < SHOWN_MS)
+    }
+
+    /// Logs the loops and the disabled ports that the workers report.
+    pub(super) fn log_notices(&mut self) {
+        for notice in self.datapath.take_notices() {
+            match notice {
+                Notice::Loop { ports: [a, b], mac, vlan } => {
+                    let name = |key: PortKey| {
+                        let mut ports = self.state.ports();
+                        ports.find_map(|(name, port)| (port.key == key).then_some(name))
+                    };
+                    if let (Some(a), Some(b)) = (name(a), name(b)) {
+                        tracing::warn!(
+                            "loop between {a} and {b}: {mac} of VLAN {vlan} moves back and forth; \
+                             disconnect one of them, or give the stations different addresses"
+                        );
+                    }
+                }
+                Notice::Disabled(port, why) => self.note_disabled(port, why),
+            }
+        }
+    }
+
+    fn note_disabled(&mut self, key: PortKey, why: Disabled) {
+        let its = self.state.ports().find(|(_, port)| port.key == key);
+        let Some(name) = its.map(|(name, _)| name.clone()) else { return };
+        if let Some(port) = self.state.port_mut(&name) {
+            port.config.security_state.disabled = Some(why);
+        }
+        let cause = match why {
+            Disabled::BpduGuard => "it has sent a BPDU",
+            Disabled::LoopProtect => "a loop leads through it",
+        };
+        let setting = why.name();
+        tracing::warn!("{name} is disabled by {setting}: {cause}; then uvala port enable {name}");
+    }
+}

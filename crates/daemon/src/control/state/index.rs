@@ -1,0 +1,114 @@
+//! The ports of each user and connection.
+//!
+//! The entries say what is; the index says where to look. So a call of one user costs no more
+//! because other users have ports: the quota of a user is counted from that user's entries alone.
+//!
+//! | index | from | to |
+//! |---|---|---|
+//! | `stakes` | a user | ports that the user owns, holds or has bound |
+//! | `binders` | a connection | ports that it has bound |
+//! | `unswitched` | a user | connections with rings that no switch serves |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::name::PortName;
+
+use super::{Port, State};
+use crate::model::keys::ConnKey;
+
+/// Ports by users and connections.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    stakes: BTreeMap<u32, BTreeSet<PortName>>,
+    binders: BTreeMap<ConnKey, BTreeSet<PortName>>,
+    unswitched: BTreeMap<u32, BTreeSet<ConnKey>>,
+}
+
+impl Index {
+    /// Notes the users and connections of a port.
+    pub(super) fn enter(&mut self, name: &PortName, port: &Port) {
+        for uid in users(port) {
+            self.stakes.entry(uid).or_default().insert(name.clone());
+        }
+        for conn in binders(port) {
+            self.binders.entry(conn).or_default().insert(name.clone());
+        }
+    }
+
+    /// Forgets them.
+    pub(super) fn leave(&mut self, name: &PortName, port: &Port) {
+        for uid in users(port) {
+            remove(&mut self.stakes, uid, name);
+        }
+        for conn in binders(port) {
+            remove(&mut self.binders, conn, name);
+        }
+    }
+
+    pub(super) fn enter_unswitched(&mut self, uid: u32, conn: ConnKey) {
+        self.unswitched.entry(uid).or_default().insert(conn);
+    }
+
+    pub(super) fn leave_unswitched(&mut self, uid: u32, conn: ConnKey) {
+        remove(&mut self.unswitched, uid, &conn);
+    }
+}
+
+impl State {
+    /// The ports that a user owns, holds or has bound.
+    pub(super) fn ports_of_user(&self, uid: u32) -> impl Iterator<Item = &Port> {
+        let names = self.index.stakes.get(&uid).into_iter().flatten();
+        names.map(|name| {
+            visited();
+            self.ports.get(name).expect("a port lists its holders")
+        })
+    }
+
+    /// The connections of a user with rings that no switch serves.
+    pub(super) fn unswitched_of_user(&self, uid: u32) -> impl Iterator<Item = ConnKey> {
+        self.index.unswitched.get(&uid).into_iter().flatten().copied()
+    }
+
+    /// The ports that a connection has bound.
+    pub(super) fn ports_bound_by(&self, conn: ConnKey) -> impl Iterator<Item = &PortName> {
+        self.index.binders.get(&conn).into_iter().flatten()
+    }
+}
+
+/// Each user that has something of a port; one that has several things, several times.
+fn users(port: &Port) -> impl Iterator<Item = u32> {
+    let holder = port.holder.as_ref().map(|holder| holder.uid);
+    let binder = port.bound.as_ref().map(|shared| shared.uid);
+    [port.owner].into_iter().chain(holder).chain(binder)
+}
+
+fn binders(port: &Port) -> impl Iterator<Item = ConnKey> {
+    port.bound.iter().flat_map(|shared| &shared.holders).map(|holder| holder.conn)
+}
+
+fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: &V) {
+    if let Some(values) = map.get_mut(&key) {
+        values.remove(value);
+        if values.is_empty() {
+            map.remove(&key);
+        }
+    }
+}
+
+/// A port is looked at. Tests count that.
+#[inline]
+pub(super) fn visited() {
+    #[cfg(test)]
+    VISITS.with(|visits| visits.set(visits.get() + 1));
+}
+
+#[cfg(test)]
+thread_local! {
+    static VISITS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How many ports were looked at since the last time.
+#[cfg(test)]
+pub fn take_visits() -> u64 {
+    VISITS.with(std::cell::Cell::take)
+}

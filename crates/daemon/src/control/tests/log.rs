@@ -1,0 +1,71 @@
+//! What calls write to the log.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is logged while `act` runs.
+fn logged(act: impl FnOnce(&mut Bench)) -> Vec<String> {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
+    tracing::subscriber::with_default(log.finish(), || act(&mut Bench::new()));
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn test_a_loop_of_attaches_does_not_fill_the_log() {
+    let lines = logged(|bench| {
+        for conn in 0..2000 {
+            bench.attach(conn, 1000, "vale0:a").unwrap();
+            if conn % 2 == 0 {
+                bench.ask(conn, 1000, r#"{"detach":{"port":"vale0:a"}}"#).unwrap();
+            }
+            bench.control.hang_up(ConnKey(conn));
+        }
+        bench.attach(5000, 1001, "vale0:other").unwrap();
+    });
+    // A budget for the user, one line that it is spent, and how much was left out at the end.
+    assert!(lines.len() < 60, "{} lines", lines.len());
+    let attached = lines.iter().filter(|line| line.contains("attached vale0:a")).count();
+    assert!((1..=40).contains(&attached), "{attached}");
+    let left_out = lines.iter().find(|line| line.contains("lines of calls were suppressed"));
+    let left_out = left_out.expect("it is said").split_whitespace();
+    let count = left_out.filter_map(|word| word.parse::<u32>().ok()).next_back();
+    assert!(count.is_some_and(|count| count >= 3960), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("vale0:other")), "another user's");
+}
+
+#[test]
+fn test_the_operators_changes_are_all_in_the_log_and_refusals_beside_those_of_others() {
+    let lines = logged(|bench| {
+        bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+        for _ in 0..100 {
+            bench.done(r#"{"switch_set":{"switch":"vale0","settings":{"age_s":77}}}"#);
+            let refusal = QuotaRefusal::Count { uid: 1000, what: "ports", have: 1 }.into();
+            bench.control.note_refusal(&client(0, 1000).caller, "test", &refusal);
+        }
+        let refusal = QuotaRefusal::Count { uid: 0, what: "ports", have: 1 }.into();
+        bench.control.note_refusal(&client(0, 0).caller, "operator", &refusal);
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!((count("set switch vale0"), count("(test) refused")), (100, 1));
+    assert_eq!(count("(operator) refused"), 1);
+}

@@ -1,0 +1,82 @@
+//! Ports that hold up their worker.
+
+use std::time::Duration;
+
+use protocol::{PageFrom, StallCause, StallStage, WorkerRequest};
+
+use super::*;
+use crate::control::datapath::workers::WorkerStall;
+
+impl Bench {
+    fn stall(&mut self, port: &str, stage: StallStage) {
+        let port = self.control.state.find_port(&port.parse().unwrap()).map(|port| port.key);
+        let (worker, cause, lasted) = (Some(0), StallCause::Blocked, Duration::from_millis(60));
+        self.control.datapath.stalls.push(WorkerStall { worker, port, stage, cause, lasted });
+        self.control.poll_stalls();
+    }
+
+    fn has(&self, port: &str) -> bool {
+        self.control.state.find_port(&port.parse().unwrap()).is_some()
+    }
+
+    fn workers(&mut self, uid: u32) -> Vec<protocol::WorkerInfo> {
+        let request = Request::Worker(WorkerRequest::List(PageFrom { from: None }));
+        let Reply::Workers(page) = self.answer(9, uid, request).unwrap().0 else {
+            panic!("another answer")
+        };
+        page.items
+    }
+}
+
+#[test]
+fn test_a_port_that_stalls_three_times_is_taken_away() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    bench.attach(2, 1000, "vale0:b").unwrap();
+    for _ in 0..2 {
+        bench.stall("vale0:a", StallStage::Wake);
+    }
+    assert!(bench.has("vale0:a"));
+    bench.stall("vale0:a", StallStage::Wake);
+    assert!(!bench.has("vale0:a") && bench.has("vale0:b"));
+    let refused = bench.attach(3, 1000, "vale0:c").unwrap_err().to_string();
+    assert!(refused.contains("stalled its switch; its programs can attach"), "{refused}");
+    bench.attach(4, 2000, "vale1:a").unwrap();
+    bench.attach(5, 0, "vale0:a").unwrap();
+}
+
+#[test]
+fn test_a_port_that_netmap_programs_hold_is_taken_away_like_any() {
+    let mut bench = Bench::new();
+    bench.bind(1, 1000, "vale0:a").unwrap();
+    for _ in 0..3 {
+        bench.stall("vale0:a", StallStage::Wake);
+    }
+    assert!(!bench.has("vale0:a"));
+    assert!(bench.attach(3, 1000, "vale0:c").is_err());
+}
+
+#[test]
+fn test_a_port_that_no_client_holds_stays() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:t","kind":"tap"}}"#);
+    for _ in 0..10 {
+        bench.stall("vale0:t", StallStage::Send);
+    }
+    assert!(bench.has("vale0:t"));
+}
+
+#[test]
+fn test_stalls_are_listed_and_their_ports_shown_to_users_that_may_see_them() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    assert_eq!(bench.workers(1000)[0].last_stall, None);
+    bench.stall("vale0:a", StallStage::Forward);
+    let [mine, root, others] = [1000, 0, 2000].map(|uid| {
+        let worker = bench.workers(uid).remove(0);
+        assert_eq!(worker.stalls, 1);
+        worker.last_stall.expect("a stall").port.map(|port| port.to_string())
+    });
+    assert_eq!([mine.as_deref(), root.as_deref()], [Some("vale0:a"); 2]);
+    assert_eq!(others, None);
+}

@@ -1,0 +1,227 @@
+//! Workers: how they do, and what becomes of a port that holds one up.
+//!
+//! The watchdog reports each worker that stands still for 50 ms. Every stall is logged and counted.
+//! A port is to blame if the worker was in a system call for it alone: it received from the port,
+//! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
+//! two ports, either of them may be the cause, so neither is to blame. A port that is to blame for
+//! three stalls within a minute is taken from its client, whose user may attach no port for a
+//! minute.
+//!
+//! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
+
+mod strikes;
+
+use std::time::Instant;
+
+use protocol::name::PortName;
+use protocol::{PageFrom, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
+use std::os::fd::BorrowedFd;
+use switch::Heartbeat;
+
+use super::{Control, count, page};
+use crate::control::datapath::Datapath;
+use crate::control::datapath::workers::{WorkerHealth, WorkerStall};
+use crate::control::ports::refusal::PortRefusal;
+use crate::control::refusal::Refusal;
+use crate::model::keys::PortKey;
+use crate::model::policy::{Access, Caller};
+use strikes::{Excluded, STRIKES, Strikes};
+
+/// What control remembers of stalls.
+#[derive(Debug, Default)]
+pub(super) struct Stalls {
+    /// By worker: how many there were, and the last.
+    workers: Vec<(u64, Option<(Instant, WorkerStall)>)>,
+    strikes: Strikes,
+    excluded: Excluded,
+}
+
+impl Stalls {
+    fn of(&self, worker: usize) -> (u64, Option<(Instant, WorkerStall)>) {
+        self.workers.get(worker).copied().unwrap_or_default()
+    }
+
+    /// Counts a stall; reports whether it is the port's last.
+    fn count(&mut self, stall: &WorkerStall, now: Instant) -> bool {
+        let Some(worker) = stall.worker.and_then(|number| usize::try_from(number).ok()) else {
+            return false;
+        };
+        if self.workers.len() <= worker {
+            self.workers.resize(worker + 1, (0, None));
+        }
+        let (stalls, last) = &mut self.workers[worker];
+        (*stalls, *last) = (*stalls + 1, Some((now, *stall)));
+        match stall.port {
+            Some(port) if blames(stall) => self.strikes.count(port, now),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the port alone held the worker up.
+fn blames(stall: &WorkerStall) -> bool {
+    let alone = matches!(stall.stage, StallStage::Receive | StallStage::Send | StallStage::Wake);
+    alone && stall.cause != StallCause::NoCore
+}
+
+impl<D: Datapath> Control<D> {
+    /// Readable when a worker has stood still.
+    pub fn stall_bell(&self) -> Option<BorrowedFd<'_>> {
+        self.datapath.stall_bell()
+    }
+
+    /// The control thread's heartbeat, for the loop that runs it.
+    pub fn take_heartbeat(&mut self) -> Option<Heartbeat> {
+        self.datapath.control_heartbeat()
+    }
+
+    /// Logs and counts what the watchdog has seen.
+    pub fn poll_stalls(&mut self) {
+        let now = Instant::now();
+        for stall in self.datapath.take_stalls() {
+            let port = stall.port.and_then(|key| self.port_of(key));
+            log(&stall, port.as_ref());
+            if self.notes.stalls.count(&stall, now)
+                && let Some(port) = port
+            {
+                self.evict(&port, now);
+            }
+        }
+    }
+
+    fn port_of(&self, key: PortKey) -> Option<PortName> {
+        self.state.ports().find(|(_, port)| port.key == key).map(|(name, _)| name.clone())
+    }
+
+    /// Takes a port that stalls its switch from its client.
+    fn evict(&mut self, name: &PortName, now: Instant) {
+        let port = self.state.find_port(name);
+        let holder = port.and_then(|port| {
+            let bound = port.bound.as_ref().map(|bound| bound.uid);
+            port.holder.as_ref().map(|holder| holder.uid).or(bound)
+        });
+        let Some(uid) = holder else {
+            tracing::warn!(
+                "{name} stalled its switch {STRIKES} times within a minute; no client holds it, so \
+                 it stays: look at the interface, or delete the port"
+            );
+            return;
+        };
+        self.notes.stalls.excluded.add(uid, now);
+        tracing::warn!("{name}: detached: stalls the switch ({STRIKES} times within a minute)");
+        let gone = self.state.release(name);
+        self.account_gone(name, &gone);
+    }
+
+    /// Refuses a user whose port has stalled its switch a moment ago.
+    pub(super) fn check_stalls(&self, caller: &Caller) -> Result<(), Refusal> {
+        let left = self.notes.stalls.excluded.left(caller.uid, Instant::now());
+        match left.filter(|_| !caller.privileged) {
+            None => Ok(()),
+            Some(left) => {
+                Err(PortRefusal::Stalled { uid: caller.uid, left_s: left.as_secs() + 1 }.into())
+            }
+        }
+    }
+
+    pub(super) fn worker_list(
+        &mut self,
+        caller: &Caller,
+        from: &PageFrom,
+    ) -> Result<Reply, Refusal> {
+        let first = match from.from.as_deref() {
+            None => 0,
+            Some(text) => text.parse().map_err(|_| {
+                Refusal::bad_value(format!("from: {text:?} is not the number of a worker"))
+            })?,
+        };
+        let now = Instant::now();
+        let workers = self.datapath.worker_health();
+        let rows = workers.into_iter().enumerate().skip(first);
+        let rows =
+            rows.map(|(at, health)| (at.to_string(), self.worker_info(caller, at, health, now)));
+        Ok(Reply::Workers(page(rows)))
+    }
+
+    fn worker_info(
+        &self,
+        caller: &Caller,
+        at: usize,
+        health: WorkerHealth,
+        now: Instant,
+    ) -> WorkerInfo {
+        let visible = |key: Option<PortKey>| {
+            let name = self.port_of(key?)?;
+            self.state.port(caller, &name, Access::Look).is_ok().then_some(name)
+        };
+        let (stalls, last) = self.notes.stalls.of(at);
+        WorkerInfo {
+            worker: count(at),
+            cpu: health.cpu,
+            switches: health.switches,
+            ports: health.ports,
+            steps: health.steps,
+            turns_ns_log2: health.turns_ns_log2,
+            longest_turn_ns: u64::try_from(health.longest_turn.as_nanos()).unwrap_or(u64::MAX),
+            longest_turn_port: visible(health.longest_port),
+            stalls,
+            last_stall: last.map(|(at, stall)| StallInfo {
+                ago_s: now.duration_since(at).as_secs(),
+                lasted_ms: u64::try_from(stall.lasted.as_millis()).unwrap_or(u64::MAX),
+                stage: stall.stage,
+                cause: stall.cause,
+                port: visible(stall.port),
+            }),
+        }
+    }
+}
+
+fn log(stall: &WorkerStall, port: Option<&PortName>) {
+    let WorkerStall { stage, cause, lasted, .. } = stall;
+    let thread = match stall.worker {
+        Some(worker) => format!("worker {worker}"),
+        None => "the control thread".to_owned(),
+    };
+    let port = port.map(|port| format!(" {port}")).unwrap_or_default();
+    let (did, cause) = (stage.describe(), cause.describe());
+    tracing::warn!("{thread} stood still for {} ms, {did}{port}: {cause}", lasted.as_millis());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::keys::PortKey;
+    use std::time::Duration;
+
+    fn stall(stage: StallStage, cause: StallCause) -> WorkerStall {
+        let lasted = Duration::from_millis(60);
+        WorkerStall { worker: Some(1), port: Some(PortKey(7)), stage, cause, lasted }
+    }
+
+    /// Whether the third of three such stalls costs the port its place.
+    fn costs(stage: StallStage, cause: StallCause) -> bool {
+        let (mut stalls, now) = (Stalls::default(), Instant::now());
+        let found = [0, 1, 2].map(|_| stalls.count(&stall(stage, cause), now));
+        assert_eq!(found[..2], [false; 2]);
+        assert_eq!(stalls.of(1).0, 3);
+        assert_eq!(stalls.of(0).0, 0);
+        found[2]
+    }
+
+    #[test]
+    fn a_port_that_alone_holds_its_worker_up_three_times_goes() {
+        for stage in [StallStage::Receive, StallStage::Send, StallStage::Wake] {
+            assert!(costs(stage, StallCause::Blocked) && costs(stage, StallCause::Busy));
+        }
+    }
+
+    #[test]
+    fn a_port_is_not_to_blame_for_what_others_may_have_done() {
+        for stage in [StallStage::Receive, StallStage::Send, StallStage::Wake] {
+            assert!(!costs(stage, StallCause::NoCore));
+        }
+        for stage in [StallStage::Forward, StallStage::Control] {
+            assert!(!costs(stage, StallCause::Blocked));
+        }
+    }
+}

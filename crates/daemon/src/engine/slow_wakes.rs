@@ -1,0 +1,67 @@
+//! Slow wake-ups: clients that make the kernel take long to wake them.
+//!
+//! A worker reports each one to the control thread, by the watchdog's bell, as a stall of its own.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use port::sys::{SlowWakes, Waker};
+use protocol::{StallCause, StallStage};
+
+use super::Workers;
+use super::netmap::ServedBy;
+use crate::control::datapath::workers::WorkerStall;
+use crate::model::keys::{PortKey, SwitchKey};
+
+/// Reports, from workers to the control thread.
+#[derive(Debug)]
+pub(super) struct SlowWakeReports {
+    sender: Sender<WorkerStall>,
+    reports: Receiver<WorkerStall>,
+}
+
+impl Default for SlowWakeReports {
+    fn default() -> Self {
+        let (sender, reports) = channel();
+        Self { sender, reports }
+    }
+}
+
+impl SlowWakeReports {
+    /// The reports since the last call.
+    pub fn take(&self) -> impl Iterator<Item = WorkerStall> {
+        self.reports.try_iter()
+    }
+}
+
+impl Workers {
+    /// A doorbell for the client of a port, which the worker of this switch rings.
+    pub(super) fn waker(
+        &self,
+        port: PortKey,
+        switch: Option<SwitchKey>,
+    ) -> io::Result<(OwnedFd, Waker)> {
+        let worker = switch.map(|switch| self.place(switch).worker);
+        let worker = worker.and_then(|worker| u32::try_from(worker).ok());
+        let (sender, bell) = (self.slow_wakes.sender.clone(), self.watchdog.ringer());
+        let report = move |lasted| {
+            let (stage, cause) = (StallStage::Wake, StallCause::Busy);
+            if sender.send(WorkerStall { worker, port: Some(port), stage, cause, lasted }).is_ok() {
+                bell.ring();
+            }
+        };
+        Waker::new(&self.reclaimer.closer(), SlowWakes::new(report))
+    }
+
+    /// A doorbell for a holder of a bound port. Who holds a monitor answers for it with the port
+    /// that it mirrors.
+    pub(super) fn bound_waker(&self, port: PortKey) -> io::Result<(OwnedFd, Waker)> {
+        let (port, switch) = match &self.bound[&port].served_by {
+            ServedBy::Switch(switch) => (port, Some(*switch)),
+            ServedBy::Monitor { port, .. } => (*port, self.switch_of(*port).map(|at| at.0)),
+            ServedBy::Reserved(_) | ServedBy::Null(_) | ServedBy::Orphaned => (port, None),
+        };
+        self.waker(port, switch)
+    }
+}

@@ -1,0 +1,268 @@
+//! The watchdog: a thread that notices workers that stand still.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!   workers ── heartbeat ──► watchdog ── stall, bell ──► control thread: log, counters, detach
+//!   control ── heartbeat ──►    │
+//!                               └── WATCHDOG=1 ──► systemd, while all of them go on
+//! ```
+//!
+//! Each worker writes one word before each step that may take long ([`switch::Heartbeat`]). The
+//! watchdog reads the words every 20 ms, and [`judge`] decides when a worker stands still, and what
+//! holds it up. When all workers have slept for a second, the watchdog sleeps, too, until a worker
+//! that wakes up raises the [`Alarm`]. So an idle daemon stays asleep, unless systemd wants
+//! reports.
+//!
+//! The thread itself waits for nothing but its own clock. It logs a stall of a second by itself,
+//! because the control thread may wait for that very worker.
+
+pub mod judge;
+mod thread_account;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
+use switch::{HeartbeatReader, Stage};
+
+use judge::{Judge, Stall};
+use thread_account::ThreadAccount;
+
+/// Time between two looks.
+const TICK: Duration = Duration::from_millis(20);
+/// Looks at sleeping workers after which the watchdog sleeps.
+const QUIET_TICKS: u32 = 50;
+/// A stall that lasts so long is logged by the watchdog itself.
+const LONG: Duration = Duration::from_secs(1);
+
+/// A thread that the watchdog watches.
+#[derive(Debug)]
+pub struct Watched {
+    /// Heartbeat of the thread.
+    pub heartbeat: HeartbeatReader,
+    /// Number of the thread in the system.
+    pub thread: Pid,
+}
+
+/// A running watchdog. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Watchdog {
+    stalls: Receiver<(usize, Stall)>,
+    bell: StallBell,
+    alarm: Alarm,
+}
+
+/// Tells the control thread of stalls.
+#[derive(Clone, Debug)]
+pub struct StallBell(Arc<OwnedFd>);
+
+impl StallBell {
+    fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into()))
+    }
+
+    /// Rings.
+    pub fn ring(&self) {
+        // A full counter has told control already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// Wakes the watchdog. Workers share it.
+#[derive(Clone, Debug, Default)]
+pub struct Alarm(Arc<AlarmState>);
+
+#[derive(Debug, Default)]
+struct AlarmState {
+    /// The watchdog sleeps until it is woken. Writers: the watchdog sets it, a worker that raises
+    /// the alarm clears it. Relaxed: a worker that misses it looks again within a millisecond.
+    sleeps: AtomicBool,
+    /// The watchdog is to end. Writer: its owner.
+    ends: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Alarm {
+    /// Wakes the watchdog if it sleeps: called by workers that are awake.
+    #[inline]
+    pub fn raise(&self) {
+        if self.0.sleeps.load(Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.0.sleeps.store(false, Ordering::Relaxed);
+        if let Some(thread) = self.0.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.alarm.0.ends.store(true, Ordering::Relaxed);
+        self.alarm.wake();
+    }
+}
+
+impl Watchdog {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// No descriptors or threads left.
+    pub fn start(workers: Vec<Watched>, alarm: &Alarm) -> io::Result<Self> {
+        let bell = StallBell::new()?;
+        let (found, stalls) = channel();
+        let workers = workers.iter().map(Worker::new).collect();
+        let systemd = SystemdWatchdog::of_this_process();
+        let (alarm, ours) = (alarm.clone(), bell.clone());
+        let patrol = Patrol { workers, found, bell: ours, alarm: alarm.clone(), systemd };
+        let body = move || {
+            confine::narrow(confine::Thread::Watchdog);
+            patrol.run();
+        };
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(body)?;
+        // Nothing else sets it.
+        let _ = alarm.0.thread.set(thread.thread().clone());
+        Ok(Self { stalls, bell, alarm })
+    }
+
+    /// Readable when a worker has stood still: then call [`Watchdog::take`].
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+
+    /// The bell, for workers that see stalls themselves.
+    #[must_use]
+    pub fn ringer(&self) -> StallBell {
+        self.bell.clone()
+    }
+
+    /// Stalls since the last call, with the numbers of the workers.
+    pub fn take(&self) -> Vec<(usize, Stall)> {
+        // Only the count is lost, which says nothing.
+        let _ = rustix::io::read(&*self.bell.0, &mut [0; 8]);
+        self.stalls.try_iter().collect()
+    }
+}
+
+/// A worker, as the thread sees it.
+#[derive(Debug)]
+struct Worker {
+    heartbeat: HeartbeatReader,
+    account: ThreadAccount,
+    judge: Judge,
+    /// The current stall has been logged here.
+    logged: bool,
+}
+
+impl Worker {
+    fn new(watched: &Watched) -> Self {
+        let Watched { heartbeat, thread } = watched;
+        let account = ThreadAccount::of(*thread);
+        let judge = Judge::new(heartbeat.read(), Instant::now(), account.now());
+        Self { heartbeat: heartbeat.clone(), account, judge, logged: false }
+    }
+
+    fn look(&mut self, number: usize, now: Instant) -> Option<Stall> {
+        let Self { heartbeat, account, judge, logged } = self;
+        let stall = judge.look(heartbeat.read(), now, || account.now());
+        let long = judge.stands(now, LONG);
+        if long && !std::mem::replace(logged, long) {
+            let stage = heartbeat.read().stage;
+            tracing::warn!("worker {number} has stood still for over a second ({stage:?})");
+        }
+        *logged = long;
+        stall
+    }
+
+    fn is_awake(&self) -> bool {
+        self.heartbeat.read().stage != Stage::Asleep
+    }
+}
+
+/// The thread's state.
+struct Patrol {
+    workers: Vec<Worker>,
+    found: Sender<(usize, Stall)>,
+    bell: StallBell,
+    alarm: Alarm,
+    systemd: Option<SystemdWatchdog>,
+}
+
+impl Patrol {
+    fn run(mut self) {
+        let mut quiet = 0;
+        while !self.alarm.0.ends.load(Ordering::Relaxed) {
+            let awake = self.workers.iter().any(Worker::is_awake);
+            quiet = if awake { 0 } else { quiet + 1 };
+            if quiet < QUIET_TICKS {
+                std::thread::park_timeout(TICK);
+            } else {
+                self.sleep();
+            }
+            self.look(Instant::now());
+        }
+    }
+
+    /// Sleeps until a worker wakes up, or systemd wants a report.
+    fn sleep(&self) {
+        self.alarm.0.sleeps.store(true, Ordering::Relaxed);
+        match &self.systemd {
+            Some(systemd) => std::thread::park_timeout(systemd.pause / 2),
+            None => std::thread::park(),
+        }
+        self.alarm.0.sleeps.store(false, Ordering::Relaxed);
+    }
+
+    fn look(&mut self, now: Instant) {
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            if let Some(stall) = worker.look(number, now)
+                && self.found.send((number, stall)).is_ok()
+            {
+                self.bell.ring();
+            }
+        }
+        if let Some(systemd) = &mut self.systemd {
+            let stands = |worker: &Worker| worker.judge.stands(now, systemd.pause);
+            if !self.workers.iter().any(stands) {
+                systemd.report(now);
+            }
+        }
+    }
+}
+
+/// systemd's watchdog (`WatchdogSec=`), which ends a daemon that does not report in time.
+#[derive(Debug)]
+struct SystemdWatchdog {
+    /// Half of what systemd waits for.
+    pause: Duration,
+    reported: Option<Instant>,
+}
+
+impl SystemdWatchdog {
+    fn of_this_process() -> Option<Self> {
+        let limit = sd_notify::watchdog_enabled()?;
+        Some(Self { pause: limit / 2, reported: None })
+    }
+
+    fn report(&mut self, now: Instant) {
+        if self.reported.is_none_or(|last| now.duration_since(last) >= self.pause / 2) {
+            self.reported = Some(now);
+            // Where systemd cannot be reached, it ends the daemon, which is the point of it.
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

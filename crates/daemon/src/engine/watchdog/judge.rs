@@ -1,0 +1,165 @@
+//! Judges whether a worker stands still, and what holds it up.
+//!
+//! The watchdog looks every few milliseconds. A worker whose [`Beat`] has not changed for
+//! [`STALL`], and that is not asleep, stands still. The kernel's account of its thread tells why:
+//!
+//! ```text
+//!   it ran for most of the time ─► Cause::Busy       work for a port, or in the kernel
+//!   else, and it can run now    ─► Cause::NoCore     other programs hold the core
+//!   else                        ─► Cause::Blocked    it waits inside a system call
+//! ```
+
+use std::time::{Duration, Instant};
+
+use switch::{Beat, Stage};
+
+/// How long a worker may stand in one step.
+pub const STALL: Duration = Duration::from_millis(50);
+
+/// What holds a worker up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The thread had no core to run on.
+    NoCore,
+    /// The thread ran all the time.
+    Busy,
+    /// The thread waited inside a system call or for a page of memory.
+    Blocked,
+}
+
+/// What the kernel knows of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Time on a core since the thread started.
+    pub ran: Duration,
+    /// Whether the thread runs or waits for a core.
+    pub runnable: bool,
+}
+
+/// A worker that stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// The step that it stands in.
+    pub beat: Beat,
+    /// How long it has stood there so far.
+    pub lasted: Duration,
+    /// What holds it up.
+    pub cause: Cause,
+}
+
+/// What is known of one worker.
+#[derive(Debug)]
+pub struct Judge {
+    beat: Beat,
+    since: Instant,
+    /// Time on a core until then.
+    ran: Duration,
+    reported: bool,
+}
+
+impl Judge {
+    /// A worker in this step now.
+    pub fn new(beat: Beat, now: Instant, account: Account) -> Self {
+        Self { beat, since: now, ran: account.ran, reported: false }
+    }
+
+    /// Takes the worker's current step. Returns each stall once, as soon as it lasts [`STALL`].
+    pub fn look(
+        &mut self,
+        beat: Beat,
+        now: Instant,
+        account: impl FnOnce() -> Account,
+    ) -> Option<Stall> {
+        if beat != self.beat || beat.stage == Stage::Asleep {
+            *self = Self::new(beat, now, account());
+            return None;
+        }
+        let lasted = now.duration_since(self.since);
+        if self.reported || lasted < STALL {
+            return None;
+        }
+        self.reported = true;
+        Some(Stall { beat, lasted, cause: self.cause(account(), lasted) })
+    }
+
+    /// Whether the worker stands in one step for longer than `most`.
+    pub fn stands(&self, now: Instant, most: Duration) -> bool {
+        self.beat.stage != Stage::Asleep && now.duration_since(self.since) > most
+    }
+
+    fn cause(&self, account: Account, lasted: Duration) -> Cause {
+        let most = lasted / 2;
+        if account.ran.saturating_sub(self.ran) > most {
+            Cause::Busy
+        } else if account.runnable {
+            Cause::NoCore
+        } else {
+            Cause::Blocked
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn step(stage: Stage, steps: u32) -> Beat {
+        Beat { steps, stage, switch: 0, port: None }
+    }
+
+    /// Looks every 10 ms at a worker that stands in a step; `per_look` is its account of 10 ms.
+    fn stalls(stage: Stage, looks: u32, per_look: Account) -> Vec<Stall> {
+        let (begin, beat) = (Instant::now(), step(stage, 1));
+        let mut judge = Judge::new(beat, begin, Account::default());
+        let total = |n: u32| Account { ran: per_look.ran * n, ..per_look };
+        (1..=looks).filter_map(|n| judge.look(beat, begin + 10 * n * MS, || total(n))).collect()
+    }
+
+    #[test]
+    fn a_stall_is_reported_once_when_it_lasts_long_enough() {
+        assert_eq!(stalls(Stage::Wake, 4, Account::default()), []);
+        let found = stalls(Stage::Wake, 100, Account::default());
+        let [Stall { beat, lasted, cause }] = found[..] else { panic!("{found:?}") };
+        assert_eq!((beat.stage, lasted, cause), (Stage::Wake, STALL, Cause::Blocked));
+    }
+
+    #[test]
+    fn a_sleeping_worker_does_not_stand_still() {
+        assert_eq!(stalls(Stage::Asleep, 1000, Account::default()), []);
+    }
+
+    #[test]
+    fn a_worker_that_goes_on_does_not_stand_still() {
+        let begin = Instant::now();
+        let mut judge = Judge::new(step(Stage::Send, 0), begin, Account::default());
+        for n in 1..1000 {
+            let beat = step(Stage::Send, n);
+            assert_eq!(judge.look(beat, begin + 49 * n * MS, Account::default), None);
+        }
+    }
+
+    #[test]
+    fn the_account_tells_what_holds_a_worker_up() {
+        let cause = |ran, runnable| {
+            let account = Account { ran: ran * MS, runnable };
+            stalls(Stage::Send, 10, account)[0].cause
+        };
+        assert_eq!([cause(10, true), cause(6, true), cause(6, false)], [Cause::Busy; 3]);
+        assert_eq!([cause(0, true), cause(4, true)], [Cause::NoCore; 2]);
+        assert_eq!([cause(0, false), cause(4, false)], [Cause::Blocked; 2]);
+    }
+
+    #[test]
+    fn a_worker_that_stands_again_is_reported_again() {
+        let begin = Instant::now();
+        let mut judge = Judge::new(step(Stage::Send, 0), begin, Account::default());
+        let mut found = 0;
+        for n in 1..=30 {
+            let beat = step(Stage::Send, n / 10);
+            found += u32::from(judge.look(beat, begin + 10 * n * MS, Account::default).is_some());
+        }
+        assert_eq!(found, 3);
+    }
+}

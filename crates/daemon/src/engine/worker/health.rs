@@ -1,0 +1,31 @@
+//! How a worker does, for listings.
+
+use std::time::Duration;
+
+use packet::PortId;
+
+use super::Worker;
+use super::turn_times::TurnTimes;
+
+/// How a worker does, for listings.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Steps so far, modulo 2³².
+    pub steps: u32,
+    /// The times of its turns.
+    pub times: TurnTimes,
+    /// The longest timed turn of each port, by the switch's place and the port's.
+    pub longest: Vec<(usize, PortId, Duration)>,
+}
+
+impl Worker {
+    /// The times of its turns, its steps so far, and the longest timed turn of each port.
+    pub fn health(&mut self) -> Health {
+        let longest = self.ports.iter().flatten().map(|port| (port.switch, port.id, port.longest));
+        Health {
+            steps: self.scratch.heartbeat().steps(),
+            times: self.times.clone(),
+            longest: longest.filter(|(.., longest)| !longest.is_zero()).collect(),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How the workers do: their turns, and what the watchdog has seen.
+
+use std::os::fd::BorrowedFd;
+
+use protocol::{StallCause, StallStage};
+use switch::{Beat, Heartbeat, Stage};
+
+use super::watchdog::judge::{Cause, Stall};
+use super::worker::Worker;
+use super::worker::health::Health;
+use super::{Crew, Workers};
+use crate::control::datapath::workers::{WorkerHealth, WorkerStall, WorkerWatch};
+use crate::model::keys::PortKey;
+
+impl WorkerWatch for Workers {
+    fn control_heartbeat(&mut self) -> Option<Heartbeat> {
+        self.heartbeat.take()
+    }
+
+    fn stall_bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watchdog.bell())
+    }
+
+    fn take_stalls(&mut self) -> Vec<WorkerStall> {
+        let seen = self.watchdog.take();
+        let stalls = seen.into_iter().map(|(number, stall)| self.named(number, &stall));
+        // A port that is gone has had its report.
+        let slow = self.slow_wakes.take().filter(|stall| stall.port.is_some_and(|it| self.has(it)));
+        stalls.chain(slow).collect()
+    }
+
+    fn worker_health(&mut self) -> Vec<WorkerHealth> {
+        let all = self.workers.iter().enumerate();
+        all.map(|(number, crew)| self.health_of(number, crew)).collect()
+    }
+}
+
+impl Workers {
+    fn has(&self, port: PortKey) -> bool {
+        self.ports.contains_key(&port) || self.bound.contains_key(&port)
+    }
+
+    fn health_of(&self, number: usize, crew: &Crew) -> WorkerHealth {
+        let Health { steps, times, longest } = crew.handle.call(Worker::health);
+        let longest_port = longest.iter().max_by_key(|(.., took)| *took);
+        WorkerHealth {
+            cpu: crew.handle.cpu(),
+            switches: count(crew.switches.taken()),
+            ports: count(crew.ports.taken()),
+            steps,
+            turns_ns_log2: times.buckets().to_vec(),
+            longest_turn: times.longest(),
+            longest_port: longest_port.and_then(|&(at, id, _)| {
+                let here = |place: &&super::SwitchPlace| place.worker == number && place.at == at;
+                self.switches.values().find(here)?.keys.get(&id).copied()
+            }),
+        }
+    }
+
+    fn named(&self, number: usize, stall: &Stall) -> WorkerStall {
+        let Stall { beat, lasted, cause } = *stall;
+        WorkerStall {
+            worker: (number < self.workers.len()).then(|| count(number)),
+            port: self.port_at(number, beat),
+            stage: stage(beat.stage),
+            cause: match cause {
+                Cause::NoCore => StallCause::NoCore,
+                Cause::Busy => StallCause::Busy,
+                Cause::Blocked => StallCause::Blocked,
+            },
+            lasted,
+        }
+    }
+
+    fn port_at(&self, worker: usize, beat: Beat) -> Option<PortKey> {
+        let here = |place: &&super::SwitchPlace| place.worker == worker && place.at == beat.switch;
+        self.switches.values().find(here)?.keys.get(&beat.port?).copied()
+    }
+}
+
+fn stage(stage: Stage) -> StallStage {
+    match stage {
+        Stage::Asleep | Stage::Control => StallStage::Control,
+        Stage::Forward => StallStage::Forward,
+        Stage::Receive => StallStage::Receive,
+        Stage::Send => StallStage::Send,
+        Stage::Wake => StallStage::Wake,
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

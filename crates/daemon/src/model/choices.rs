@@ -1,0 +1,64 @@
+//! Choices of an operator, between the protocol's types and the switch's.
+
+use switch::{Forwarding, OnFull};
+
+/// The switch's forwarding function of this name.
+#[must_use]
+pub fn forwarding(name: protocol::Forwarding) -> Forwarding {
+    match name {
+        protocol::Forwarding::Learning => Forwarding::Learning,
+        protocol::Forwarding::Hub => Forwarding::Hub,
+        protocol::Forwarding::Patch => Forwarding::Patch,
+        protocol::Forwarding::Static => Forwarding::Static,
+        protocol::Forwarding::StaticFlood => Forwarding::StaticFlood,
+        protocol::Forwarding::Chain => Forwarding::Chain,
+    }
+}
+
+/// The name of a forwarding function.
+#[must_use]
+pub fn show_forwarding(function: Forwarding) -> protocol::Forwarding {
+    match function {
+        Forwarding::Learning => protocol::Forwarding::Learning,
+        Forwarding::Hub => protocol::Forwarding::Hub,
+        Forwarding::Patch => protocol::Forwarding::Patch,
+        Forwarding::Static => protocol::Forwarding::Static,
+        Forwarding::StaticFlood => protocol::Forwarding::StaticFlood,
+        Forwarding::Chain => protocol::Forwarding::Chain,
+    }
+}
+
+/// What the switch does with a frame for a full port.
+#[must_use]
+pub fn on_full(name: protocol::OnFull) -> OnFull {
+    match name {
+        protocol::OnFull::Drop => OnFull::Drop,
+        protocol::OnFull::Wait => OnFull::Wait,
+    }
+}
+
+/// The name of that.
+#[must_use]
+pub fn show_on_full(on_full: OnFull) -> protocol::OnFull {
+    match on_full {
+        OnFull::Drop => protocol::OnFull::Drop,
+        OnFull::Wait => protocol::OnFull::Wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_choices_are_shown_as_they_were_set() {
+        for &name in protocol::Forwarding::ALL {
+            assert_eq!(show_forwarding(forwarding(name)), name);
+        }
+        for &name in protocol::OnFull::ALL {
+            assert_eq!(show_on_full(on_full(name)), name);
+        }
+        assert_eq!(forwarding(protocol::Forwarding::default()), Forwarding::default());
+        assert_eq!(on_full(protocol::OnFull::default()), OnFull::default());
+    }
+}

@@ -1,0 +1,364 @@
+//! What wakes a client: the daemon's end of a socket pair, or a futex in the port's memory.
+//!
+//! ```text
+//!   worker ── send, 1 byte ──► daemon's end ═══ client's end ──► poll, read
+//!          └─ add, FUTEX_WAKE ─────────────────────────────────► FUTEX_WAIT
+//! ```
+//!
+//! The daemon's end has never been in another process, so no other process can change its flags,
+//! or hold what a call on it locks: to send locks the queue of the client's end, which the kernel
+//! holds for a moment only. What a client does while it reads (splice, memory that faults slowly)
+//! holds other locks. The daemon's end takes nothing in, neither bytes nor descriptors.
+//!
+//! What remains is that a wake-up takes the time of the worker: the kernel calls all that watch the
+//! client's end. So the time of each is taken ([`SlowWakes`]). To close the daemon's end calls them
+//! too, and another thread than the worker does it ([`Closer`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use std::{fmt, mem};
+
+use ring::doorbell::WakeBy;
+use ring::wake::PortWake;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{
+    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair,
+};
+use rustix::thread::futex;
+use rustix::time::{ClockId, Timespec as Time, clock_gettime};
+use switch::Wake;
+
+/// Closes descriptors in a thread that may have to wait.
+#[derive(Clone)]
+pub struct Closer(Arc<dyn Fn(OwnedFd) + Send + Sync>);
+
+impl Closer {
+    /// Closes by `close`.
+    pub fn new(close: impl Fn(OwnedFd) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(close))
+    }
+
+    /// Closes in the thread that drops the owner.
+    #[must_use]
+    pub fn in_place() -> Self {
+        Self::new(drop)
+    }
+
+    /// Closes a descriptor.
+    pub fn close(&self, fd: OwnedFd) {
+        (self.0)(fd);
+    }
+}
+
+impl fmt::Debug for Closer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closer").finish_non_exhaustive()
+    }
+}
+
+/// A descriptor that a [`Closer`] closes.
+#[derive(Debug)]
+pub struct ClosedElsewhere {
+    fd: Option<OwnedFd>,
+    closer: Closer,
+}
+
+impl ClosedElsewhere {
+    /// Leaves closing `fd` to `closer`.
+    #[must_use]
+    pub fn new(fd: OwnedFd, closer: &Closer) -> Self {
+        Self { fd: Some(fd), closer: closer.clone() }
+    }
+
+    /// The descriptor.
+    ///
+    /// # Panics
+    /// Never: it is there until this is dropped.
+    #[must_use]
+    pub fn fd(&self) -> &OwnedFd {
+        self.fd.as_ref().expect("open until it is dropped")
+    }
+}
+
+impl Drop for ClosedElsewhere {
+    fn drop(&mut self) {
+        if let Some(fd) = mem::take(&mut self.fd) {
+            self.closer.close(fd);
+        }
+    }
+}
+
+/// Takes the time of wake-ups, and reports those of a client that are slow again and again.
+///
+/// A thread that loses its core in a wake-up is no fault of the client. So the first slow one
+/// reports nothing: it has the thread's own clock taken for the next 64 of them.
+pub struct SlowWakes {
+    report: Box<dyn Fn(Duration) + Send + Sync>,
+    /// Wake-ups whose time on a core is still to be taken. Relaxed: a hint.
+    probation: AtomicU32,
+}
+
+impl SlowWakes {
+    /// A wake-up takes a microsecond or two.
+    const SLOW: Duration = Duration::from_millis(2);
+    /// Wake-ups after a slow one of which the thread's time is taken.
+    const PROBATION: u32 = 64;
+
+    /// Calls `report` with the time of each slow wake-up that follows another one closely.
+    pub fn new(report: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+        Self { report: Box::new(report), probation: AtomicU32::new(0) }
+    }
+
+    /// Does a wake-up and takes its time.
+    fn time(&self, wake: impl FnOnce()) {
+        let left = self.probation.load(Ordering::Relaxed);
+        let clock = if left == 0 { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
+        let begin = clock_gettime(clock);
+        wake();
+        let took = since(begin, clock_gettime(clock));
+        match (left, took >= Self::SLOW) {
+            (0, false) => {}
+            (0, true) => self.probation.store(Self::PROBATION, Ordering::Relaxed),
+            (_, false) => self.probation.store(left - 1, Ordering::Relaxed),
+            (_, true) => {
+                self.probation.store(Self::PROBATION, Ordering::Relaxed);
+                (self.report)(took);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SlowWakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlowWakes").field("probation", &self.probation).finish_non_exhaustive()
+    }
+}
+
+fn since(begin: Time, end: Time) -> Duration {
+    end.checked_sub(begin).and_then(|took| took.try_into().ok()).unwrap_or_default()
+}
+
+/// The daemon's end of a client's doorbell.
+#[derive(Debug)]
+pub struct Waker {
+    socket: ClosedElsewhere,
+    slow: Option<SlowWakes>,
+}
+
+impl Waker {
+    /// A doorbell and its two ends: the client's, for reading, and the daemon's.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new(closer: &Closer, slow: SlowWakes) -> io::Result<(OwnedFd, Self)> {
+        Self::make(closer, Some(slow))
+    }
+
+    fn make(closer: &Closer, slow: Option<SlowWakes>) -> io::Result<(OwnedFd, Self)> {
+        let (read, ours) = doorbell_pair()?;
+        shutdown(&ours, Shutdown::Read)?;
+        Ok((read, Self { socket: ClosedElsewhere::new(ours, closer), slow }))
+    }
+
+    /// A doorbell of the daemon's own threads.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn of_daemon() -> io::Result<(OwnedFd, Self)> {
+        Self::make(&Closer::in_place(), None)
+    }
+
+    /// Rings. A full socket needs no more bytes: the client has been woken many times over.
+    pub fn wake(&self) {
+        match &self.slow {
+            None => self.send(),
+            Some(slow) => slow.time(|| self.send()),
+        }
+    }
+
+    fn send(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        while send(self.socket.fd(), &[0], flags) == Err(Errno::INTR) {}
+    }
+
+    /// Whether no process can be woken by it any more.
+    #[must_use]
+    pub fn is_deserted(&self) -> bool {
+        // Without requested events, poll reports only that the other end is closed.
+        let mut fds = [PollFd::new(self.socket.fd(), PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// Two connected sockets. Each has room for a few bytes only: one is enough, and what the other
+/// side does not read is the daemon's memory.
+///
+/// # Errors
+/// No descriptors left.
+pub fn doorbell_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    for end in [&a, &b] {
+        // The kernel takes its least size instead.
+        set_socket_send_buffer_size(end, 1)?;
+    }
+    Ok((a, b))
+}
+
+/// Wakes the client of a port of its own: by futex, if it sleeps so.
+#[derive(Debug)]
+pub struct PortWaker {
+    words: PortWake,
+    waker: Waker,
+}
+
+impl PortWaker {
+    /// The client may sleep by the futex from here on.
+    #[must_use]
+    pub fn new(words: PortWake, waker: Waker) -> Self {
+        words.words().offer_futex();
+        Self { words, waker }
+    }
+}
+
+impl Wake for PortWaker {
+    fn wake(&self) {
+        match self.words.words().ring() {
+            WakeBy::Descriptor => self.waker.wake(),
+            WakeBy::Futex => {
+                // The call fails for an address that is not mapped, and this one is.
+                let _ = futex::wake(self.words.futex(), futex::Flags::empty(), 1);
+            }
+        }
+    }
+}
+
+/// Wakes all clients that hold a port.
+#[derive(Debug)]
+pub struct Wakers(pub Vec<Arc<Waker>>);
+
+impl Wake for Wakers {
+    fn wake(&self) {
+        self.0.iter().for_each(|waker| waker.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use ring::Region;
+    use ring::cursor::RingSize;
+    use ring::layout::{FIRST_BLOCK, PortLayout, RingCounts};
+
+    use super::*;
+    use crate::shm::region_layout;
+
+    fn readable(fd: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    }
+
+    #[test]
+    fn all_holders_are_woken_and_a_deserted_doorbell_is_noticed() {
+        let pairs = [0, 1].map(|_| Waker::of_daemon().expect("descriptors"));
+        let [(first, a), (second, b)] = pairs.map(|(read, waker)| (read, Arc::new(waker)));
+        Wakers(vec![a.clone(), b.clone()]).wake();
+        for read in [&first, &second] {
+            assert_eq!(rustix::io::read(read, &mut [0u8; 4]), Ok(1));
+        }
+        drop(first);
+        assert_eq!([a, b].map(|waker| waker.is_deserted()), [true, false]);
+    }
+
+    #[test]
+    fn a_full_or_deserted_doorbell_does_not_block() {
+        let (read, waker) = Waker::of_daemon().expect("descriptors");
+        (0..10_000).for_each(|_| waker.wake());
+        assert!(matches!(rustix::io::read(&read, &mut [0u8; 4096]), Ok(1..64)));
+        assert!(!readable(&read), "one look takes all");
+        drop(read);
+        waker.wake();
+    }
+
+    /// What this returns has run on a core for longer than a wake-up may.
+    fn slow() {
+        let begin = clock_gettime(ClockId::ThreadCPUTime);
+        while since(begin, clock_gettime(ClockId::ThreadCPUTime)) <= SlowWakes::SLOW {}
+    }
+
+    /// The slow wake-ups of a list that are reported; `true`: one is slow.
+    fn reported(wakes: impl IntoIterator<Item = bool>) -> usize {
+        let (report, reports) = channel();
+        let watch = SlowWakes::new(move |took| report.send(took).expect("listening"));
+        for is_slow in wakes {
+            watch.time(|| (0..u32::from(is_slow)).for_each(|_| slow()));
+        }
+        reports.try_iter().count()
+    }
+
+    #[test]
+    fn slow_wake_ups_after_the_first_are_reported() {
+        assert_eq!(reported([true, true, false, true]), 2);
+    }
+
+    #[test]
+    fn a_slow_wake_up_long_after_another_is_not_reported() {
+        let quick = || std::iter::repeat_n(false, 1000);
+        // A thread that loses its core meanwhile is looked at, and not reported.
+        assert_eq!(reported(quick().chain([true]).chain(quick()).chain([true])), 0);
+    }
+
+    #[test]
+    fn a_wake_up_that_waits_for_a_core_is_not_reported() {
+        let (report, reports) = channel();
+        let watch = SlowWakes::new(move |took| report.send(took).expect("listening"));
+        for _ in 0..4 {
+            watch.time(|| std::thread::sleep(2 * SlowWakes::SLOW));
+        }
+        assert_eq!(reports.try_iter().count(), 0);
+    }
+
+    #[test]
+    fn a_client_can_queue_nothing_for_the_daemon() {
+        let (read, waker) = Waker::of_daemon().expect("descriptors");
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        assert_eq!(send(&read, b"x", flags), Err(Errno::PIPE));
+        assert!(!waker.is_deserted());
+    }
+
+    #[test]
+    fn the_end_of_a_doorbell_is_closed_by_the_closer_and_then_the_client_sees_it() {
+        let (closed, queue) = channel();
+        let closer = Closer::new(move |fd| closed.send(fd).expect("listening"));
+        let (read, waker) = Waker::make(&closer, None).expect("descriptors");
+        drop(waker);
+        assert!(!readable(&read));
+        drop(queue.recv().expect("one"));
+        assert!(readable(&read));
+        assert_eq!(rustix::io::read(&read, &mut [0u8; 4]), Ok(0));
+    }
+
+    #[test]
+    fn a_port_is_woken_the_way_it_sleeps() {
+        let slots = RingSize::new(16).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let layout = region_layout(counts, 0, 2048).expect("legal");
+        let (region, _fd) = Region::create("test", layout).expect("memory");
+        let words = || PortWake::new(&region, &PortLayout::new(FIRST_BLOCK, counts));
+        let (read, waker) = Waker::of_daemon().expect("descriptors");
+        let (client, port) = (words(), PortWaker::new(words(), waker));
+        client.words().sleep_by(WakeBy::Futex);
+        let seen = client.words().wakes();
+        port.wake();
+        assert!(client.words().wakes() != seen && !readable(&read));
+        client.words().sleep_by(WakeBy::Descriptor);
+        port.wake();
+        assert!(readable(&read));
+    }
+}

@@ -1,0 +1,130 @@
+//! Checks of requests and files whose values are valid by themselves: whether they go together.
+//!
+//! The daemon checks with these what clients ask for, and the tools check files with the same
+//! before they ask. A check needs nothing but the values: what depends on the switches and ports
+//! that there are, the daemon decides.
+
+mod host;
+mod machine;
+pub mod steering;
+
+use packet::MacAddr;
+
+pub use host::{host, is_group_name, is_interface_name, trust_group};
+pub use machine::machine;
+
+use crate::{Mode, PortSettings};
+
+/// The names of the options that are set, in one line.
+fn named(each: &[(&str, bool)]) -> String {
+    let said = each.iter().filter(|(_, is_said)| *is_said).map(|(name, _)| *name);
+    said.collect::<Vec<_>>().join(", ")
+}
+
+/// Checks that a single station can have this address: it is unicast and not zero.
+///
+/// # Errors
+/// What is wrong, and an address that is right.
+pub fn unicast(mac: MacAddr) -> Result<(), String> {
+    if mac.is_multicast() {
+        return Err(format!(
+            "{mac} is a multicast address; choose a unicast address, whose first byte is even, \
+             such as 02:00:00:00:00:01"
+        ));
+    }
+    if mac.octets() == [0; 6] {
+        return Err(format!(
+            "{mac} is not the address of a station; choose one such as \
+             02:00:00:00:00:01"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks the owner, the group and the mode of a switch or a port.
+///
+/// # Errors
+/// What is wrong, and what is allowed.
+pub fn owners(owner: Option<u32>, group: Option<u32>, mode: Option<Mode>) -> Result<(), String> {
+    for (what, id) in [("owner", owner), ("group", group)] {
+        if id == Some(u32::MAX) {
+            return Err(format!("{what} = {}: there is no such number", u32::MAX));
+        }
+    }
+    match mode {
+        Some(mode) if mode.bits() & 0o111 != 0 => {
+            let text = "only r (4, list) and w (2, attach) are allowed, as in 660";
+            Err(format!("mode = {mode}: {text}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the settings of a new port whose values depend on each other, or have their own form.
+///
+/// # Errors
+/// What is wrong, and what is allowed.
+pub fn port_settings(settings: &PortSettings) -> Result<(), String> {
+    let service = role_name("service", settings.service.as_deref())?;
+    role(service, role_name("chain", settings.chain.as_deref())?)?;
+    if settings.instance.is_some() && service.is_none() {
+        return Err(INSTANCE.to_owned());
+    }
+    owners(settings.owner, settings.group, settings.mode)
+}
+
+/// Why an instance number is refused without a service.
+pub const INSTANCE: &str = "instance: only a port of a service has an instance number; set \
+                            service, too, as in service firewall";
+
+/// Checks the name of a service or a chain; an empty one stands for none.
+///
+/// # Errors
+/// What a name may have.
+pub fn role_name<'a>(what: &str, name: Option<&'a str>) -> Result<Option<&'a str>, String> {
+    let name = name.filter(|name| !name.is_empty());
+    match name.is_none_or(is_ident) {
+        true => Ok(name),
+        false => Err(format!("{what}: {IDENT}")),
+    }
+}
+
+/// Checks that an instance of a service enters no chain.
+///
+/// # Errors
+/// It does.
+pub fn role(service: Option<&str>, chain: Option<&str>) -> Result<(), String> {
+    match (service, chain) {
+        (Some(_), Some(_)) => {
+            Err("chain: not for an instance of a service, which gets its frames from chains".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a service or a chain may have this name.
+fn is_ident(name: &str) -> bool {
+    (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Characters of the name of a service or a chain.
+const IDENT: &str = "only letters, digits and '_', 32 at most, as in firewall";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_an_instance_number_is_refused_without_a_service() {
+        let settings = |service: Option<&str>, instance| PortSettings {
+            service: service.map(str::to_owned),
+            instance,
+            ..PortSettings::default()
+        };
+        assert_eq!(port_settings(&settings(Some("fw"), Some(3))), Ok(()));
+        assert_eq!(port_settings(&settings(None, None)), Ok(()));
+        for none in [None, Some("")] {
+            assert_eq!(port_settings(&settings(none, Some(3))), Err(INSTANCE.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Settings with a fixed list of values, which are words in messages, files and command lines.
+
+use std::fmt;
+use std::str::FromStr;
+
+use packet::ParseError;
+use serde::{Deserialize, Serialize};
+
+/// Declares an enum, the word of each value, and the list of words for messages.
+macro_rules! choice {
+    (
+        $(#[$doc:meta])* $name:ident, $expected:literal;
+        $($(#[$about:meta])* $value:ident = $word:literal,)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum $name {
+            $($(#[$about])* $value,)*
+        }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: &[Self] = &[$(Self::$value),*];
+
+            /// The word of the value.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)*
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseError;
+
+            fn from_str(text: &str) -> Result<Self, ParseError> {
+                let known = Self::ALL.iter().copied().find(|value| value.name() == text);
+                known.ok_or_else(|| ParseError::new($expected, text))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseError;
+
+            fn try_from(text: String) -> Result<Self, ParseError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+
+choice! {
+    /// The forwarding function of a switch: which function decides where frames go.
+    Forwarding, "learning, hub, patch, static, static-flood or chain";
+    /// An 802.1D bridge.
+    #[default]
+    Learning = "learning",
+    /// Every frame to every other port.
+    Hub = "hub",
+    /// Two ports, cross-connected.
+    Patch = "patch",
+    /// Static entries only; an unknown unicast destination is dropped.
+    Static = "static",
+    /// Static entries only; an unknown unicast destination is flooded.
+    StaticFlood = "static-flood",
+    /// Through chains of functions, and from there as `Learning` does it.
+    Chain = "chain",
+}
+
+choice! {
+    /// What happens to a frame for a port that has no room for it.
+    OnFull, "drop or wait";
+    /// The switch drops and counts it.
+    #[default]
+    Drop = "drop",
+    /// The sender waits.
+    Wait = "wait",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_choices_survive_their_text_and_a_refusal_lists_them() {
+        for forwarding in Forwarding::ALL {
+            assert_eq!(forwarding.to_string().parse(), Ok(*forwarding));
+            let refusal = "x".parse::<Forwarding>().unwrap_err().to_string();
+            assert!(refusal.contains(forwarding.name()), "{refusal}");
+        }
+        assert_eq!(serde_json::to_value(Forwarding::StaticFlood).unwrap(), "static-flood");
+        assert_eq!(serde_json::from_str::<OnFull>("\"wait\"").unwrap(), OnFull::Wait);
+        assert!("block".parse::<OnFull>().unwrap_err().to_string().contains("drop or wait"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Workers: the threads that run switches.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::PortName;
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerInfo {
+    /// Number of the worker, from 0 on.
+    pub worker: u32,
+    /// The core that it is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Switches that it runs.
+    pub switches: u32,
+    /// Ports of these switches.
+    pub ports: u32,
+    /// Steps of its heartbeat so far, modulo 2³²: the number does not change while it sleeps, or
+    /// stands still.
+    pub steps: u32,
+    /// Timed turns by their length: entry `n` counts those of `2ⁿ` ns up to twice that. One round
+    /// of turns in 128 is timed.
+    pub turns_ns_log2: Vec<u64>,
+    /// The longest timed turn, in nanoseconds.
+    pub longest_turn_ns: u64,
+    /// The port of the longest timed turn, if the caller may see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_turn_port: Option<PortName>,
+    /// How often the worker stood still for 50 ms or longer.
+    pub stalls: u64,
+    /// The last time that it stood still, if it ever did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_stall: Option<StallInfo>,
+}
+
+/// A time during which a worker stood still.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StallInfo {
+    /// Seconds since it was noticed.
+    pub ago_s: u64,
+    /// Milliseconds that it had lasted when it was noticed.
+    pub lasted_ms: u64,
+    /// What the worker did.
+    pub stage: StallStage,
+    /// What held it up.
+    pub cause: StallCause,
+    /// The port that it was busy with, if the caller may see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortName>,
+}
+
+/// What a worker did when it stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StallStage {
+    /// The worker carried out what control asked for.
+    Control,
+    /// The worker moved frames of the port's rings.
+    Forward,
+    /// The worker read from the port's socket, interface or guest.
+    Receive,
+    /// The worker wrote to the port's socket, interface or guest.
+    Send,
+    /// The worker woke the port's client or guest.
+    Wake,
+}
+
+/// What held a worker up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StallCause {
+    /// Other programs held its core.
+    NoCore,
+    /// The worker ran all the time.
+    Busy,
+    /// The worker waited inside a system call or for a page of memory.
+    Blocked,
+}
+
+impl WorkerInfo {
+    /// The length in nanoseconds that this share of the timed turns (0 to 1) did not reach or
+    /// hardly exceeded: the upper end of a bucket. 0 without timed turns.
+    #[must_use]
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let total: u64 = self.turns_ns_log2.iter().sum();
+        let mut seen = 0;
+        for (bucket, turns) in (1..).zip(&self.turns_ns_log2) {
+            seen += turns;
+            if *turns > 0 && seen as f64 >= total as f64 * share {
+                return 1u64.checked_shl(bucket).unwrap_or(u64::MAX).min(self.longest_turn_ns);
+            }
+        }
+        0
+    }
+}
+
+impl StallStage {
+    /// What the worker did, for a line of the log.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Control => "carrying out changes",
+            Self::Forward => "forwarding frames of",
+            Self::Receive => "receiving from",
+            Self::Send => "sending to",
+            Self::Wake => "waking the client of",
+        }
+    }
+}
+
+impl StallCause {
+    /// What held it up, for a line of the log.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::NoCore => "other programs held its core",
+            Self::Busy => "it ran all the time",
+            Self::Blocked => "blocked in the kernel",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(turns_ns_log2: Vec<u64>, longest_turn_ns: u64) -> WorkerInfo {
+        WorkerInfo {
+            worker: 0,
+            cpu: None,
+            switches: 0,
+            ports: 0,
+            steps: 0,
+            turns_ns_log2,
+            longest_turn_ns,
+            longest_turn_port: None,
+            stalls: 0,
+            last_stall: None,
+        }
+    }
+
+    #[test]
+    fn quantiles_are_ends_of_buckets_and_no_longer_than_the_longest() {
+        assert_eq!(worker(vec![0; 32], 0).quantile_ns(0.5), 0);
+        let mut turns = vec![0; 32];
+        (turns[9], turns[20]) = (99, 1);
+        let worker = worker(turns, 1_100_000);
+        assert_eq!([0.0, 0.5, 0.99].map(|share| worker.quantile_ns(share)), [1024; 3]);
+        assert_eq!(worker.quantile_ns(1.0), 1_100_000);
+    }
+}

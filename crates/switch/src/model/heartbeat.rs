@@ -1,0 +1,172 @@
+//! Where a worker is in its turn, for a watchdog on another thread to read.
+//!
+//! One word holds a counter of steps, the stage of the current step, and the port that it is for:
+//!
+//! ```text
+//!  63            32 31   28 27            12 11        0
+//! ┌────────────────┬───────┬────────────────┬───────────┐
+//! │ steps          │ stage │ switch         │ port      │
+//! └────────────────┴───────┴────────────────┴───────────┘
+//! ```
+//!
+//! Writer: the worker, before each step that may wait for the kernel. Reader: the watchdog. All
+//! accesses are relaxed: nothing else is published with the word, and an old value is only an
+//! earlier step. A word that has not changed for a while, and is not [`Stage::Asleep`], means that
+//! the worker stands still in that step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use packet::PortId;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// The worker sleeps on its doorbell.
+    #[default]
+    Asleep = 0,
+    /// The worker looks at its doorbell and carries out what control asked for.
+    Control = 1,
+    /// The worker moves frames of the port's rings to other rings, and copies memory of both.
+    Forward = 2,
+    /// The worker reads frames from the port's socket, interface or guest.
+    Receive = 3,
+    /// The worker hands frames to the port's socket, interface or guest.
+    Send = 4,
+    /// The worker wakes the peer of the port.
+    Wake = 5,
+}
+
+/// A step of a worker, as the watchdog sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Steps so far, modulo 2³².
+    pub steps: u32,
+    /// What the step does.
+    pub stage: Stage,
+    /// Place of the switch at the worker.
+    pub switch: usize,
+    /// The port that the step is for. [`Stage::Asleep`] and [`Stage::Control`] have none.
+    pub port: Option<PortId>,
+}
+
+/// The worker's side.
+#[derive(Debug, Default)]
+pub struct Heartbeat {
+    word: Arc<Word>,
+    steps: u32,
+    switch: u16,
+}
+
+/// The watchdog's side.
+#[derive(Clone, Debug)]
+pub struct HeartbeatReader(Arc<Word>);
+
+/// The word, on cache lines of its own: a neighbour that another core uses would slow each step.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Word(AtomicU64);
+
+const STAGE_SHIFT: u32 = 28;
+const SWITCH_SHIFT: u32 = 12;
+const _: () = assert!(packet::port::MAX_PORTS == 1 << SWITCH_SHIFT, "a port fits its bits");
+
+impl Heartbeat {
+    /// A handle for the watchdog.
+    #[must_use]
+    pub fn reader(&self) -> HeartbeatReader {
+        HeartbeatReader(self.word.clone())
+    }
+
+    /// Steps so far, modulo 2³².
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// The next steps are for ports of the switch at this place of the worker; places above 65535
+    /// share one number.
+    #[inline(always)]
+    pub fn enter(&mut self, switch: usize) {
+        self.switch = u16::try_from(switch).unwrap_or(u16::MAX);
+    }
+
+    /// The worker falls asleep, or looks around.
+    #[inline(always)]
+    pub fn rest(&mut self, stage: Stage) {
+        debug_assert!(matches!(stage, Stage::Asleep | Stage::Control), "a stage without a port");
+        self.beat(stage, PortId::from_low_bits(0));
+    }
+
+    /// Begins a step for a port.
+    #[inline(always)]
+    pub fn beat(&mut self, stage: Stage, port: PortId) {
+        self.steps = self.steps.wrapping_add(1);
+        let place = u64::from(self.switch) << SWITCH_SHIFT | port.index() as u64;
+        let word = u64::from(self.steps) << 32 | (stage as u64) << STAGE_SHIFT | place;
+        self.word.0.store(word, Ordering::Relaxed);
+    }
+}
+
+impl HeartbeatReader {
+    /// The current step.
+    #[must_use]
+    pub fn read(&self) -> Beat {
+        let word = self.0.0.load(Ordering::Relaxed);
+        let low = |shift: u32, mask: u64| usize::try_from(word >> shift & mask).unwrap_or(0);
+        let stage = match low(STAGE_SHIFT, 0xf) {
+            1 => Stage::Control,
+            2 => Stage::Forward,
+            3 => Stage::Receive,
+            4 => Stage::Send,
+            5 => Stage::Wake,
+            _ => Stage::Asleep,
+        };
+        let has_port = !matches!(stage, Stage::Asleep | Stage::Control);
+        Beat {
+            steps: u32::try_from(word >> 32).unwrap_or(0),
+            stage,
+            switch: low(SWITCH_SHIFT, 0xffff),
+            port: has_port.then(|| PortId::from_low_bits(word)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reader_sees_stage_switch_and_port() {
+        let mut heartbeat = Heartbeat::default();
+        let reader = heartbeat.reader();
+        assert_eq!(reader.read().stage, Stage::Asleep);
+        let stages = [Stage::Forward, Stage::Receive, Stage::Send, Stage::Wake];
+        for (i, stage) in stages.into_iter().enumerate() {
+            for (switch, seen) in [(0, 0), (7, 7), (65_535, 65_535), (70_000, 65_535)] {
+                for port in [0, 1, 4095] {
+                    let port = PortId::new(port).expect("a port's number");
+                    heartbeat.enter(switch);
+                    heartbeat.beat(stage, port);
+                    let Beat { stage: shown, switch, port: at, .. } = reader.read();
+                    assert_eq!((shown, switch, at), (stage, seen, Some(port)), "{i}");
+                }
+            }
+        }
+        heartbeat.rest(Stage::Control);
+        assert_eq!(reader.read().stage, Stage::Control);
+    }
+
+    #[test]
+    fn each_step_changes_the_word_also_when_the_counter_wraps() {
+        let mut heartbeat = Heartbeat { steps: u32::MAX - 1, ..Heartbeat::default() };
+        let reader = heartbeat.reader();
+        let mut last = reader.read();
+        for _ in 0..4 {
+            heartbeat.rest(Stage::Asleep);
+            assert_ne!(reader.read(), last);
+            last = reader.read();
+        }
+    }
+}

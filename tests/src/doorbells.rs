@@ -1,0 +1,101 @@
+//! A client that attacks by the doorbell that it was given to kick the switch.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use client::Error;
+use client::control::Connection;
+use harness::role::{Assault, DoorbellAttack, Report};
+use protocol::Attach;
+use rustix::event::epoll;
+use rustix::fs::OFlags;
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use rustix::pipe::{SpliceFlags, splice};
+
+/// Attaches and attacks until stdin ends, or its time is over: a test that waits for the daemon
+/// must not wait for ever.
+pub fn run(attack: &DoorbellAttack) -> Result<Report, Error> {
+    let ended = super::end_of_stdin();
+    let connection = Connection::open(Some(&attack.at.dir))?;
+    let (_, fds) = connection.attach(Attach::new(attack.at.port.parse()?))?;
+    let seconds = attack.seconds;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(seconds));
+        std::process::exit(0);
+    });
+    let mut held = Vec::new();
+    match attack.assault {
+        Assault::Flags => {}
+        Assault::Fill => fill(fds.kick.as_fd()),
+        Assault::Watch { watches } => held = watch(fds.kick.as_fd(), watches),
+        Assault::Splice => {
+            splice_for_ever(fds.kick.try_clone().expect("descriptors"));
+            // It sleeps by now.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+    super::say(&Report::Ready);
+    let modes = [OFlags::empty(), OFlags::NONBLOCK, OFlags::APPEND, OFlags::ASYNC];
+    let mut kicks = 0;
+    while !ended.load(Ordering::Relaxed) {
+        if matches!(attack.assault, Assault::Flags) {
+            // What may be changed is changed; what may not is refused.
+            let _ = rustix::fs::fcntl_setfl(&fds.kick, modes[kicks % modes.len()]);
+        }
+        // A write where there is no room would wait.
+        if !matches!(attack.assault, Assault::Splice | Assault::Fill) {
+            let _ = rustix::io::write(&fds.kick, &1_u64.to_ne_bytes());
+        }
+        kicks += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(held);
+    Ok(Report::Ready)
+}
+
+/// Leaves no room in a counter, and has writers wait for some.
+pub fn fill(fd: BorrowedFd<'_>) {
+    let _ = rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK);
+    let _ = rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes());
+    let _ = rustix::fs::fcntl_setfl(fd, OFlags::empty());
+}
+
+/// Registers copies of a descriptor in as many epoll sets as it takes.
+pub fn watch(fd: BorrowedFd<'_>, watches: u32) -> Vec<OwnedFd> {
+    const COPIES: u32 = 500;
+    let copies: Vec<_> =
+        (0..COPIES).map(|_| fd.try_clone_to_owned().expect("descriptors")).collect();
+    let sets = (0..watches / COPIES).map(|_| {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("descriptors");
+        for copy in &copies {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            // Not all files can be watched.
+            let _ = epoll::add(&set, copy, epoll::EventData::new_u64(0), flags);
+        }
+        set
+    });
+    let sets: Vec<_> = sets.collect();
+    sets.into_iter().chain(copies).collect()
+}
+
+/// Moves what never comes into a doorbell, and what it says to where there is no room. The kernel
+/// may refuse either.
+pub fn splice_for_ever(fd: OwnedFd) {
+    let pair = || {
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .expect("descriptors")
+    };
+    let _ = rustix::fs::fcntl_setfl(&fd, OFlags::empty());
+    let (full, empty, copy) = (pair(), pair(), fd.try_clone().expect("descriptors"));
+    while send(&full.0, &[0; 4096], SendFlags::DONTWAIT).is_ok() {}
+    while send(&full.0, &[0], SendFlags::DONTWAIT).is_ok() {}
+    std::thread::spawn(move || {
+        let _ = splice(&empty.0, None, &fd, None, 4096, SpliceFlags::empty());
+        drop(empty);
+    });
+    std::thread::spawn(move || {
+        let _ = splice(&copy, None, &full.0, None, 4096, SpliceFlags::empty());
+        drop(full);
+    });
+}

@@ -1,0 +1,244 @@
+//! A client that attacks by what the switch wakes it by: a descriptor, and words in its memory.
+//!
+//! Another port of the same process sends frames to it all the time, and it asks for a wake-up for
+//! each of them.
+
+#![allow(unsafe_code)] // UNSAFETY: memory that faults slowly has no safe interface.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use client::Error;
+use client::control::{Connection, PortFds};
+use harness::Random;
+use harness::frames::{announcement, mac};
+use harness::role::{Report, WakeAssault, WakeAttack};
+use packet::build::ethernet;
+use protocol::{Attach, Attached};
+use ring::Region;
+use ring::cursor::RingSize;
+use ring::doorbell::WakeBy;
+use ring::layout::{PortLayout, RegionLayout, RingCounts};
+use ring::user::{RxRing, TxRing};
+use ring::wake::PortWake;
+use rustix::fs::OFlags;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    send, sendmsg, socketpair,
+};
+use rustix::pipe::{SpliceFlags, pipe, splice};
+use rustix::thread::futex;
+
+/// The address that the attacker receives by.
+const STATION: u32 = 7;
+/// An Ethernet type that receivers of streams pass over.
+const OTHER: u16 = 0x88b6;
+
+/// Attaches and attacks until stdin ends, or its time is over: a test that waits for the daemon
+/// must not wait for ever.
+pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
+    let ended = super::end_of_stdin();
+    let connection = Connection::open(Some(&attack.at.dir))?;
+    let (attached, fds) = connection.attach(Attach::new(attack.at.port.parse()?))?;
+    let seconds = attack.seconds;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(seconds));
+        std::process::exit(0);
+    });
+    let mut victim = Woken::new(&attached, &fds);
+    victim.announce(&fds);
+    feed(attack)?;
+    let mut held = Vec::new();
+    let mut wake = Some(fds.wake);
+    let copy = || wake.as_ref().expect("open").try_clone().expect("descriptors");
+    match attack.assault {
+        WakeAssault::Nothing | WakeAssault::Scribble | WakeAssault::Flags => {}
+        WakeAssault::Watch { watches } => held = super::doorbells::watch(copy().as_fd(), watches),
+        WakeAssault::Splice => splice_for_ever(copy),
+        WakeAssault::SlowMemory => read_into_slow_memory(copy()),
+        WakeAssault::Pass => {
+            held = pass_on(copy());
+            wake = None;
+        }
+        WakeAssault::Close => wake = None,
+        WakeAssault::Futex { waiters } => victim.wait_for_futex(waiters),
+    }
+    // What sleeps in the kernel sleeps by now.
+    std::thread::sleep(Duration::from_millis(300));
+    super::say(&Report::Ready);
+    let modes = [OFlags::empty(), OFlags::NONBLOCK, OFlags::APPEND, OFlags::ASYNC];
+    let (mut random, mut turns) = (Random::new(1), 0);
+    while !ended.load(Ordering::Relaxed) {
+        victim.ask();
+        match (attack.assault, &wake) {
+            (WakeAssault::Scribble, _) => victim.scribble(&mut random),
+            (WakeAssault::Flags, Some(wake)) => {
+                // What may be changed is changed; what may not is refused.
+                let _ = rustix::fs::fcntl_setfl(wake, modes[turns % modes.len()]);
+            }
+            _ => {}
+        }
+        turns += 1;
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    drop((held, wake, connection));
+    Ok(Report::Ready)
+}
+
+/// The port that is woken.
+struct Woken {
+    tx: TxRing,
+    rx: RxRing,
+    words: Arc<PortWake>,
+}
+
+impl Woken {
+    fn new(attached: &Attached, fds: &PortFds) -> Self {
+        let number = |n: u64| usize::try_from(n).expect("it fits the address space");
+        let size = |slots| RingSize::new(slots).expect("what the daemon says");
+        let counts = RingCounts {
+            tx_rings: attached.tx_rings,
+            rx_rings: attached.rx_rings,
+            tx_slots: size(attached.tx_slots),
+            rx_slots: size(attached.rx_slots),
+        };
+        let pool = number(attached.pool);
+        let layout = RegionLayout { stride: attached.stride, buffers: attached.buffers, pool };
+        let port = PortLayout::new(number(attached.block), counts);
+        let region = Region::attach(fds.region.as_fd(), layout).expect("a region to map");
+        Self {
+            tx: TxRing::new(&region, &port, 0),
+            rx: RxRing::new(&region, &port, 0),
+            words: PortWake::new(&region, &port).into(),
+        }
+    }
+
+    /// Makes the switch learn its address.
+    fn announce(&mut self, fds: &PortFds) {
+        let frame = announcement(STATION);
+        assert!(self.tx.refresh() > 0);
+        self.tx.buffer(0)[..frame.len()].copy_from_slice(&frame);
+        self.tx.set(0, 60, 0);
+        let _ = self.tx.submit(1);
+        rustix::io::write(&fds.kick, &1_u64.to_ne_bytes()).expect("room");
+    }
+
+    /// Gives all frames back, and asks to be woken for the next.
+    fn ask(&mut self) {
+        let frames = self.rx.refresh();
+        let _ = self.rx.release(frames);
+        let _ = self.rx.arm(1);
+    }
+
+    /// Has many threads wait for the futex, which the switch then rings.
+    fn wait_for_futex(&self, waiters: u32) {
+        self.words.words().sleep_by(WakeBy::Futex);
+        for _ in 0..waiters {
+            let words = self.words.clone();
+            let wait = move || {
+                loop {
+                    let seen = words.words().wakes();
+                    let _ = futex::wait(words.futex(), futex::Flags::empty(), seen, None);
+                }
+            };
+            std::thread::Builder::new().stack_size(64 << 10).spawn(wait).expect("threads");
+        }
+    }
+
+    fn scribble(&self, random: &mut Random) {
+        let words = self.words.words();
+        let value = u32::try_from(random.below(4)).expect("small");
+        words.mode.store(value, Ordering::Relaxed);
+        words.wakes.store(u32::try_from(random.any() >> 32).expect("half"), Ordering::Relaxed);
+    }
+}
+
+/// Another port of this process sends to the attacker.
+fn feed(attack: &WakeAttack) -> Result<(), Error> {
+    let mut feeder = attack.at.options().open("vale0:feeder")?;
+    std::thread::spawn(move || {
+        let frame = ethernet(mac(STATION), mac(STATION + 1), OTHER, &[0; 46]);
+        while feeder.send_timeout(&frame, Some(Duration::from_secs(1))).is_ok() {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+    Ok(())
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("descriptors")
+}
+
+/// Moves what the descriptor says to where there is no room, and what never comes into it. One end
+/// of each move is a pipe, whatever the descriptor is. The kernel may refuse some of it.
+fn splice_for_ever(copy: impl Fn() -> OwnedFd) {
+    let (full, empty) = (pair(), pair());
+    let (full_pipe, empty_pipe) = (pipe().expect("descriptors"), pipe().expect("descriptors"));
+    while send(&full.0, &[0; 4096], SendFlags::DONTWAIT).is_ok() {}
+    while send(&full.0, &[0], SendFlags::DONTWAIT).is_ok() {}
+    rustix::fs::fcntl_setfl(&full_pipe.1, OFlags::NONBLOCK).expect("ours");
+    while rustix::io::write(&full_pipe.1, &[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full_pipe.1, OFlags::empty()).expect("ours");
+    let _ = rustix::fs::fcntl_setfl(copy(), OFlags::empty());
+    let move_all = |from: OwnedFd, to: OwnedFd, others: [OwnedFd; 2]| {
+        std::thread::spawn(move || {
+            let _ = splice(&from, None, &to, None, 4096, SpliceFlags::empty());
+            drop(others);
+        });
+    };
+    let again = |fd: &OwnedFd| fd.try_clone().expect("descriptors");
+    move_all(copy(), again(&full.0), [full.0, full.1]);
+    move_all(copy(), again(&full_pipe.1), [full_pipe.0, full_pipe.1]);
+    move_all(again(&empty.0), copy(), [empty.0, empty.1]);
+    move_all(again(&empty_pipe.0), copy(), [empty_pipe.0, empty_pipe.1]);
+}
+
+/// Leaves the only copy in a message that no process reads.
+fn pass_on(fd: OwnedFd) -> Vec<OwnedFd> {
+    let (from, to) = pair();
+    let fds = [fd.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let bytes = [std::io::IoSlice::new(&[0])];
+    sendmsg(&from, &bytes, &mut control, SendFlags::empty()).expect("room");
+    vec![from, to]
+}
+
+/// Reads into memory that never comes. This takes root, or a system that lets users do it.
+fn read_into_slow_memory(fd: OwnedFd) {
+    const PAGE: usize = 4096;
+    const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+    const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice, never unmapped.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::PRIVATE) };
+    let page = page.expect("memory");
+    // SAFETY: a call that returns a descriptor.
+    let faults = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    assert!(faults >= 0, "userfaultfd: {}", std::io::Error::last_os_error());
+    let faults = i32::try_from(faults).expect("a descriptor");
+    let mut api = [0xaa_u64, 0, 0];
+    let mut register = [page.addr() as u64, PAGE as u64, 1, 0];
+    // SAFETY: the structures of linux/userfaultfd.h, in place of which arrays of their numbers.
+    let outcomes = unsafe {
+        [
+            libc::ioctl(faults, UFFDIO_API, api.as_mut_ptr()),
+            libc::ioctl(faults, UFFDIO_REGISTER, register.as_mut_ptr()),
+        ]
+    };
+    assert_eq!(outcomes, [0, 0], "userfaultfd");
+    // SAFETY: just opened, for this thread alone.
+    let faults = unsafe { OwnedFd::from_raw_fd(faults) };
+    let address = page.expose_provenance();
+    std::thread::spawn(move || {
+        let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the kernel writes into a page that no reference is to.
+        unsafe { libc::read(fd.as_raw_fd(), page, PAGE) };
+        drop(faults);
+    });
+}

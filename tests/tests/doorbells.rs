@@ -1,0 +1,179 @@
+//! A hostile client attacks by the doorbell that it was given to kick the switch, or by what the
+//! switch wakes it by. Its own port suffers, and nothing else: others lose no frame, the daemon
+//! answers and ends when it is told to, and no thread of it hangs.
+
+use std::time::{Duration, Instant};
+
+use harness::daemon::Setup;
+use harness::frames::mac;
+use harness::process::{Peer, USER};
+use harness::role::{
+    Assault, At, DoorbellAttack, Receive, Report, Role, Send, WakeAssault, WakeAttack,
+};
+use harness::{is_root, skip, wait};
+
+/// The honest receiver loses nothing, because its sender waits for room.
+const CONFIG: &str = r#"
+[socket]
+mode = "666"
+[switch.vale0]
+mode = "666"
+[switch.vale0.port.honest]
+on_full = "wait"
+"#;
+/// An attacker ends after so long. Where its attack works, the daemon answers no earlier.
+const ATTACK: u64 = 20;
+/// Far more than an answer of a daemon takes that no peer holds up.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// States of a daemon's threads, as letters.
+fn states(pid: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map_while(Result::ok);
+    let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    tasks
+        .filter_map(|task| state(std::fs::read_to_string(task.path().join("stat")).ok()?))
+        .collect()
+}
+
+fn attack(assault: Assault) {
+    let user = is_root().then_some(USER);
+    let attack = |at| Role::Doorbells(DoorbellAttack { at, assault, seconds: ATTACK });
+    withstands(&format!("{assault:?}"), attack, user);
+}
+
+fn wake_attack(assault: WakeAssault) {
+    let user = is_root().then_some(USER);
+    let attack = |at| Role::WakeUps(WakeAttack { at, assault, seconds: ATTACK });
+    withstands(&format!("{assault:?}"), attack, user);
+}
+
+/// A pair of ports loses nothing, and the daemon answers and ends, while a peer attacks.
+fn withstands(assault: &str, attack: impl FnOnce(At) -> Role, user: Option<u32>) {
+    let mut daemon = Setup::new(CONFIG).start();
+    let at = daemon.at("vale0:honest");
+    let receive = Receive { at, station: Some(9), ..Receive::default() };
+    let mut receiver = Peer::start(&Role::Receive(receive));
+    let (mut at, lens) = (daemon.at("vale0:sender"), vec![60, 1514]);
+    // A pair that sleeps all the time needs every kick and every wake-up.
+    at.sleepy = true;
+    let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 1 };
+    let mut sender = Peer::start(&Role::Send(send));
+    let mut hostile = Peer::launch(&attack(daemon.at("vale0:hostile")), user);
+    assert_eq!(hostile.report(), Report::Ready);
+    let (end, mut frames) = (Instant::now() + Duration::from_secs(3), 0);
+    while Instant::now() < end {
+        let (asked, before) = (Instant::now(), frames);
+        assert!(daemon.uvala(&["stats"]).status.success());
+        wait::until("honest frames", || {
+            frames = daemon.stats("vale0:honest").rx.frames;
+            frames > before
+        });
+        assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon: {:?}", asked.elapsed());
+        assert!(!states(daemon.pid()).contains('D'), "{assault}: {}", states(daemon.pid()));
+    }
+    sender.finish();
+    let sent = sender.sent();
+    receiver.finish();
+    receiver.received().assert_whole(1, sent);
+    assert!(sent > 100, "{sent} frames are not enough to say anything");
+    let asked = Instant::now();
+    daemon.terminate();
+    daemon.process().wait();
+    assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon's end: {:?}", asked.elapsed());
+    hostile.process().kill();
+}
+
+#[test]
+fn modes_of_doorbells_are_nothing_to_the_switch() {
+    attack(Assault::Flags);
+}
+
+#[test]
+fn full_counters_hold_nobody_up() {
+    attack(Assault::Fill);
+}
+
+#[test]
+fn many_watches_of_doorbells_hold_nobody_up() {
+    attack(Assault::Watch { watches: 20_000 });
+}
+
+#[test]
+fn splicing_doorbells_holds_nobody_up() {
+    attack(Assault::Splice);
+}
+
+#[test]
+fn splicing_the_wake_up_descriptor_holds_nobody_up() {
+    wake_attack(WakeAssault::Splice);
+}
+
+// The attacks below, but for that with slow memory, did no harm when the descriptor was a pipe.
+// They are here because it is a socket now, and a futex.
+
+#[test]
+fn wake_ups_that_no_process_reads_hold_nobody_up() {
+    wake_attack(WakeAssault::Nothing);
+}
+
+#[test]
+fn modes_of_the_wake_up_descriptor_are_nothing_to_the_switch() {
+    wake_attack(WakeAssault::Flags);
+}
+
+#[test]
+fn a_wake_up_descriptor_that_was_passed_on_holds_nobody_up() {
+    wake_attack(WakeAssault::Pass);
+}
+
+#[test]
+fn a_wake_up_descriptor_that_was_closed_holds_nobody_up() {
+    wake_attack(WakeAssault::Close);
+}
+
+#[test]
+fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
+    let daemon = Setup::new(CONFIG).start();
+    let (assault, user) = (WakeAssault::Watch { watches: 200_000 }, is_root().then_some(USER));
+    let at = daemon.at("vale0:hostile");
+    let mut hostile =
+        Peer::launch(&Role::WakeUps(WakeAttack { at, assault, seconds: ATTACK }), user);
+    assert_eq!(hostile.report(), Report::Ready);
+    wait::until("the port to be taken away", || daemon.port("vale0:hostile").is_none());
+    assert!(daemon.port("vale0:feeder").is_some());
+    let listed = daemon.uvala(&["worker", "list", "--json"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(r#""stage":"wake""#), "{listed}");
+    let again = daemon.uvala_as(&["gen", "-i", "vale0:again", "-f", "rx", "-T", "1"], user);
+    let message = String::from_utf8_lossy(&again.stderr).into_owned();
+    match user {
+        Some(_) => assert!(message.contains("stalled its switch"), "{message}"),
+        None => assert!(again.status.success(), "the daemon's user is not refused: {message}"),
+    }
+    hostile.process().kill();
+}
+
+#[test]
+fn many_watches_of_the_wake_up_descriptor_hold_nobody_up() {
+    wake_attack(WakeAssault::Watch { watches: 200_000 });
+}
+
+#[test]
+fn many_waiters_of_the_futex_hold_nobody_up() {
+    wake_attack(WakeAssault::Futex { waiters: 2000 });
+}
+
+#[test]
+fn random_numbers_in_the_words_of_wake_ups_hold_nobody_up() {
+    wake_attack(WakeAssault::Scribble);
+}
+
+#[test]
+fn a_wake_up_that_is_read_into_slow_memory_holds_nobody_up() {
+    if !is_root() {
+        return skip("only root can hold up the kernel's faults");
+    }
+    let assault = WakeAssault::SlowMemory;
+    let attack = |at| Role::WakeUps(WakeAttack { at, assault, seconds: ATTACK });
+    withstands("slow memory", attack, None);
+}

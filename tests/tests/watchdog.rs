@@ -1,0 +1,66 @@
+//! A worker that stands still is noticed and named.
+
+use std::fs;
+use std::time::Duration;
+
+use harness::daemon::Daemon;
+use harness::frames::BROADCAST;
+use harness::process::Peer;
+use harness::ptrace::StoppedThread;
+use harness::role::{Role, Send};
+use harness::wait;
+
+/// Numbers of the daemon's threads with this name.
+fn threads(daemon: &Daemon, name: &str) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs");
+    let is_it = |id: &u32| {
+        let path = format!("/proc/{}/task/{id}/comm", daemon.pid());
+        fs::read_to_string(path).is_ok_and(|text| text.trim() == name)
+    };
+    let ids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(is_it).collect()
+}
+
+#[test]
+fn a_worker_that_stands_still_is_named_by_log_listing_and_doctor() {
+    let daemon = Daemon::start();
+    let _receiver = daemon.open("vale0:b");
+    let (at, lens) = (daemon.at("vale0:a"), vec![60]);
+    let _sender = Peer::start(&Role::Send(Send {
+        at,
+        stream: 1,
+        to: BROADCAST,
+        count: None,
+        lens,
+        batch: 64,
+    }));
+    wait::until("frames pass", || daemon.stats("vale0:a").tx.frames > 0);
+    let [worker] = threads(&daemon, "worker0")[..] else { panic!("one worker") };
+    // A step between two looks of the watchdog may be one in which the worker sleeps.
+    wait::until("the stall is logged", || {
+        drop((StoppedThread::stop(worker), std::thread::sleep(Duration::from_millis(300))));
+        daemon.log().contains("worker 0 stood still for ")
+    });
+    let listed = daemon.uvala(&["worker", "list", "--json"]);
+    let workers: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    assert!(workers[0]["stalls"].as_u64() > Some(0), "{workers}");
+    assert!(workers[0]["last_stall"]["lasted_ms"].as_u64() >= Some(50), "{workers}");
+    assert!(workers[0]["turns_ns_log2"].as_array().is_some_and(|buckets| buckets.len() == 32));
+    let doctor = daemon.uvala(&["doctor"]);
+    let text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(text.contains("worker 0 stood still "), "{text}");
+    let table = daemon.uvala(&["worker", "list"]);
+    let text = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(text.starts_with("WORKER") && text.contains("worker 0 stood still "), "{text}");
+}
+
+#[test]
+fn idle_workers_are_no_stalls() {
+    let daemon = Daemon::start();
+    let _port = daemon.open("vale0:a");
+    std::thread::sleep(Duration::from_secs(3));
+    let listed = daemon.uvala(&["worker", "list", "--json"]);
+    let workers: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+    assert_eq!(workers[0]["stalls"], 0, "{workers}");
+    assert!(!daemon.log().contains("stood still"), "{}", daemon.log());
+}
