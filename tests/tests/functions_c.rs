@@ -45,8 +45,12 @@ fn chain_of_one(daemon: &Daemon) {
 fn runs_in_the_chain(daemon: &Daemon, command: &mut Command) -> (Owned, Port, Port) {
     command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stdout(Stdio::piped());
     let program = Owned::spawn(command);
-    wait::until("an instance", || says(daemon, "nf list valenf").contains(" up "));
+    wait::until("an instance", || is_up(daemon, "count"));
     (program, daemon.open("valenf:a"), daemon.open("valenf:b"))
+}
+
+fn is_up(daemon: &Daemon, service: &str) -> bool {
+    functions(daemon).iter().any(|info| info.service == service && info.pid.is_some())
 }
 
 /// Another member of the functions' group, so that it is audited when they have ended.
@@ -200,7 +204,7 @@ fn a_function_in_c_holds_frames_and_sends_each_on_once() {
     let said = std::io::read_to_string(program.stdout()).unwrap();
     assert_eq!(outcome(program.wait()), 0, "{said}");
     assert_eq!(said.trim(), "8", "slots that its batches had");
-    wait::until("its end", || !says(&daemon, "nf list valenf").contains(" up "));
+    wait::until("its end", || !is_up(&daemon, "count"));
     assert_eq!(audit(&daemon).len(), 1);
 }
 
@@ -267,7 +271,7 @@ fn what_is_no_action_is_counted_as_that_of_a_function_in_c_and_in_rust() {
     assert!(came(&mut b, b"z"), "the others go nowhere");
     assert_eq!(wrong_actions(&daemon), (5, 0));
     assert_eq!(outcome(program.wait()), 0);
-    wait::until("its end", || !says(&daemon, "nf list valenf").contains(" up "));
+    wait::until("its end", || !is_up(&daemon, "count"));
     let mut port = daemon.options().group("nf").open("valenf:count").unwrap();
     let mut wrong = |frame: &mut Frame<'_>, _: &mut Generated| match frame.bytes()[14] {
         b'a' => Action::Port(0x1001),
