@@ -309,19 +309,29 @@ impl Batch {
         self.push_entry(Entry { in_guest, ..Entry::new(header, bytes, first, count) });
     }
 
-    #[inline]
-    fn push_entry(&mut self, mut entry: Entry) {
-        if entry.header.ethertype().is_tag() {
-            entry.inner = self.inner_type(&entry);
-            if entry.header.tag().is_some() && entry.inner == EtherType::VLAN {
-                entry.flags = entry.flags.with_inner_tag();
-            }
-        }
+    /// The entry is not changed on its way into the list, so its fields are written there directly.
+    #[inline(always)]
+    fn push_entry(&mut self, entry: Entry) {
+        let is_tagged = entry.header.ethertype().is_tag();
         self.frames.push(entry);
+        if is_tagged {
+            self.look_behind_tag();
+        }
+    }
+
+    /// Notes what follows the first tag of the frame that was pushed last.
+    #[cold]
+    fn look_behind_tag(&mut self) {
+        let entry = self.frames[self.frames.len() - 1];
+        let inner = self.inner_type(&entry);
+        let noted = self.frames.last_mut().expect("a frame was pushed");
+        noted.inner = inner;
+        if entry.header.tag().is_some() && inner == EtherType::VLAN {
+            noted.flags = entry.flags.with_inner_tag();
+        }
     }
 
     /// The type behind the first tag of a frame.
-    #[inline(never)]
     fn inner_type(&self, entry: &Entry) -> EtherType {
         let mut head = [0; field::INNER_ETHERTYPE.end];
         self.frame(entry).prefix(&mut head);
