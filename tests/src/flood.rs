@@ -30,10 +30,14 @@ pub fn run(flood: &Flood) -> Result<Report, Error> {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        while !ended.load(Ordering::Relaxed) {
+        // One call at least: stdin may end at once.
+        loop {
             let asked = Instant::now();
             let _ = connection.hello("one of many");
             waits.push(asked.elapsed());
+            if ended.load(Ordering::Relaxed) {
+                break;
+            }
         }
         pouring.join().expect("it has no reason to end");
     });
