@@ -480,7 +480,7 @@ fn the_log_says_who_did_what_and_who_was_refused() {
     assert_eq!(counted(&me), 2, "attached and left: {}", daemon.log());
     assert_eq!(counted("(my program) attached vale0:a"), 1);
     assert_eq!(counted("(my program) left vale0:a"), 1);
-    assert_eq!(counted("WARN"), 1, "{}", daemon.log());
+    assert_eq!(counted(" refused: "), 1, "{}", daemon.log());
     assert_eq!(counted("raise quota.ports"), 1);
     assert_eq!(counted("added switch vale1 with {\"mode\":\"620\"}"), 1);
 }
