@@ -8,6 +8,7 @@
 //! (`peers`), measured in the same minutes (`runner`). Each part of a measurement is a process of
 //! its own (`role`), and the benchmark counts what the receiver gets.
 
+mod compare;
 mod daemon;
 mod descriptor;
 mod figures;
@@ -36,6 +37,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
+use compare::Comparison;
 use report::{COLUMNS, Record, Report};
 use runner::{Choice, Effort};
 use scenario::Scenario;
@@ -47,7 +49,8 @@ use terminal::table::Table;
 /// Benchmark this switch, beside the machine's limit and other software
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Scenarios to run [default: all]; `list` prints them, `figures` draws the sweeps
+    /// Scenarios to run [default: all]; `list` prints them, `figures` draws the sweeps, `compare
+    /// OLD NEW SCENARIO…` runs two builds in turn and says which differences are real
     scenario: Vec<String>,
 
     /// Take fewer and shorter samples: less than ten seconds per scenario
@@ -65,6 +68,10 @@ pub struct BenchArgs {
     /// Directory for `figures`
     #[arg(long, value_name = "DIR", default_value = "figures")]
     out: PathBuf,
+
+    /// Rounds of `compare`: at least 4, or nothing can be said
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: u8,
 
     /// Skip other software
     #[arg(long)]
@@ -89,6 +96,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
         return figures::draw(names, &args.out, if args.quick { 2 } else { 5 });
+    }
+    if let Some(("compare", words)) = args.scenario.split_first().map(|(c, w)| (c.as_str(), w)) {
+        let (comparison, scenarios) = Comparison::new(words, args.rounds, args.quick)?;
+        return comparison.run(scenarios, args.json);
     }
     measure(args, &chosen(&args.scenario)?)
 }

@@ -283,7 +283,7 @@ fn whole_ns(ns: f64) -> u32 {
 }
 
 /// Three significant digits.
-fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),

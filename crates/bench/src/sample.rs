@@ -115,14 +115,14 @@ pub fn summarize(samples: &[Sample], regime: Regime) -> Option<Summary> {
     let of_all = |of: fn(&Reading) -> Option<f64>| {
         let mut values: Vec<f64> = ours().filter_map(|s| of(&s.reading)).collect();
         values.sort_by(f64::total_cmp);
-        (!values.is_empty()).then(|| median_of_sorted(&values))
+        (!values.is_empty()).then(|| median(&values))
     };
     let (lost_percent, cpu_per_gbit) = (of_all(|r| r.lost_percent), of_all(|r| r.cpu_per_gbit));
     let mut values: Vec<f64> = ours().map(|s| s.value).collect();
     values.sort_by(f64::total_cmp);
     let spread = (*values.first()?, *values.last()?);
     let used = (values.len(), samples.len());
-    let median = median_of_sorted(&values);
+    let median = median(&values);
     let latency_us = of_all(|r| r.latency_us);
     let reading = Reading { value: median, lost_percent, cpu_per_gbit, latency_us };
     Some(Summary { regime, median, spread, used, reading })
@@ -133,7 +133,11 @@ pub fn best_supported(samples: &[Sample]) -> Option<Summary> {
     summarize(samples, prevailing(samples)?)
 }
 
-fn median_of_sorted(values: &[f64]) -> f64 {
+/// The middle value of sorted values; the mean of the two middle ones of an even number.
+///
+/// # Panics
+/// If there are none.
+pub fn median(values: &[f64]) -> f64 {
     let middle = values.len() / 2;
     if values.len() % 2 == 1 {
         values[middle]
