@@ -198,14 +198,34 @@ deny:
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
 	else $(skipped) 'cargo deny (cargo install cargo-deny)'; fi
 
-.PHONY: fuzz
-fuzz:  ## run every fuzz target for SECONDS_PER_TARGET seconds (nightly and cargo-fuzz)
+.PHONY: fuzzers
+fuzzers:
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || \
 		{ echo 'fuzzing needs nightly: rustup toolchain install nightly' >&2; exit 1; }
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-fuzz
+
+# libFuzzer begins with fuzz/corpus and adds to fuzz/found.
+.PHONY: fuzz
+fuzz: fuzzers  ## run every fuzz target for SECONDS_PER_TARGET seconds (nightly and cargo-fuzz)
 	@set -e; for target in $$($(CARGO) +nightly fuzz list); do \
 		printf '\n==> fuzz %s\n' $$target; \
-		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(SECONDS_PER_TARGET); \
+		mkdir -p fuzz/found/$$target; \
+		$(CARGO) +nightly fuzz run $$target fuzz/found/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(SECONDS_PER_TARGET); \
+	done
+
+# Few inputs that reach every branch that was ever reached; the shortest of them go where there
+# are more than 40 kB.
+.PHONY: fuzz-corpus
+fuzz-corpus: fuzzers  ## replace fuzz/corpus by the best of it and of fuzz/found
+	@set -e; for target in $$($(CARGO) +nightly fuzz list); do \
+		printf '\n==> corpus of %s\n' $$target; \
+		rm -rf fuzz/found/.kept; mkdir -p fuzz/found/.kept fuzz/found/$$target; \
+		$(CARGO) +nightly fuzz run $$target fuzz/found/.kept fuzz/corpus/$$target \
+			fuzz/found/$$target -- -set_cover_merge=1 -use_counters=0; \
+		(cd fuzz/found/.kept && ls -lS | \
+			awk 'NR > 1 && (sum += $$5) > 40000 { print $$NF }' | xargs -r rm); \
+		rm -rf fuzz/corpus/$$target; mv fuzz/found/.kept fuzz/corpus/$$target; \
 	done
 
 # ---- measurements ----

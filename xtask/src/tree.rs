@@ -9,7 +9,8 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 
 /// Folders that hold what tools produce, not what people write.
-const SKIPPED: [&str; 6] = ["target", "corpus", "artifacts", ".git", "results", "node_modules"];
+const SKIPPED: [&str; 7] =
+    ["target", "corpus", "found", "artifacts", ".git", "results", "node_modules"];
 
 /// All files of the repository that people write.
 pub struct Tree {

@@ -10,6 +10,7 @@ mod frame;
 mod helper;
 mod machine;
 mod netmap;
+mod offload;
 mod ring_slots;
 mod rings;
 mod text;
@@ -21,6 +22,7 @@ pub use frame::frame_header;
 pub use helper::helper_question;
 pub use machine::{vhost_message, virtqueue};
 pub use netmap::{netmap_request, netmap_samples};
+pub use offload::{frame_offload, offload_samples};
 pub use ring_slots::ring_slots;
 pub use text::{config, control_message, port_name, rules};
 

@@ -1,9 +1,15 @@
-//! Every fuzz body with seeded inputs: pure noise, and good inputs with a few bytes changed.
+//! Every fuzz body with the inputs that libFuzzer found worth keeping (`fuzz/corpus`), and with
+//! seeded ones: pure noise, and good inputs with a few bytes changed.
 //!
-//! A failure prints the seed; `input(seed, …)` gives the bytes back.
+//! A failure prints the file, or the seed; `input(seed, …)` gives the bytes back.
+
+use std::path::{Path, PathBuf};
 
 /// Inputs for each body. `make fuzz` runs many more.
 const INPUTS: u64 = 3000;
+
+/// The most bytes that are kept of a target's inputs.
+const CORPUS_MAX: usize = 40 << 10;
 
 /// A xorshift generator: small, seeded, the same everywhere.
 struct Random(u64);
@@ -46,12 +52,12 @@ fn input(seed: u64, samples: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-fn smoke(body: fn(&[u8]), samples: &[&str]) {
+fn smoke(name: &str, body: fn(&[u8]), samples: &[&str]) {
     let samples: Vec<&[u8]> = samples.iter().map(|sample| sample.as_bytes()).collect();
-    smoke_bytes(body, &samples);
+    smoke_bytes(name, body, &samples);
 }
 
-fn smoke_bytes(body: fn(&[u8]), samples: &[&[u8]]) {
+fn smoke_bytes(name: &str, body: fn(&[u8]), samples: &[&[u8]]) {
     // What a fuzzer tries first.
     for len in 0..4 {
         body(&[0; 4][..len]);
@@ -59,17 +65,43 @@ fn smoke_bytes(body: fn(&[u8]), samples: &[&[u8]]) {
     for sample in samples {
         body(sample);
     }
+    let corpus = corpus(name);
+    for (file, bytes) in &corpus {
+        let result = std::panic::catch_unwind(|| body(bytes));
+        assert!(result.is_ok(), "{}", file.display());
+    }
+    let kept = corpus.iter().map(|(_, bytes)| bytes.as_slice());
+    let samples: Vec<&[u8]> = samples.iter().copied().chain(kept).collect();
     for seed in 1..=INPUTS {
-        let bytes = input(seed, samples);
+        let bytes = input(seed, &samples);
         let result = std::panic::catch_unwind(|| body(&bytes));
         assert!(result.is_ok(), "seed {seed}: {bytes:02x?}");
     }
 }
 
+/// What is kept of a target's inputs.
+fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus").join(name);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| entry.expect("it is listed").path())
+        .collect();
+    assert!(!files.is_empty(), "{} is empty", dir.display());
+    files.sort();
+    let read = |file: PathBuf| {
+        let bytes = std::fs::read(&file).expect("ours");
+        (file, bytes)
+    };
+    let corpus: Vec<_> = files.into_iter().map(read).collect();
+    let bytes: usize = corpus.iter().map(|(_, bytes)| bytes.len()).sum();
+    assert!(bytes <= CORPUS_MAX, "{bytes} bytes in {}", dir.display());
+    corpus
+}
+
 #[test]
 fn port_name() {
     let names = ["vale0:vm1", "vale:p", "valelab:fw_out", "vale0:a{1", "vale0:a}1", "vale0"];
-    smoke(fuzz_bodies::port_name, &names);
+    smoke("port_name", fuzz_bodies::port_name, &names);
 }
 
 #[test]
@@ -92,14 +124,18 @@ fn control_message() {
         r#"{"v":1,"result":{"err":{"code":"in_use","message":"no"}}}"#,
         r#"{"v":1,"result":{"ok":"done"}}"#,
     ];
-    smoke(fuzz_bodies::control_message, &calls);
+    smoke("control_message", fuzz_bodies::control_message, &calls);
 }
 
 #[test]
 fn config() {
     let shown = include_str!("../../../docs/uvala.toml");
     let all = shown.replace("#! ", "");
-    smoke(fuzz_bodies::config, &[shown, &all, "[workers]\ncount = 2\n", "log = \"debug\"\n"]);
+    smoke(
+        "config",
+        fuzz_bodies::config,
+        &[shown, &all, "[workers]\ncount = 2\n", "log = \"debug\"\n"],
+    );
 }
 
 #[test]
@@ -117,32 +153,39 @@ fn rules() {
         r#"{"rules":[{"action":"chain:\n","in":"\u001b[2J"}]}"#,
         r#"{"rules":[{"action":"port:a\nb"}]}"#,
     ];
-    smoke(fuzz_bodies::rules, &samples);
+    smoke("rules", fuzz_bodies::rules, &samples);
 }
 
 #[test]
 fn chain() {
-    smoke(fuzz_bodies::chain, &[]);
+    smoke("chain", fuzz_bodies::chain, &[]);
 }
 
 #[test]
 fn flow() {
-    smoke(fuzz_bodies::flow, &[]);
+    smoke("flow", fuzz_bodies::flow, &[]);
 }
 
 #[test]
 fn frame_header() {
-    smoke(fuzz_bodies::frame_header, &[]);
+    smoke("frame_header", fuzz_bodies::frame_header, &[]);
+}
+
+#[test]
+fn frame_offload() {
+    let samples = fuzz_bodies::offload_samples();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    smoke_bytes("frame_offload", fuzz_bodies::frame_offload, &samples);
 }
 
 #[test]
 fn fdb_ops() {
-    smoke(fuzz_bodies::fdb_ops, &[]);
+    smoke("fdb_ops", fuzz_bodies::fdb_ops, &[]);
 }
 
 #[test]
 fn ring_slots() {
-    smoke(fuzz_bodies::ring_slots, &[]);
+    smoke("ring_slots", fuzz_bodies::ring_slots, &[]);
 }
 
 #[test]
@@ -158,19 +201,19 @@ fn helper_question() {
         r#"{"kind":"xdp","ifname":"eth1","queues":"0-3,6","filter":"vlan=10,type=0x0806"}"#,
     ];
     let samples = questions.map(|question| format!("{question}\n{policy}"));
-    smoke(fuzz_bodies::helper_question, &samples.each_ref().map(String::as_str));
+    smoke("helper_question", fuzz_bodies::helper_question, &samples.each_ref().map(String::as_str));
 }
 
 #[test]
 fn netmap_request() {
     let samples = fuzz_bodies::netmap_samples();
     let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
-    smoke_bytes(fuzz_bodies::netmap_request, &samples);
+    smoke_bytes("netmap_request", fuzz_bodies::netmap_request, &samples);
 }
 
 #[test]
 fn virtqueue() {
-    smoke(fuzz_bodies::virtqueue, &[]);
+    smoke("virtqueue", fuzz_bodies::virtqueue, &[]);
 }
 
 #[test]
@@ -183,5 +226,5 @@ fn vhost_message() {
         })
         .collect();
     let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
-    smoke_bytes(fuzz_bodies::vhost_message, &samples);
+    smoke_bytes("vhost_message", fuzz_bodies::vhost_message, &samples);
 }
