@@ -90,6 +90,11 @@ fn read(socket: &OwnedFd) -> String {
     String::from_utf8(buffer[..length].to_vec()).unwrap()
 }
 
+/// Leaves the reply unread.
+fn wait_for_reply(socket: &OwnedFd) {
+    recv(socket, &mut [0; 1], RecvFlags::PEEK).unwrap();
+}
+
 fn attach(name: &str) -> Attach {
     Attach::new(name.parse().unwrap())
 }
@@ -371,6 +376,8 @@ fn test_a_user_that_reads_no_replies_is_refused_more_descriptors_and_loses_no_po
     let daemon = Stingy::new("deaf-user");
     let deaf: Vec<OwnedFd> = (0..32).map(|_| daemon.connect()).collect();
     deaf.iter().enumerate().for_each(|(port, socket)| daemon.ask(socket, port));
+    // A port is there before the reply that hands it over.
+    deaf.iter().for_each(wait_for_reply);
     daemon.wait_for_ports(32);
     let more = daemon.connect();
     let try_more = || {
