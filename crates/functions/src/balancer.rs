@@ -21,7 +21,8 @@
 //! and tomorrow. A connection that is known stays where it is whatever the file says by then, as
 //! long as its backend is in it: `weight = 0` lets a server finish. When the table is full,
 //! connections go where the hash says, and are not remembered; for as long as one may be silent
-//! after that, answers of which nothing is known go by the hash too.
+//! after that, answers of which nothing is known go by the hash too. So do those of a client that
+//! has `max_per_source` of the `connections`, a quarter by default.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ use packet::hash::folded_multiply;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::shares::{Entries, Shares, Source};
 use super::table::{Seed, Table};
 use super::text::{Endpoint, entries, parse, seconds, tcp_or_udp, wrong};
 use super::{Counts, named};
@@ -41,6 +43,7 @@ use packet::ipv4::{End, Fragment, Packet, Protocol, ReadError, Side, icmp, tcp_f
 struct Config {
     #[serde(default = "connections", deserialize_with = "entries")]
     connections: u32,
+    max_per_source: Option<Spanned<Entries>>,
     #[serde(default = "idle_s", deserialize_with = "seconds")]
     idle_s: Duration,
     service: Vec<ServiceText>,
@@ -131,6 +134,7 @@ const MIX: u64 = 0xd6e8_feb8_6659_fd93;
 
 /// A connection that is known.
 struct Connection {
+    client: Source,
     backend: End,
     seen: Instant,
     is_new: bool,
@@ -145,12 +149,16 @@ pub struct Balancer {
     by_backend: HashMap<u64, usize, Seed>,
     /// By client, and the address that it asked.
     connections: Table<(u64, u64), Connection>,
+    /// How many of them each client has.
+    clients: Shares,
     /// When a connection found no room in it last.
     unremembered: Option<Instant>,
     idle: Duration,
     now: Instant,
     became: [u64; BECAME.len()],
     forgotten: u64,
+    /// Packets of connections that were not remembered: their client had its share.
+    source_full: u64,
     /// Why no new connection gets through.
     closed: Option<String>,
 }
@@ -164,11 +172,13 @@ impl Balancer {
             by_own: HashMap::default(),
             by_backend: HashMap::default(),
             connections: Table::new(config.connections),
+            clients: Shares::new(text, config.max_per_source.as_ref(), config.connections)?,
             unremembered: None,
             idle: config.idle_s,
             now: Instant::now(),
             became: [0; BECAME.len()],
             forgotten: 0,
+            source_full: 0,
             closed: None,
         };
         for (number, service) in (1..).zip(&config.service) {
@@ -217,13 +227,17 @@ impl Balancer {
     pub fn replace(&mut self, new: Self) {
         let old = std::mem::replace(self, new);
         (self.became, self.forgotten) = (old.became, old.forgotten);
+        self.source_full = old.source_full;
         self.unremembered = old.unremembered;
         for (key, connection) in old.connections.into_values() {
             let has = |service: &Service| {
                 service.backends.iter().any(|(end, _)| *end == connection.backend)
             };
             let stays = self.by_own.get(&key.1).is_some_and(|&number| has(&self.services[number]));
-            if !stays || self.connections.insert(key, connection).is_none() {
+            let client = connection.client;
+            if stays && self.connections.insert(key, connection).is_some() {
+                self.clients.add(client);
+            } else {
                 self.forgotten += 1;
             }
         }
@@ -231,8 +245,8 @@ impl Balancer {
 
     /// What it has counted.
     pub fn counts(&self) -> Counts {
-        let more = [self.connections.len() as u64, self.forgotten];
-        let more = named(["connections", "forgotten"], more);
+        let more = [self.connections.len() as u64, self.forgotten, self.source_full];
+        let more = named(["connections", "forgotten", "source_full"], more);
         named(BECAME, self.became).into_iter().chain(more).collect()
     }
 
@@ -299,11 +313,32 @@ impl Balancer {
             return Some(known.backend);
         }
         let backend = self.services[service].choose(key.0)?;
-        let connection = Connection { backend, seen: now, is_new: begins, is_closing: false };
-        if self.connections.insert(key, connection).is_none() {
-            self.unremembered = Some(now);
-        }
+        let (client, is_new) = (u32::from(client.ip).into(), begins);
+        self.remember(key, Connection { client, backend, seen: now, is_new, is_closing: false });
         Some(backend)
+    }
+
+    /// Remembers a connection, if there is room and its client does not have its share.
+    fn remember(&mut self, key: (u64, u64), connection: Connection) {
+        let (client, seen) = (connection.client, connection.seen);
+        let is_other = self.connections.find(&key).is_none();
+        if is_other && self.clients.is_used_up(client) {
+            self.source_full += 1;
+            self.unremembered = Some(seen);
+        } else if self.connections.insert(key, connection).is_none() {
+            self.unremembered = Some(seen);
+        } else if is_other {
+            self.clients.add(client);
+        }
+    }
+
+    /// Forgets those that are over, in so many places.
+    fn sweep(&mut self, places: usize) {
+        let (now, idle) = (self.now, self.idle);
+        for _ in 0..places {
+            let gone = self.connections.turn(|connection| connection.is_over(now, idle));
+            gone.into_iter().for_each(|(_, gone)| self.clients.remove(gone.client));
+        }
     }
 
     /// Whether a backend answers a client of its service, and does not open a connection itself.
@@ -369,11 +404,8 @@ impl Handler for Balancer {
     }
 
     fn batch(&mut self, frames: u32, _: &mut Generated) {
-        let (now, idle) = (Instant::now(), self.idle);
-        self.now = now;
-        for _ in 0..if frames == 0 { SWEEP_IDLE } else { SWEEP } {
-            self.connections.turn(|connection| connection.is_over(now, idle));
-        }
+        self.now = Instant::now();
+        self.sweep(if frames == 0 { SWEEP_IDLE } else { SWEEP });
     }
 }
 

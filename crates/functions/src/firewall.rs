@@ -34,12 +34,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::Counts;
+use super::shares::{Entries, Shares};
 use super::table::Seed;
 use super::text::{
     Match, Ports, a_network, a_protocol, entries, for_none, hidden, parse, seconds, wrong,
 };
 use super::time::Ms;
-use packet::{Connection, Ends, Packet, Source};
+use packet::{Connection, Ends, Packet};
 use terminal::say;
 
 #[derive(Deserialize)]
@@ -56,28 +57,6 @@ struct Config {
     max_per_source: Option<Spanned<Entries>>,
     #[serde(default)]
     rule: Vec<Spanned<RuleText>>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct Entries(#[serde(deserialize_with = "entries")] u32);
-
-impl Config {
-    /// The most connections that one source begins.
-    fn per_source(&self, text: &str) -> anyhow::Result<u32> {
-        let (Some(wanted), all) = (&self.max_per_source, self.connections) else {
-            return Ok(self.connections.div_ceil(4));
-        };
-        match wanted.get_ref().0 {
-            most if most <= all => Ok(most),
-            most => {
-                let why = format_args!(
-                    "max_per_source: one source would have {most}, and all together have {all} \
-                     (connections); lower it, or raise connections"
-                );
-                Err(wrong(text, wanted, why))
-            }
-        }
-    }
 }
 
 fn pass() -> Vec<Spanned<String>> {
@@ -188,10 +167,9 @@ pub struct Firewall {
     dropped: u64,
     known: HashMap<Ends, Connection, Seed>,
     /// How many of them each source began.
-    sources: HashMap<Source, u32, Seed>,
+    sources: Shares,
     idle: Ms,
     most: usize,
-    per_source: u32,
     now: Ms,
     /// When the silent were forgotten last.
     swept: Option<Ms>,
@@ -217,8 +195,7 @@ impl Firewall {
             others: Others::default(),
             dropped: 0,
             known: HashMap::default(),
-            sources: HashMap::default(),
-            per_source: config.per_source(text)?,
+            sources: Shares::new(text, config.max_per_source.as_ref(), config.connections)?,
             idle: config.idle_s.into(),
             most: config.connections as usize,
             now: Ms::now(),
@@ -229,9 +206,9 @@ impl Firewall {
     /// Is from now on what another file says; connections that were accepted go on. Rules, which
     /// are others now, count from the beginning.
     pub fn replace(&mut self, new: Self) {
-        let (known, others) = (std::mem::take(&mut self.known), self.others);
-        let sources = std::mem::take(&mut self.sources);
-        *self = Self { known, sources, others, dropped: self.dropped, ..new };
+        let old = std::mem::replace(self, new);
+        (self.known, self.others, self.dropped) = (old.known, old.others, old.dropped);
+        self.sources.take_counts(old.sources);
     }
 
     /// What it knows, and packets by what decided about them.
@@ -289,9 +266,7 @@ impl Firewall {
     fn note(&mut self, ends: Ends, connection: Connection) {
         let source = connection.source;
         let is_full = |firewall: &Self| firewall.known.len() >= firewall.most;
-        let has_share = |firewall: &Self| {
-            firewall.sources.get(&source).is_some_and(|count| *count >= firewall.per_source)
-        };
+        let has_share = |firewall: &Self| firewall.sources.is_used_up(source);
         let now = self.now;
         if (is_full(self) || has_share(self)) && self.swept.is_none_or(|at| now - at >= SWEEP) {
             self.sweep();
@@ -307,12 +282,10 @@ impl Firewall {
         } else if has_share(self) {
             self.others.source_full += 1;
         } else {
-            if let Some(before) = self.known.insert(ends, connection)
-                && let Some(count) = self.sources.get_mut(&before.source)
-            {
-                *count -= 1;
+            if let Some(before) = self.known.insert(ends, connection) {
+                self.sources.remove(before.source);
             }
-            *self.sources.entry(source).or_default() += 1;
+            self.sources.add(source);
         }
     }
 
@@ -320,10 +293,7 @@ impl Firewall {
     fn sweep(&mut self) {
         let (now, idle) = (self.now, self.idle);
         self.known.retain(|_, known| known.lives(now, idle));
-        self.sources.clear();
-        for known in self.known.values() {
-            *self.sources.entry(known.source).or_default() += 1;
-        }
+        self.sources.count_anew(self.known.values().map(|known| known.source));
         self.swept = Some(now);
     }
 }
@@ -414,11 +384,11 @@ mod tests {
         assert!(come(&mut firewall, 2, 1) && come(&mut firewall, 3, 1), "others have theirs");
         firewall.now += Ms::from_secs(121);
         assert!(come(&mut firewall, 1, 30), "what it had is silent");
-        assert_eq!((firewall.known.len(), firewall.sources.len()), (1, 1));
+        assert_eq!((firewall.known.len(), firewall.sources.entries()), (1, vec![1]));
         // One that was silent begins again, and counts once.
         firewall.now += Ms::from_secs(121);
         assert!(come(&mut firewall, 1, 30));
-        assert_eq!(firewall.sources.values().sum::<u32>(), 1);
+        assert_eq!(firewall.sources.entries(), [1]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod matcher;
 mod nat;
 pub mod requests;
 mod router;
+mod shares;
 mod table;
 mod text;
 mod time;

@@ -157,6 +157,31 @@ fn test_answers_of_what_was_not_remembered_are_known_when_there_is_room_again() 
 }
 
 #[test]
+fn test_one_client_has_its_share_of_the_table() {
+    let text = format!("connections = 8\n{}", config(&[(2, 1), (3, 1)]));
+    let mut balancer = Balancer::new(&text).unwrap();
+    for number in 0..20 {
+        let backend = asks(&mut balancer, number, tcp_flag::SYN);
+        let answer = tcp(tcp_flag::ACK, ([10, 0, 2, backend], 8080), client(number));
+        assert_eq!(see(&mut balancer, &answer).0, Some(Became::From), "connection {number}");
+    }
+    assert_eq!((balancer.connections.len(), balancer.source_full), (2, 18), "a quarter");
+    for host in 2..5 {
+        see(&mut balancer, &tcp(tcp_flag::SYN, ([10, 0, 9, host], 1000), OWN));
+    }
+    assert_eq!(balancer.connections.len(), 5, "others have theirs");
+    balancer.replace(Balancer::new(&text).unwrap());
+    asks(&mut balancer, 30, tcp_flag::SYN);
+    assert_eq!((balancer.connections.len(), balancer.source_full), (5, 19));
+    balancer.now += Duration::from_secs(900);
+    balancer.sweep(8);
+    assert!(balancer.connections.len() == 0 && balancer.clients.entries().is_empty());
+    let text = format!("max_per_source = 9\n{text}");
+    let error = format!("{:#}", Balancer::new(&text).err().unwrap());
+    assert!(error.contains("line 1") && error.contains("raise connections"), "{error}");
+}
+
+#[test]
 fn test_another_backend_neither_ends_nor_prolongs_a_connection() {
     let mut balancer = balancer(&[(2, 1), (3, 1)]);
     let last = asks(&mut balancer, 1, tcp_flag::SYN);

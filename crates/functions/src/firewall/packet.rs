@@ -19,6 +19,7 @@ use std::net::IpAddr;
 
 use packet::flow::{FlowKey, PREFIX, WORDS};
 
+use crate::shares::Source;
 use crate::text::{Hidden, read};
 use crate::time::Ms;
 use packet::bytes::u16_at;
@@ -67,10 +68,6 @@ pub struct Connection {
     /// The host that began it.
     pub source: Source,
 }
-
-/// A host: an IPv4 address, or the network of an IPv6 address (64 bits), of which one host can have
-/// all addresses.
-pub type Source = u64;
 
 fn source(key: &FlowKey) -> Option<Source> {
     match key.five_tuple()?.src {
