@@ -118,8 +118,9 @@ uninstall:  ## remove the installed files; the configuration stays
 # ---- checks, the quick ones first ----
 #
 # Needed: Rust with rustfmt and clippy, a C and a C++ compiler, make, pkg-config, ip. `.ci/prepare`
-# gets those where it may. Not needed, and never installed by itself: miri (a nightly toolchain)
-# and cargo-deny (minutes of building); without them their step says SKIPPED.
+# gets those where it may, and Miri (a nightly toolchain) where rustup can get it. Not needed, and
+# never installed by itself: cargo-deny (minutes of building). Without the latter two their step
+# says SKIPPED.
 
 .PHONY: check
 check: format tidy lint unit  ## formatting, rules, lints, unit tests: under two minutes when warm
@@ -188,7 +189,8 @@ loom:
 miri:
 	$(step) 'miri: undefined behaviour in the ring'
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
-		MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR=target/miri \
+		PROPTEST_CASES=4 CARGO_TARGET_DIR=$(target)/miri \
+		MIRIFLAGS='-Zmiri-disable-isolation -Zmiri-ignore-leaks -Zmiri-permissive-provenance' \
 			$(CARGO) +nightly miri test -p uvala-ring --lib; \
 	else $(skipped) 'miri (rustup +nightly component add miri)'; fi
 

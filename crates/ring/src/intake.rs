@@ -214,6 +214,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes take Miri minutes")]
     fn frames_that_are_written_in_place_are_found_where_they_lie() {
         let mut intake = Intake::new(64, 1518).expect("memory");
         for len in [16, 60, 2112, 2113, 65_553] {
@@ -235,6 +236,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes take Miri minutes")]
     fn frames_that_come_at_once_lie_in_rooms_of_their_own() {
         const HEADER: usize = 12;
         let mut intake = Intake::with_rooms(3).expect("memory");

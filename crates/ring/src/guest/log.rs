@@ -80,7 +80,7 @@ impl DirtyLog {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))] // Miri has neither memfds nor SIGBUS.
 mod tests {
     use super::*;
     use crate::guest::Extent;

@@ -170,7 +170,7 @@ fn replace(range: &Range<usize>) -> bool {
     place != libc::MAP_FAILED
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))] // Miri has neither memfds nor SIGBUS.
 mod tests {
     use super::*;
 

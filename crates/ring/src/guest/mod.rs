@@ -464,5 +464,5 @@ impl<'a> Writer<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))] // Miri has neither memfds nor SIGBUS.
 mod tests;

@@ -9,6 +9,10 @@
 #![allow(unsafe_code)] // UNSAFETY: this is where raw memory is mapped and bounded.
 
 pub mod copy;
+#[cfg(miri)]
+pub(crate) mod miri;
+#[cfg(not(miri))]
+pub(crate) mod sealed;
 pub mod table;
 
 use core::ffi::c_void;
@@ -23,6 +27,8 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::format::abi::Pod;
 use crate::format::layout::PAGE;
+#[cfg(miri)]
+pub(crate) use miri as sealed;
 
 /// Size and alignment of a huge page on x86-64, in bytes.
 pub const HUGE_PAGE: usize = 2 << 20;
@@ -31,24 +37,6 @@ pub const HUGE_PAGE: usize = 2 << 20;
 const SLICE: usize = 1 << 20;
 /// Bytes that are unmapped by one call, likewise; that is much faster.
 const DROP_SLICE: usize = 64 << 20;
-
-/// An address where `size` bytes are free now and huge pages can be mapped: they need the same
-/// alignment in memory as in the file.
-fn huge_page_hint(size: usize) -> io::Result<usize> {
-    if size < HUGE_PAGE {
-        return Ok(0);
-    }
-    let (room, flags) = (size + HUGE_PAGE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping that no code uses is made and taken away again.
-    let free = unsafe {
-        let first =
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::empty(), flags)?;
-        let free = grown_unlocked(first, room)?;
-        rustix::mm::munmap(free, room)?;
-        free
-    };
-    Ok(free.addr().next_multiple_of(HUGE_PAGE))
-}
 
 /// Maps `size` bytes of a region, shared, as the memory of a device would be mapped: what a program
 /// says of its memory as a whole, that it be locked (`mlockall`) or be in core dumps, is not meant
@@ -112,10 +100,7 @@ impl Memory {
     /// # Errors
     /// What `mmap` says: no memory, too many mappings, `fd` not writable.
     pub fn map(fd: impl AsFd, size: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let base = map_as_device(huge_page_hint(size)?, size, protection, fd, 0)?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, size })
+        Ok(Self { base: sealed::map(fd, size)?, size })
     }
 
     /// Commits `size` bytes at `offset` now, so that a lack of memory shows here and not later.
@@ -127,10 +112,8 @@ impl Memory {
         for offset in (offset..end).step_by(SLICE) {
             let size = SLICE.min(end - offset);
             let start = self.range(offset, size);
-            // SAFETY: the range lies in this mapping; populating does not change its contents.
-            unsafe {
-                rustix::mm::madvise(start.cast::<c_void>(), size, Advice::LinuxPopulateWrite)?;
-            }
+            // SAFETY: the range lies in this mapping.
+            unsafe { sealed::populate(start, size)? };
         }
         Ok(())
     }
@@ -140,7 +123,7 @@ impl Memory {
     pub fn decommit(&self, offset: usize, size: usize) {
         let start = self.range(offset, size);
         // SAFETY: the range lies in this mapping, whose contents others may change at any time.
-        let done = unsafe { rustix::mm::madvise(start.cast(), size, Advice::LinuxRemove) };
+        let done = unsafe { sealed::remove(start, size) };
         debug_assert!(done.is_ok(), "a writable shared mapping of a memfd: {done:?}");
     }
 
@@ -210,7 +193,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's, and its users held a reference to `self`.
-        unsafe { unmap(self.base, self.size) };
+        unsafe { sealed::release(self.base, self.size) };
     }
 }
 

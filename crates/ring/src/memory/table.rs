@@ -129,6 +129,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes take Miri minutes")]
     fn they_are_zero_at_a_page_and_keep_what_is_written() {
         for count in [0, 1, 3 * HUGE_PAGE / 8 + 1] {
             let mut words = HugeTable::new(count);

@@ -20,12 +20,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags, Stat};
-
 use crate::format::abi::{FIRST_BUFFER, RegionHeader};
 use crate::format::layout::{BufferIndex, PAGE, RegionLayout};
 use crate::group::owners::{Owner, Owners};
-use crate::memory::{HUGE_PAGE, Memory};
+use crate::memory::{HUGE_PAGE, Memory, sealed};
 
 /// Identity of a region's memory, the same for all processes that map it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,13 +66,13 @@ impl Region {
     fn new(
         memory: Memory,
         layout: RegionLayout,
-        stat: &Stat,
+        [device, inode]: [u64; 2],
         owners: Owners,
         is_made: bool,
     ) -> Arc<Self> {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
-        let id = RegionId { device: stat.st_dev, inode: stat.st_ino };
+        let id = RegionId { device, inode };
         Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default(), is_made })
     }
 
@@ -96,9 +94,7 @@ impl Region {
     }
 
     fn make(name: &str, layout: RegionLayout, owners: Owners) -> io::Result<(Arc<Self>, OwnedFd)> {
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, layout.size() as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = sealed::create(name, layout.size())?;
         let memory = Memory::map(&fd, layout.size())?;
         memory.populate(0, PAGE)?;
         memory.write(
@@ -113,7 +109,7 @@ impl Region {
                 size: layout.size() as u64,
             },
         );
-        Ok((Self::new(memory, layout, &rustix::fs::fstat(&fd)?, owners, true), fd))
+        Ok((Self::new(memory, layout, sealed::identity(&fd)?, owners, true), fd))
     }
 
     /// Maps a region that the daemon handed out, after checking its seals and size.
@@ -121,14 +117,11 @@ impl Region {
     /// # Errors
     /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
     pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
-        let seals = rustix::fs::fcntl_get_seals(fd)?;
-        let stat = rustix::fs::fstat(fd)?;
-        if !seals.contains(SealFlags::SHRINK) || usize::try_from(stat.st_size) != Ok(layout.size())
-        {
+        if !sealed::is_sealed(fd, layout.size())? {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
         let memory = Memory::map(fd.as_fd(), layout.size())?;
-        Ok(Self::new(memory, layout, &stat, Owners::new(0), false))
+        Ok(Self::new(memory, layout, sealed::identity(fd)?, Owners::new(0), false))
     }
 
     /// Size of the region, and its buffers.
@@ -295,6 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn who_keeps_the_memfd_of_a_region_that_is_gone_keeps_no_memory() {
         let layout = RegionLayout::new(PAGE, 4096, 500).expect("legal");
         let (region, fd) = Region::create("test", layout).expect("memory");
