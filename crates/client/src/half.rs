@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ring::RegionId;
 
 use crate::link::Link;
-use crate::wait::WaitPolicy;
+use crate::wait::{Unwaited, WaitPolicy};
 
 /// One ring of a port with all that it needs: [`Tx`](crate::Tx) or [`Rx`](crate::Rx).
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Half<R> {
     pub(crate) policy: WaitPolicy,
     /// Re-synchronisations that a caller knows of.
     pub(crate) told: u32,
+    /// Slots of a transmit ring since the thread last waited.
+    pub(crate) unwaited: Unwaited,
 }
 
 /// Methods of both kinds of rings. A slot is the client's if it is free (transmit) or holds a frame
@@ -25,7 +27,14 @@ macro_rules! half {
         impl $half {
             pub(crate) fn new(ring: $ring, link: &Arc<Link>, policy: WaitPolicy) -> Self {
                 let (region, told) = (ring.region().id(), ring.resyncs());
-                Self(Half { ring, link: link.clone(), region, policy, told })
+                Self(Half {
+                    ring,
+                    link: link.clone(),
+                    region,
+                    policy,
+                    told,
+                    unwaited: crate::wait::Unwaited::default(),
+                })
             }
 
             /// Number of slots that are the client's as of the last look.

@@ -76,13 +76,21 @@ impl Tx {
         self.0.ring.set_metadata(i, mark);
     }
 
-    /// Hands the first `count` slots over, whole frames only.
+    /// Hands the first `count` slots over, whole frames only. Yields the core after a ring of slots
+    /// without a wait, unless the policy is to spin.
     ///
     /// # Panics
     /// If fewer slots are free as of the last look.
     #[inline(always)]
     pub fn submit(&mut self, count: u32) -> Result<(), Lost> {
-        if self.0.ring.submit(count) { self.0.link.kick() } else { Ok(()) }
+        let rings = self.0.ring.submit(count);
+        if rings {
+            self.0.link.kick()?;
+        }
+        if self.0.unwaited.add(count, self.capacity()) && !self.0.policy.spin {
+            rustix::thread::sched_yield();
+        }
+        Ok(())
     }
 
     /// Writes frames into up to `max` free slots and hands them over at once. `write` gets a
@@ -199,6 +207,9 @@ impl Tx {
     /// Waits until `count` slots are free (or all, if it has fewer). `false`: `timeout` is over.
     pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
         let (link, policy) = (self.0.link.clone(), self.0.policy);
+        if self.space() < count.min(self.capacity()) {
+            self.0.unwaited.reset();
+        }
         wait(&mut WaitTx(std::slice::from_mut(self), count), &link, policy, timeout)
     }
 

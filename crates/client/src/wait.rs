@@ -26,6 +26,32 @@ impl Default for WaitPolicy {
     }
 }
 
+/// Slots that a sender has handed over since it last waited: after a ring of them it yields.
+///
+/// A receiver on the same core runs only when the sender waits. While the receiver's ring is full
+/// the switch drops, which is faster than the sender writes, so the sender always finds room and
+/// never waits by itself.
+#[derive(Debug, Default)]
+pub struct Unwaited(u32);
+
+impl Unwaited {
+    /// Adds slots. `true`: they are a ring now, and the count begins again.
+    #[inline(always)]
+    pub fn add(&mut self, slots: u32, ring: u32) -> bool {
+        self.0 = self.0.saturating_add(slots);
+        let is_ring = self.0 >= ring;
+        if is_ring {
+            self.0 = 0;
+        }
+        is_ring
+    }
+
+    /// The sender waits.
+    pub fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
 /// Something that may become ready through a kick.
 pub trait Waits {
     /// Whether the event has happened.
@@ -156,4 +182,19 @@ impl<L: Sleeps + ?Sized> Drop for Sleeper<'_, L> {
 
 fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_sender_yields_once_a_ring_and_not_after_a_wait() {
+        let mut unwaited = Unwaited::default();
+        let yields = (0..64).filter(|_| unwaited.add(64, 1023)).count();
+        assert_eq!(yields, 4, "4096 slots are four rings");
+        assert!(unwaited.add(1023, 1023) && !unwaited.add(1022, 1023));
+        unwaited.reset();
+        assert!(!unwaited.add(1022, 1023) && unwaited.add(1, 1023));
+    }
 }
