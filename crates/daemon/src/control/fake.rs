@@ -53,6 +53,8 @@ pub struct Fake {
     pub(super) reports: usize,
     /// Stalls that the watchdog has seen.
     pub(super) stalls: Vec<WorkerStall>,
+    /// Ports whose VMM was disconnected, and why.
+    pub(super) evicted: Vec<(PortKey, String)>,
     /// Memory is given back when a test empties the list of leases that have ended.
     pub(super) reclaims_late: bool,
     pub(super) ended: Vec<Lease>,

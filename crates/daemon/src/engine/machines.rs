@@ -3,6 +3,8 @@
 //! When a machine goes, the addresses learnt behind its port are forgotten: it may come back
 //! elsewhere.
 
+use std::time::Duration;
+
 use port::host::Absent;
 use port::machine::{MachinePort, Place, Spec, State, Status};
 use port::{netdev, vhost_user};
@@ -112,6 +114,13 @@ impl Machines for Workers {
         why: String,
     ) -> Result<(), MakeMachineError> {
         self.plug_machine(spec, Box::new(Absent), Err(why))
+    }
+
+    fn evict_machine(&mut self, port: PortKey, period: Duration, why: String) {
+        // A port without a socket has no VMM.
+        if let Some(Ok(port)) = self.machines.get(&port).map(|place| &place.port) {
+            port.evict(period, why);
+        }
     }
 
     fn machine_info(&self, port: PortKey) -> Option<MachineInfo> {

@@ -6,17 +6,19 @@
 pub mod log;
 pub mod quota;
 pub(crate) mod rejected;
+pub(crate) mod requests;
 pub(crate) mod socket;
 mod status;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use device::moderation::Coalesce;
 
-use crate::sys::vhost::Event;
 use quota::Quota;
+use requests::Requests;
 use socket::Listener;
 pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};
@@ -57,7 +59,7 @@ pub(crate) fn process_of(peer: &OwnedFd) -> u32 {
 #[derive(Debug)]
 pub struct MachinePort {
     pub(crate) listener: Arc<Listener>,
-    pub(crate) stop: Arc<Event>,
+    pub(crate) requests: Arc<Requests>,
     pub(crate) status: Arc<Status>,
 }
 
@@ -66,6 +68,11 @@ impl MachinePort {
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// Disconnects the VMM, and admits none for so long. The [`Status`] says why.
+    pub fn evict(&self, period: Duration, why: String) {
+        self.requests.evict(period, why);
     }
 
     /// The file at the path of the port's own socket, if the daemon may look.
@@ -78,6 +85,6 @@ impl MachinePort {
 impl Drop for MachinePort {
     fn drop(&mut self) {
         self.listener.close();
-        self.stop.set();
+        self.requests.end();
     }
 }

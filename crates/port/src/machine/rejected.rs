@@ -12,7 +12,7 @@ use super::log::RateLimitedLog;
 use super::{RETRY_MS, Status, process_of};
 
 /// The pause after a rejection.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The VMMs that connected while another one had the port.
 #[derive(Debug)]

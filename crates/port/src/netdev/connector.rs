@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -15,6 +15,7 @@ use super::End;
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::Charge;
 use crate::machine::rejected::RejectedPeers;
+use crate::machine::requests::{Request, Requests};
 use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
 use crate::sys::vhost::{Event, wait};
@@ -36,13 +37,14 @@ pub(super) struct Connector {
     log: RateLimitedLog,
     source: Source,
     listener: Arc<Listener>,
-    stop: Arc<Event>,
+    requests: Arc<Requests>,
     status: Arc<Status>,
     peers: Sender<OwnedFd>,
     given: Arc<Event>,
     leftovers: Receiver<Leftover>,
     left: Arc<Event>,
     pause: Arc<Pause>,
+    evicts: Arc<AtomicBool>,
     /// A peer that connected while another one had the port.
     next: Option<OwnedFd>,
     /// The charge for its descriptors.
@@ -56,6 +58,10 @@ pub(super) struct PeerChannel {
     leftovers: Sender<Leftover>,
     left: Arc<Event>,
     pause: Arc<Pause>,
+    /// The worker is to disconnect its peer. Writers: the connector sets it, behind `given`; the
+    /// worker clears it, and the connector before it gives another peer. Release and acquire: who
+    /// finds it set finds the peer in the channel, too.
+    evicts: Arc<AtomicBool>,
 }
 
 /// What the worker leaves to the connector.
@@ -87,26 +93,28 @@ pub(super) fn pair(
     let (given, left) = (Arc::new(Event::new()?), Arc::new(Event::new()?));
     let (epoll, listener) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Arc::new(listener));
     let pause = Pause { epoll, listener: listener.clone(), is_on: AtomicBool::new(false) };
-    let pause = Arc::new(pause);
+    let (pause, evicts) = (Arc::new(pause), Arc::new(AtomicBool::new(false)));
     let channel = PeerChannel {
         peers: come,
         given: given.clone(),
         leftovers,
         left: left.clone(),
         pause: pause.clone(),
+        evicts: evicts.clone(),
     };
     channel.watch(given.as_fd())?;
     let connector = Connector {
         log: RateLimitedLog::new(spec.name.clone()),
         source,
         listener,
-        stop: Arc::new(Event::new()?),
+        requests: Arc::new(Requests::new()?),
         status: Arc::new(status),
         peers,
         given,
         leftovers: theirs,
         left,
         pause,
+        evicts,
         next: None,
         _charge: charge,
     };
@@ -119,6 +127,17 @@ impl PeerChannel {
         let peer = self.peers.try_recv().ok()?;
         self.given.clear();
         Some(peer)
+    }
+
+    /// Whether the peer is to be disconnected.
+    #[inline]
+    pub(super) fn must_hang_up(&self) -> bool {
+        let must = self.evicts.load(Ordering::Acquire);
+        if must {
+            self.evicts.store(false, Ordering::Relaxed);
+            self.given.clear();
+        }
+        must
     }
 
     /// Leaves descriptors to the connector, and tells it why the port has disconnected its peer, if
@@ -138,10 +157,7 @@ impl PeerChannel {
 
     /// Receives no datagrams until the connector has closed these descriptors.
     pub(super) fn pause(&self, descriptors: Vec<OwnedFd>) {
-        self.pause.is_on.store(true, Ordering::Relaxed);
-        if let Some(socket) = self.pause.listener.fd() {
-            self.unwatch(socket);
-        }
+        self.pause.begin();
         self.leave(None, descriptors);
     }
 
@@ -187,6 +203,15 @@ impl Pause {
         epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)
     }
 
+    /// Keeps datagrams from the worker.
+    fn begin(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+        if let Some(socket) = self.listener.fd() {
+            // The worker may have done so.
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+    }
+
     fn end(&self) -> rustix::io::Result<()> {
         let watched = self.listener.fd().map_or(Ok(()), |socket| self.watch(socket));
         // Release: the worker finds its socket in the epoll set.
@@ -198,9 +223,9 @@ impl Pause {
 impl Connector {
     /// The control thread's part of the port.
     pub(super) fn port(&self) -> MachinePort {
-        let (listener, stop, status) =
-            (self.listener.clone(), self.stop.clone(), self.status.clone());
-        MachinePort { listener, stop, status }
+        let (listener, requests, status) =
+            (self.listener.clone(), self.requests.clone(), self.status.clone());
+        MachinePort { listener, requests, status }
     }
 
     pub(super) fn run(mut self) {
@@ -214,6 +239,7 @@ impl Connector {
     fn serve(&mut self) {
         while let Some(peer) = self.next_peer() {
             let described = self.greet(&peer);
+            self.evicts.store(false, Ordering::Relaxed);
             // Set first: the worker clears it when it takes the peer.
             self.given.set();
             if self.peers.send(peer).is_err() {
@@ -225,13 +251,15 @@ impl Connector {
             self.status.note(State::Waiting);
             match end {
                 None => return,
+                // `next_peer` complains of it.
+                Some(End::Evicted) => {}
                 Some(End::Gone) => self.log.info(format_args!("{described} disconnected")),
                 Some(end) => {
                     self.status.complain(Some(end.to_string()));
                     self.log.warn(format_args!("disconnected {described}: {end}"));
                 }
             }
-            if self.is_stopped_within(RETRY_MS) {
+            if self.requests.is_end_within(RETRY_MS) {
                 return;
             }
         }
@@ -253,6 +281,9 @@ impl Connector {
     /// Waits for a peer; returns `None` when the port is being closed.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
+            if self.is_end_while_evicted() {
+                return None;
+            }
             self.close_leftovers();
             let next = match &self.source {
                 Source::Datagrams(path) => Ok(connect_datagrams(path).ok()),
@@ -264,15 +295,15 @@ impl Connector {
             match next {
                 Ok(Some(peer)) => return Some(peer),
                 Ok(None) if listener.is_some() => {
-                    match wait([Some(self.stop.as_fd()), listener], None) {
-                        Ok([true, _]) => return None,
-                        Ok([false, _]) => continue,
+                    match wait([Some(self.requests.as_fd()), listener], None) {
+                        Ok([true, _]) if self.requests.take() == Some(Request::End) => return None,
+                        Ok(_) => continue,
                         Err(_) => {}
                     }
                 }
                 Ok(None) | Err(_) => {}
             }
-            if self.is_stopped_within(RETRY_MS) {
+            if self.requests.is_end_within(RETRY_MS) {
                 return None;
             }
         }
@@ -285,9 +316,16 @@ impl Connector {
             let pause = rejected.pause_ms(Instant::now());
             let listener = self.listener.fd().filter(|_| matches!(self.source, Source::Accept));
             let listener = listener.filter(|_| pause.is_none());
-            let fds = [Some(self.stop.as_fd()), Some(self.left.as_fd()), listener];
+            let fds = [Some(self.requests.as_fd()), Some(self.left.as_fd()), listener];
             match wait(fds, pause) {
-                Ok([true, ..]) => return None,
+                Ok([true, ..]) => match self.requests.take() {
+                    None => {}
+                    Some(Request::End) => return None,
+                    Some(Request::Evict(_)) => {
+                        self.given.set();
+                        self.evicts.store(true, Ordering::Release);
+                    }
+                },
                 Ok([_, true, _]) => match self.close_leftovers() {
                     None => {}
                     end => return end,
@@ -299,10 +337,23 @@ impl Connector {
                     Err(_) => rejected.defer(),
                 },
                 Ok(_) => {}
-                Err(_) if self.is_stopped_within(RETRY_MS) => return None,
+                Err(_) if self.requests.is_end_within(RETRY_MS) => return None,
                 Err(_) => {}
             }
         }
+    }
+
+    /// Waits until the port admits peers again. Nothing is sent or received meanwhile.
+    fn is_end_while_evicted(&self) -> bool {
+        let is_stream = matches!(self.source, Source::Accept);
+        let listener = is_stream.then_some(&*self.listener);
+        // `close_leftovers`, which is next, ends the pause.
+        self.requests.is_end_while_evicted(listener, |why| {
+            if !is_stream {
+                self.pause.begin();
+            }
+            self.status.complain(Some(why));
+        })
     }
 
     /// Closes what the worker left; returns why it disconnected the peer, if it did.
@@ -321,18 +372,7 @@ impl Connector {
     }
 
     fn ends_within(&self, ms: u32) -> bool {
-        let ended = wait([Some(self.left.as_fd()), Some(self.stop.as_fd())], Some(ms));
+        let ended = wait([Some(self.left.as_fd()), Some(self.requests.as_fd())], Some(ms));
         matches!(ended, Ok([true, _]))
-    }
-
-    /// Waits so long; returns whether the port is being closed.
-    fn is_stopped_within(&self, ms: u32) -> bool {
-        match wait([Some(self.stop.as_fd())], Some(ms)) {
-            Ok([stopped]) => stopped,
-            Err(_) => {
-                std::thread::sleep(Duration::from_millis(ms.into()));
-                false
-            }
-        }
     }
 }

@@ -67,6 +67,9 @@ impl Datagrams {
             self.longest = longest(&peer);
             self.peer = Some(peer);
         }
+        if self.channel.must_hang_up() && self.peer.is_some() {
+            self.hang_up(End::Evicted);
+        }
     }
 
     fn hang_up(&mut self, end: End) {
@@ -237,6 +240,7 @@ mod tests {
     use crate::sys::descriptors::accept;
     use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
     use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
     use tempfile::tempdir;
 
     #[test]
@@ -276,6 +280,31 @@ mod tests {
             assert_eq!(peer.recv(&mut frame).expect("a frame"), FRAME_MAX as usize);
             turn(&mut *adapter);
         }
+    }
+
+    #[test]
+    fn an_evicted_port_neither_sends_nor_receives_for_a_while() {
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        soon_in(&port, State::Up);
+        turn(&mut *adapter);
+        port.evict(Duration::from_secs(600), "it is too loud".to_owned());
+        soon("the end", || {
+            turn(&mut *adapter);
+            port.status().complaint().is_some()
+        });
+        peer.send_to(&[3; 60], dir.join("vm.sock")).expect("room");
+        assert!(turn(&mut *adapter).0.is_empty());
+        assert_eq!(send(&mut *adapter, &[7; 60], 1), 0);
+        port.evict(Duration::ZERO, "it is too loud".to_owned());
+        let mut frames = Vec::new();
+        soon("its frame", || {
+            frames.extend(turn(&mut *adapter).0);
+            frames.len() == 1
+        });
+        soon("ours", || send(&mut *adapter, &[7; 60], 1) == 1);
     }
 
     /// An older kernel delivers what this one is told to refuse.

@@ -99,6 +99,9 @@ enum End {
     /// The peer has closed the connection.
     #[error("it disconnected")]
     Gone,
+    /// The control thread wants the peer out, and says why itself.
+    #[error("it was evicted")]
+    Evicted,
     /// The peer sent descriptors, which only kernels before Linux 6.16 deliver.
     #[error("it sent descriptors beside its frames")]
     Descriptors,

@@ -59,6 +59,9 @@ impl Stream {
                 self.hang_up(errno.into());
             }
         }
+        if self.channel.must_hang_up() && self.peer.is_some() {
+            self.hang_up(End::Evicted);
+        }
     }
 
     fn hang_up(&mut self, end: End) {
@@ -275,6 +278,7 @@ mod tests {
     use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
+    use std::time::Duration;
     use switch::Adapter;
     use tempfile::{TempDir, tempdir};
 
@@ -372,7 +376,7 @@ mod tests {
             lost |= now < 32;
         }
         assert!(lost && taken > 100, "{taken}");
-        peer.set_read_timeout(Some(std::time::Duration::from_millis(100))).expect("a socket");
+        peer.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
         let (mut bytes, mut piece) = (Vec::new(), vec![0; 1 << 16]);
         let whole = usize::try_from(taken).expect("few") * 1518;
         soon("all that was taken", || {
@@ -454,5 +458,29 @@ mod tests {
             frames.len() == 1
         });
         assert_eq!((frames, port.status().ends()), (vec![frame(77)], 1));
+    }
+
+    #[test]
+    fn a_peer_that_is_evicted_goes_and_none_is_admitted_for_a_while() {
+        let (mut adapter, port, mut peer, dir) = opened();
+        turn(&mut *adapter);
+        port.evict(Duration::from_secs(600), "it is too loud".to_owned());
+        soon("the end", || {
+            turn(&mut *adapter);
+            port.status().complaint().as_deref() == Some("it is too loud")
+        });
+        assert_eq!(peer.read(&mut [0; 1]).expect("no error"), 0, "it is let go");
+        let mut next = another(&dir);
+        assert_eq!(next.read(&mut [0; 1]).expect("no error"), 0, "so is the next");
+        assert_eq!(send(&mut *adapter, &frame(60), 1), 0, "no peer is there");
+        port.evict(Duration::ZERO, "it is too loud".to_owned());
+        let mut next = another(&dir);
+        next.write_all(&framed(&frame(60))).expect("room");
+        let mut frames = Vec::new();
+        soon("its frame", || {
+            frames.extend(turn(&mut *adapter).0);
+            frames.len() == 1
+        });
+        assert_eq!(port.status().complaint(), None);
     }
 }

@@ -28,13 +28,14 @@ pub mod session;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use switch::Adapter;
 
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::{Charge, Quota, Resource};
 use crate::machine::rejected::RejectedPeers;
+use crate::machine::requests::{Request, Requests};
 use crate::machine::socket::{Beside, Listener, bind, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::Waker;
@@ -64,8 +65,8 @@ pub fn open(
     };
     let listener = Arc::new(listener);
     let system = failed(&spec.path);
-    let (epoll_set, stop) =
-        (Arc::new(EpollSet::new().map_err(&system)?), Arc::new(Event::new().map_err(&system)?));
+    let epoll_set = Arc::new(EpollSet::new().map_err(&system)?);
+    let requests = Arc::new(Requests::new().map_err(&system)?);
     let trouble = Arc::new(Event::new().map_err(&system)?);
     let (handoff, orders) = handoff::pair().map_err(&system)?;
     epoll_set.add(orders.signal.event()).map_err(&system)?;
@@ -81,12 +82,12 @@ pub fn open(
         listener: listener.clone(),
         handoff,
         epoll_set,
-        stop: stop.clone(),
+        requests: requests.clone(),
         trouble,
         status: status.clone(),
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
-    let port = MachinePort { listener, stop, status };
+    let port = MachinePort { listener, requests, status };
     let body = move || {
         confine::narrow(confine::Thread::Machine);
         server.run();
@@ -105,7 +106,7 @@ struct Server {
     listener: Arc<Listener>,
     handoff: Handoff,
     epoll_set: Arc<EpollSet>,
-    stop: Arc<Event>,
+    requests: Arc<Requests>,
     trouble: Arc<Event>,
     status: Arc<Status>,
 }
@@ -116,6 +117,9 @@ enum End {
     /// The port is being closed.
     #[error("the port is closed")]
     Stopped,
+    /// The control thread wants the frontend out, and logs that itself.
+    #[error("{0}")]
+    Evicted(String),
     /// The frontend has closed the connection.
     #[error("it disconnected")]
     Gone,
@@ -159,7 +163,7 @@ impl Server {
                 log: &self.log,
                 frontend: &frontend,
                 listener: &self.listener,
-                stop: &self.stop,
+                requests: &self.requests,
                 trouble: &self.trouble,
                 status: &self.status,
                 rejected: RejectedPeers::new(&self.log, &self.status),
@@ -172,12 +176,14 @@ impl Server {
             match end {
                 End::Stopped => break,
                 End::Gone => self.log.info(format_args!("process {process} disconnected")),
+                // `next_frontend` complains of it.
+                End::Evicted(_) => {}
                 end => {
                     self.status.complain(Some(end.to_string()));
                     self.log.warn(format_args!("disconnected process {process}: {end}"));
                 }
             }
-            if self.is_stopped_within(RETRY_MS) {
+            if self.requests.is_end_within(RETRY_MS) {
                 break;
             }
         }
@@ -187,30 +193,23 @@ impl Server {
     /// Waits for a frontend; returns `None` when the port is being closed.
     fn next_frontend(&self) -> Option<OwnedFd> {
         loop {
+            let complain = |why| self.status.complain(Some(why));
+            if self.requests.is_end_while_evicted(Some(&self.listener), complain) {
+                return None;
+            }
             match self.listener.next() {
                 Ok(Some(frontend)) => return Some(frontend),
                 Ok(None) if self.listener.fd().is_some() => {
-                    match wait([Some(self.stop.as_fd()), self.listener.fd()], None) {
-                        Ok([true, _]) => return None,
-                        Ok([false, _]) => continue,
+                    match wait([Some(self.requests.as_fd()), self.listener.fd()], None) {
+                        Ok([true, _]) if self.requests.take() == Some(Request::End) => return None,
+                        Ok(_) => continue,
                         Err(_) => {}
                     }
                 }
                 Ok(None) | Err(_) => {}
             }
-            if self.is_stopped_within(RETRY_MS) {
+            if self.requests.is_end_within(RETRY_MS) {
                 return None;
-            }
-        }
-    }
-
-    /// Waits so long; returns whether the port is being closed.
-    fn is_stopped_within(&self, ms: u32) -> bool {
-        match wait([Some(self.stop.as_fd())], Some(ms)) {
-            Ok([stopped]) => stopped,
-            Err(_) => {
-                std::thread::sleep(Duration::from_millis(ms.into()));
-                false
             }
         }
     }
@@ -221,7 +220,7 @@ struct Conversation<'a> {
     log: &'a RateLimitedLog,
     frontend: &'a OwnedFd,
     listener: &'a Listener,
-    stop: &'a Event,
+    requests: &'a Requests,
     trouble: &'a Event,
     status: &'a Status,
     rejected: RejectedPeers<'a>,
@@ -249,6 +248,8 @@ impl Conversation<'_> {
 
     /// Handles one message, or an event that came before it.
     fn serve(&self, session: &mut Session<&mut Handoff>) -> Result<(), End> {
+        // Also if the frontend sends without a break.
+        self.look_at_requests()?;
         let mut bytes = [0; HEADER];
         let mut fds = Vec::with_capacity(FDS_MAX);
         self.fill(&mut bytes, &mut fds, Some(&mut *session))?;
@@ -301,15 +302,21 @@ impl Conversation<'_> {
         Ok(())
     }
 
+    fn look_at_requests(&self) -> Result<(), End> {
+        match self.requests.is_set().then(|| self.requests.take()).flatten() {
+            None => Ok(()),
+            Some(Request::End) => Err(End::Stopped),
+            Some(Request::Evict(why)) => Err(End::Evicted(why)),
+        }
+    }
+
     fn wait(&self, session: Option<&mut Session<&mut Handoff>>) -> Result<(), End> {
         let trouble = session.as_ref().map(|_| self.trouble.as_fd());
         let pause = self.rejected.pause_ms(Instant::now());
         let listener = self.listener.fd().filter(|_| pause.is_none());
-        let fds = [Some(self.stop.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
-        let [stopped, _, trouble, another] = wait(fds, pause)?;
-        if stopped {
-            return Err(End::Stopped);
-        }
+        let fds = [Some(self.requests.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
+        let [_, _, trouble, another] = wait(fds, pause)?;
+        self.look_at_requests()?;
         // A frontend that reconnects closes its first connection before it opens the second, so the
         // first is checked again.
         let [speaks] = wait([Some(self.frontend.as_fd())], Some(0))?;
@@ -340,10 +347,11 @@ mod tests {
     use super::*;
     use crate::machine::Access;
     use crate::machine::quota::Limits;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
     use std::sync::mpsc::channel;
+    use std::time::Duration;
 
     fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
         let (_, bell) = Waker::of_daemon().expect("descriptors");
@@ -364,11 +372,7 @@ mod tests {
         // SEND_RARP: the thread waits for the worker, which never runs in this test.
         let message = [&[19, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0][..], &[2; 8]].concat();
         frontend.write_all(&message).expect("it reads");
-        let start = Instant::now();
-        while port.status().state() != State::Connected {
-            assert!(start.elapsed() < Duration::from_secs(10), "it accepts");
-            std::thread::yield_now();
-        }
+        soon("it accepts", || port.status().state() == State::Connected);
         std::thread::sleep(Duration::from_millis(100));
         let (done, is_done) = channel();
         std::thread::spawn(move || {
@@ -380,5 +384,38 @@ mod tests {
             .expect("the drop does not wait for the thread");
         assert!(!path.exists(), "another may be made there");
         drop(adapter);
+    }
+
+    fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < Duration::from_secs(10), "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_frontend_is_evicted_whatever_it_does_and_none_is_admitted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("vm.sock");
+        let (_adapter, port) = open_at(&path);
+        let connect = || UnixStream::connect(&path).expect("it listens");
+        let mut frontend = connect();
+        let flood = std::thread::spawn(move || {
+            // SET_OWNER, which has no effect and no answer.
+            while frontend.write_all(&[3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).is_ok() {}
+        });
+        soon("it accepts", || port.status().state() == State::Connected);
+        port.evict(Duration::from_secs(600), "it is too loud".to_owned());
+        flood.join().expect("its writes fail");
+        let says = || port.status().complaint();
+        soon("a complaint", || says().as_deref() == Some("it is too loud"));
+        let mut another = connect();
+        assert_eq!(another.read(&mut [0]).expect("closed"), 0);
+        assert_eq!(port.status().state(), State::Waiting);
+        port.evict(Duration::ZERO, "it is too loud".to_owned());
+        let _frontend = connect();
+        soon("it admits one", || port.status().state() == State::Connected);
+        assert_eq!(says(), None);
     }
 }

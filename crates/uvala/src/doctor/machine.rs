@@ -57,6 +57,8 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
     let cure = if what.contains("quota.machine_") {
         "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
             .to_owned()
+    } else if what.contains("stalls the switch") {
+        format!("delete the port if you do not trust that machine: uvala port del {name}")
     } else {
         format!("start the machine again with the arguments of `uvala vm-args {name}`")
     };
@@ -501,6 +503,8 @@ mod tests {
         assert_eq!(super::complaint("p", &machine, false).unwrap().level, Level::Note);
         machine.complaint = Some("it takes … (quota.machine_memory): …".to_owned());
         assert!(complaint(&machine).unwrap().cure.contains("raise that quota"));
+        machine.complaint = Some("it stalls the switch (3 times within a minute); …".to_owned());
+        assert!(complaint(&machine).unwrap().cure.contains("if you do not trust that machine"));
         machine.state = MachineState::Closed;
         assert!(complaint(&machine).unwrap().what.contains("could not open it"));
         assert!(qemu(Qemu { version: (7, 2), kvm: false }).is_some());

@@ -1,5 +1,7 @@
 //! Ports of virtual machines.
 
+use std::time::Duration;
+
 use protocol::MachineInfo;
 
 use crate::model::error::MakeMachineError;
@@ -18,12 +20,18 @@ pub trait Machines {
         why: String,
     ) -> Result<(), MakeMachineError>;
 
+    /// Disconnects the VMM of a port, and admits none for so long. [`Machines::machine_info`] says
+    /// why.
+    fn evict_machine(&mut self, port: PortKey, period: Duration, why: String);
+
     /// What `port show` says of the virtual machine behind a port.
     fn machine_info(&self, port: PortKey) -> Option<MachineInfo>;
 }
 
 #[cfg(test)]
 mod fake {
+    use std::time::Duration;
+
     use protocol::MachineInfo;
 
     use super::Machines;
@@ -44,6 +52,10 @@ mod fake {
             _: String,
         ) -> Result<(), MakeMachineError> {
             self.add_machine(spec)
+        }
+
+        fn evict_machine(&mut self, port: PortKey, _: Duration, why: String) {
+            self.evicted.push((port, why));
         }
 
         fn machine_info(&self, _: PortKey) -> Option<MachineInfo> {

@@ -54,6 +54,9 @@ impl<D: Datapath> Control<D> {
         if add.port.is_interface() {
             return Err(InterfaceRefusal::NotByPortAdd(add.port.clone()).into());
         }
+        if add.kind.is_machine() {
+            self.check_stalls(caller)?;
+        }
         self.state.claim_persistent(caller, &add.port)?;
         let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
         self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;

@@ -67,6 +67,26 @@ fn test_a_port_that_no_client_holds_stays() {
 }
 
 #[test]
+fn test_a_vmm_that_stalls_its_port_is_disconnected_and_its_owner_gets_no_other() {
+    let mut bench = Bench::new();
+    let add = |port| format!(r#"{{"port_add":{{"port":"{port}","kind":"vhost-user"}}}}"#);
+    let request = |port| serde_json::from_str::<Request>(&add(port)).unwrap();
+    let [first, second] = ["vale0:vm", "vale0:vm2"].map(request);
+    bench.answer(1, 1000, first).unwrap();
+    for _ in 0..3 {
+        assert_eq!(bench.control.datapath.evicted, []);
+        bench.stall("vale0:vm", StallStage::Wake);
+    }
+    assert!(bench.has("vale0:vm"));
+    let [(_, why)] = &bench.control.datapath.evicted[..] else { panic!("once") };
+    assert!(why.contains("stalls the switch (3 times within a minute)"), "{why}");
+    assert!(bench.attach(3, 1000, "vale0:c").is_err());
+    let refused = bench.answer(1, 1000, second.clone()).unwrap_err().to_string();
+    assert!(refused.contains("stalled its switch"), "{refused}");
+    bench.answer(4, 0, second).unwrap();
+}
+
+#[test]
 fn test_stalls_are_listed_and_their_ports_shown_to_users_that_may_see_them() {
     let mut bench = Bench::new();
     bench.attach(1, 1000, "vale0:a").unwrap();

@@ -4,8 +4,8 @@
 //! A port is to blame if the worker was in a system call for it alone: it received from the port,
 //! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
 //! two ports, either of them may be the cause, so neither is to blame. A port that is to blame for
-//! three stalls within a minute is taken from its client, whose user may attach no port for a
-//! minute.
+//! three stalls within a minute is taken from its client, or from its VMM: it admits none for a
+//! minute. The client's user, or the owner of the VMM's port, may attach no port for a minute.
 //!
 //! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
 
@@ -25,7 +25,7 @@ use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
-use strikes::{Excluded, STRIKES, Strikes};
+use strikes::{Excluded, STRIKES, Strikes, WINDOW};
 
 /// What control remembers of stalls.
 #[derive(Debug, Default)]
@@ -93,14 +93,13 @@ impl<D: Datapath> Control<D> {
         self.state.ports().find(|(_, port)| port.key == key).map(|(name, _)| name.clone())
     }
 
-    /// Takes a port that stalls its switch from its client.
+    /// Takes a port that stalls its switch from its client or its VMM.
     fn evict(&mut self, name: &PortName, now: Instant) {
-        let port = self.state.find_port(name);
-        let holder = port.and_then(|port| {
-            let bound = port.bound.as_ref().map(|bound| bound.uid);
-            port.holder.as_ref().map(|holder| holder.uid).or(bound)
-        });
-        let Some(uid) = holder else {
+        let Some(port) = self.state.find_port(name) else { return };
+        let bound = port.bound.as_ref().map(|bound| bound.uid);
+        let holder = port.holder.as_ref().map(|holder| holder.uid).or(bound);
+        let (key, machine) = (port.key, port.kind.is_machine().then_some(port.owner));
+        let Some(uid) = holder.or(machine) else {
             tracing::warn!(
                 "{name} stalled its switch {STRIKES} times within a minute; no client holds it, so \
                  it stays: look at the interface, or delete the port"
@@ -108,9 +107,19 @@ impl<D: Datapath> Control<D> {
             return;
         };
         self.notes.stalls.excluded.add(uid, now);
-        tracing::warn!("{name}: detached: stalls the switch ({STRIKES} times within a minute)");
-        let gone = self.state.release(name);
-        self.account_gone(name, &gone);
+        let why = format!("stalls the switch ({STRIKES} times within a minute)");
+        match holder {
+            Some(_) => {
+                tracing::warn!("{name}: detached: {why}");
+                let gone = self.state.release(name);
+                self.account_gone(name, &gone);
+            }
+            None => {
+                tracing::warn!("{name}: disconnected its VMM: {why}; it admits none for a minute");
+                let why = format!("it {why}; the port admits no VMM for a minute");
+                self.datapath.evict_machine(key, WINDOW, why);
+            }
+        }
     }
 
     /// Refuses a user whose port has stalled its switch a moment ago.
