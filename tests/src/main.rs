@@ -17,6 +17,7 @@ mod flood;
 mod hoard;
 mod hostile_client;
 mod hostile_guest;
+mod interrupts;
 mod odd_files;
 mod peer_netmap;
 mod scribble;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Role::HostileClient(role) => Ok(hostile_client::run(&role)),
         Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
+        Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::NetmapSend(send) => peer_netmap::send(&send),
         Role::NetmapReceive(receive) => peer_netmap::receive(&receive),
         Role::NetmapResume(resume) => peer_netmap::resume(&resume),

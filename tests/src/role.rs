@@ -31,6 +31,8 @@ pub enum Role {
     Doorbells(DoorbellAttack),
     /// Attacks by what the switch wakes it by, until stdin ends.
     WakeUps(WakeAttack),
+    /// Attacks by the interrupts of a machine, until stdin ends.
+    Interrupts(InterruptAttack),
     /// Sends a stream as a netmap program does.
     NetmapSend(Send),
     /// Receives as a netmap program does.
@@ -239,6 +241,17 @@ pub enum WakeAssault {
     },
     /// Writes random numbers into the words.
     Scribble,
+}
+
+/// A VMM that makes it slow to interrupt its machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct InterruptAttack {
+    /// The socket of its port.
+    pub socket: PathBuf,
+    /// The address that its machine receives by.
+    pub station: u32,
+    /// Epoll watches of its interrupts, in all.
+    pub watches: u32,
 }
 
 /// A hostile caller.

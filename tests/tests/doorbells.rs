@@ -5,12 +5,14 @@
 use std::time::{Duration, Instant};
 
 use harness::daemon::Setup;
-use harness::frames::mac;
+use harness::frames::{fill, mac};
 use harness::process::{Peer, USER};
 use harness::role::{
-    Assault, At, DoorbellAttack, Receive, Report, Role, Send, WakeAssault, WakeAttack,
+    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, Role, Send, WakeAssault,
+    WakeAttack,
 };
 use harness::{is_root, skip, wait};
+use protocol::MachineState;
 
 /// The honest receiver loses nothing, because its sender waits for room.
 const CONFIG: &str = r#"
@@ -21,6 +23,8 @@ mode = "666"
 [switch.vale0.port.honest]
 on_full = "wait"
 "#;
+/// The address of the machine that is attacked by.
+const STATION: u32 = 7;
 /// An attacker ends after so long. Where its attack works, the daemon answers no earlier.
 const ATTACK: u64 = 20;
 /// Far more than an answer of a daemon takes that no peer holds up.
@@ -151,6 +155,38 @@ fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
         None => assert!(again.status.success(), "the daemon's user is not refused: {message}"),
     }
     hostile.process().kill();
+}
+
+#[test]
+fn many_watches_of_an_interrupt_cost_the_vmm_its_place() {
+    let daemon = Setup::new(CONFIG).start();
+    let vhost = ["port", "add", "vale0:vm", "--kind", "vhost-user"];
+    assert!(daemon.uvala(&vhost).status.success());
+    let machine = || daemon.port("vale0:vm").unwrap().machine.unwrap();
+    let attack = |watches| {
+        let (socket, station) = (machine().socket.into(), STATION);
+        Role::Interrupts(InterruptAttack { socket, station, watches })
+    };
+    let mut hostile = Peer::start(&attack(200_000));
+    let mut feeder = daemon.open("vale0:feeder");
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(STATION), 1, 0, 60);
+    wait::until("the VMM to be disconnected", || {
+        feeder.send(&frame).unwrap();
+        machine().state == MachineState::Waiting
+    });
+    let complaint = wait::find("the reason", || machine().complaint);
+    assert!(complaint.contains("stalls the switch (3 times within a minute)"), "{complaint}");
+    let log = daemon.log();
+    assert!(log.contains("vale0:vm: disconnected its VMM: stalls the switch"), "{log}");
+    let listed = daemon.uvala(&["worker", "list", "--json"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains(r#""stage":"wake""#), "{listed}");
+    hostile.process().kill();
+    // Another VMM is not admitted.
+    let mut again = Peer::launch(&attack(0), None);
+    assert!(wait::find("its end", || again.process().has_ended().then_some(true)));
+    assert_eq!(machine().state, MachineState::Waiting);
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub struct Workers {
     machines: BTreeMap<PortKey, MachinePlace>,
     reclaimer: Reclaimer,
     watchdog: Watchdog,
-    slow_wakes: SlowWakeReports,
+    slow_reports: SlowWakeReports,
     /// The control thread's, until it takes it.
     heartbeat: Option<Heartbeat>,
     notices: Notices,
@@ -224,7 +224,7 @@ impl Workers {
             machines: BTreeMap::new(),
             reclaimer,
             watchdog,
-            slow_wakes: SlowWakeReports::default(),
+            slow_reports: SlowWakeReports::default(),
             heartbeat: Some(heartbeat),
             notices,
             closing: Vec::new(),

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use device::virtqueue::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
 use device::virtqueue::{Buffers, Direction, PIECES_MAX, Places, Queue};
 use port::machine::quota::{Limits, Quota, Resource};
+use port::sys::SlowWakes;
 use port::sys::vhost::EpollSet;
 use port::vhost_user::handoff::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
-use port::vhost_user::session::Session;
+use port::vhost_user::session::{Session, Shared};
 use ring::guest::{Extent, GuestMapping, GuestMemory, Reader, Writer};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -116,11 +117,12 @@ pub fn vhost_message(data: &[u8]) {
     if let Ok(header) = Header::parse(input.bytes::<HEADER>()) {
         assert!(header.size <= PAYLOAD_MAX);
     }
-    let (epoll_set, quota) =
-        (Arc::new(EpollSet::new().expect("descriptors")), Quota::new(0, LIMITS));
+    let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+    let (quota, slow) = (Quota::new(0, LIMITS), Arc::new(SlowWakes::new(drop)));
+    let shared = Shared { epoll_set, quota: quota.clone(), slow };
     let mut held = Held((0..2 * PAIRS).map(|_| None).collect());
     for _ in 0..2 {
-        let mut session = Session::new(&mut held, &epoll_set, PAIRS, &quota);
+        let mut session = Session::new(&mut held, PAIRS, &shared);
         for _ in 0..40 {
             if input.is_empty() {
                 break;

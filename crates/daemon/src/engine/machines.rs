@@ -98,13 +98,15 @@ impl Workers {
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         self.next_place(spec.switch)?;
-        let open = match spec.kind {
-            PortKind::Stream => netdev::open_stream,
-            PortKind::Dgram => netdev::open_dgram,
-            PortKind::VhostUser => vhost_user::open,
+        let (socket, bell) = (&spec.socket, self.host.ringer());
+        let (adapter, port) = match spec.kind {
+            PortKind::Stream => netdev::open_stream(socket, bell)?,
+            PortKind::Dgram => netdev::open_dgram(socket, bell)?,
+            PortKind::VhostUser => {
+                vhost_user::open(socket, self.slow_wakes(spec.key, Some(spec.switch)), bell)?
+            }
             other => unreachable!("ports of kind {} have no machine", other.name()),
         };
-        let (adapter, port) = open(&spec.socket, self.host.ringer())?;
         self.plug_machine(spec, adapter, Ok(port))
     }
 

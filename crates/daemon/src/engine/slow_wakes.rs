@@ -1,4 +1,4 @@
-//! Slow wake-ups: clients that make the kernel take long to wake them.
+//! Slow wake-ups: clients and VMMs that make the kernel take long to wake them.
 //!
 //! A worker reports each one to the control thread, by the watchdog's bell, as a stall of its own.
 
@@ -42,16 +42,21 @@ impl Workers {
         port: PortKey,
         switch: Option<SwitchKey>,
     ) -> io::Result<(OwnedFd, Waker)> {
+        Waker::new(&self.reclaimer.closer(), self.slow_wakes(port, switch))
+    }
+
+    /// Reports slow wake-ups of a port's peer by the worker of this switch.
+    pub(super) fn slow_wakes(&self, port: PortKey, switch: Option<SwitchKey>) -> SlowWakes {
         let worker = switch.map(|switch| self.place(switch).worker);
         let worker = worker.and_then(|worker| u32::try_from(worker).ok());
-        let (sender, bell) = (self.slow_wakes.sender.clone(), self.watchdog.ringer());
+        let (sender, bell) = (self.slow_reports.sender.clone(), self.watchdog.ringer());
         let report = move |lasted| {
             let (stage, cause) = (StallStage::Wake, StallCause::Busy);
             if sender.send(WorkerStall { worker, port: Some(port), stage, cause, lasted }).is_ok() {
                 bell.ring();
             }
         };
-        Waker::new(&self.reclaimer.closer(), SlowWakes::new(report))
+        SlowWakes::new(report)
     }
 
     /// A doorbell for a holder of a bound port. Who holds a monitor answers for it with the port

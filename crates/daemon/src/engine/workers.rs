@@ -25,7 +25,8 @@ impl WorkerWatch for Workers {
         let seen = self.watchdog.take();
         let stalls = seen.into_iter().map(|(number, stall)| self.named(number, &stall));
         // A port that is gone has had its report.
-        let slow = self.slow_wakes.take().filter(|stall| stall.port.is_some_and(|it| self.has(it)));
+        let slow =
+            self.slow_reports.take().filter(|stall| stall.port.is_some_and(|it| self.has(it)));
         stalls.chain(slow).collect()
     }
 

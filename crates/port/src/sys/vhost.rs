@@ -18,6 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use crate::sys::SlowWakes;
 use crate::sys::aio::Signals;
 
 /// The most descriptors beside one message.
@@ -211,15 +212,22 @@ impl Drop for Kick {
 static SIGNALS: LazyLock<io::Result<Signals>> = LazyLock::new(Signals::new);
 
 /// The interrupt of one queue's driver.
+///
+/// The kernel calls all that watch the eventfd in the call that signals it, also by asynchronous
+/// I/O. A frontend can register its eventfd in very many epoll sets, so the time of each signal is
+/// taken.
 #[derive(Debug)]
-pub struct Call(OwnedFd);
+pub struct Call {
+    fd: OwnedFd,
+    slow: Arc<SlowWakes>,
+}
 
 impl Call {
-    /// Takes the eventfd that a frontend passed.
+    /// Takes the eventfd that a frontend passed. All those of a port share what times them.
     ///
     /// # Errors
     /// `EINVAL`: not an eventfd.
-    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, slow: &Arc<SlowWakes>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -227,14 +235,18 @@ impl Call {
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?;
         // Here, in the machine's thread: a confined worker may not make it.
         LazyLock::force(&SIGNALS);
-        Ok(Self(fd))
+        Ok(Self { fd, slow: slow.clone() })
     }
 
     /// Signals the driver. If the counter is full, the driver has been signalled already.
     pub fn tell(&self) {
-        let told = SIGNALS.as_ref().is_ok_and(|signals| signals.give(&self.0).is_ok());
+        self.slow.time(|| self.signal());
+    }
+
+    fn signal(&self) {
+        let told = SIGNALS.as_ref().is_ok_and(|signals| signals.give(&self.fd).is_ok());
         // Without asynchronous I/O, this can block if the frontend makes it (SECURITY.md).
-        while !told && rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
+        while !told && rustix::io::write(&self.fd, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
     }
 }
 
@@ -245,7 +257,7 @@ mod tests {
     #[test]
     fn a_full_eventfd_made_blocking_holds_nobody_up() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let call = Call::new(event.try_clone().unwrap()).unwrap();
+        let call = Call::new(event.try_clone().unwrap(), &Arc::new(SlowWakes::new(drop))).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
         let (done, is_done) = std::sync::mpsc::channel();

@@ -93,9 +93,9 @@ impl Drop for ClosedElsewhere {
     }
 }
 
-/// Takes the time of wake-ups, and reports those of a client that are slow again and again.
+/// Takes the time of wake-ups, and reports those of a peer that are slow again and again.
 ///
-/// A thread that loses its core in a wake-up is no fault of the client. So the first slow one
+/// A thread that loses its core in a wake-up is no fault of the peer. So the first slow one
 /// reports nothing: it has the thread's own clock taken for the next 64 of them.
 pub struct SlowWakes {
     report: Box<dyn Fn(Duration) + Send + Sync>,
@@ -115,7 +115,7 @@ impl SlowWakes {
     }
 
     /// Does a wake-up and takes its time.
-    fn time(&self, wake: impl FnOnce()) {
+    pub(super) fn time(&self, wake: impl FnOnce()) {
         let left = self.probation.load(Ordering::Relaxed);
         let clock = if left == 0 { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
         let begin = clock_gettime(clock);

@@ -33,28 +33,29 @@ use std::time::Instant;
 use switch::Adapter;
 
 use crate::machine::log::RateLimitedLog;
-use crate::machine::quota::{Charge, Quota, Resource};
+use crate::machine::quota::{Charge, Resource};
 use crate::machine::rejected::RejectedPeers;
 use crate::machine::requests::{Request, Requests};
 use crate::machine::socket::{Beside, Listener, bind, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
-use crate::sys::Waker;
 use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
+use crate::sys::{SlowWakes, Waker};
 use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
-use session::{Fault, Session};
+use session::{Fault, Session, Shared};
 
 /// The descriptors of a port without those that a frontend passes: its socket, the connection, a
 /// connection that is rejected, four for its threads to signal each other, one for temporary use.
 const DESCRIPTORS: u64 = 8;
 
 /// Opens a port; returns its adapter for the worker, and the rest. The port rings `bell` when its
-/// state changes.
+/// state changes, and reports interrupts that are slow by `slow`.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
 pub fn open(
     spec: &Spec,
+    slow: SlowWakes,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
@@ -74,14 +75,14 @@ pub fn open(
     let adapter = adapter::Machine::new(queues, spec.coalesce, orders, &epoll_set, &trouble)
         .map_err(&system)?;
     let status = Arc::new(Status::new(bell));
+    let shared = Shared { epoll_set, quota: spec.quota.clone(), slow: Arc::new(slow) };
     let server = Server {
         log: RateLimitedLog::new(spec.name.clone()),
         pairs: spec.pairs,
-        quota: spec.quota.clone(),
+        shared,
         _charge: charge,
         listener: listener.clone(),
         handoff,
-        epoll_set,
         requests: requests.clone(),
         trouble,
         status: status.clone(),
@@ -100,12 +101,11 @@ pub fn open(
 struct Server {
     log: RateLimitedLog,
     pairs: u16,
-    quota: Arc<Quota>,
+    shared: Shared,
     /// The charge for its descriptors.
     _charge: Charge,
     listener: Arc<Listener>,
     handoff: Handoff,
-    epoll_set: Arc<EpollSet>,
     requests: Arc<Requests>,
     trouble: Arc<Event>,
     status: Arc<Status>,
@@ -157,8 +157,7 @@ impl Server {
             self.status.welcome(process);
             self.log.info(format_args!("process {process} connected"));
             self.status.note(State::Connected);
-            let mut session =
-                Session::new(&mut self.handoff, &self.epoll_set, self.pairs, &self.quota);
+            let mut session = Session::new(&mut self.handoff, self.pairs, &self.shared);
             let conversation = Conversation {
                 log: &self.log,
                 frontend: &frontend,
@@ -346,7 +345,7 @@ impl Conversation<'_> {
 mod tests {
     use super::*;
     use crate::machine::Access;
-    use crate::machine::quota::Limits;
+    use crate::machine::quota::{Limits, Quota};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
@@ -360,7 +359,7 @@ mod tests {
         let (peer, access) = (None, Access::default());
         let (connects, pairs, coalesce) = (false, 1, None);
         let spec = Spec { name, path, connects, pairs, coalesce, peer, access, quota };
-        open(&spec, &Arc::new(bell)).expect("the path is free")
+        open(&spec, SlowWakes::new(drop), &Arc::new(bell)).expect("the path is free")
     }
 
     #[test]

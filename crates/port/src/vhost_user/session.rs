@@ -28,6 +28,7 @@ use super::handoff::{Queues, Ring, Trouble};
 use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};
 use super::message::{Answer, Area, Bell, Message, Shape};
 use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
+use crate::sys::SlowWakes;
 use crate::sys::vhost::{Call, EpollSet, Kick};
 
 /// Protocol features.
@@ -160,18 +161,19 @@ impl Vring {
         bell: Bell,
         queue: u32,
         fd: Option<OwnedFd>,
-        epoll_set: &Arc<EpollSet>,
-        quota: &Arc<Quota>,
+        shared: &Shared,
     ) -> Result<(), Fault> {
         // The old charge is returned first, because the frontend may pass the same file again.
         self.drop_bell(bell);
         let Some(fd) = fd else { return Ok(()) };
-        let charge = quota.take(Resource::Descriptors, 1)?;
+        let charge = shared.quota.take(Resource::Descriptors, 1)?;
         let no_eventfd = |_| Fault::NoEventfd(queue);
         match bell {
-            Bell::Kick => self.kick = Some(Kick::new(fd, epoll_set).map_err(no_eventfd)?),
-            Bell::Call => self.call = Some(Arc::new(Call::new(fd).map_err(no_eventfd)?)),
-            Bell::Err => self.err = Some(Call::new(fd).map_err(no_eventfd)?),
+            Bell::Kick => self.kick = Some(Kick::new(fd, &shared.epoll_set).map_err(no_eventfd)?),
+            Bell::Call => {
+                self.call = Some(Arc::new(Call::new(fd, &shared.slow).map_err(no_eventfd)?));
+            }
+            Bell::Err => self.err = Some(Call::new(fd, &shared.slow).map_err(no_eventfd)?),
         }
         self.charges[bell as usize] = Some(charge);
         Ok(())
@@ -187,15 +189,25 @@ impl Vring {
     }
 }
 
+/// What all sessions of a port use.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// Where kicks are watched.
+    pub epoll_set: Arc<EpollSet>,
+    /// The quota of the port's user.
+    pub quota: Arc<Quota>,
+    /// Takes the time of interrupts.
+    pub slow: Arc<SlowWakes>,
+}
+
 /// One frontend's session.
 #[derive(Debug)]
 pub struct Session<Q: Queues> {
     queues: Q,
-    epoll_set: Arc<EpollSet>,
+    shared: Shared,
     offered: u64,
     features: u64,
     protocol: u64,
-    quota: Arc<Quota>,
     /// Dropped before the table, which holds its charges.
     memory: Arc<GuestMemory>,
     table: Table,
@@ -209,15 +221,14 @@ pub struct Session<Q: Queues> {
 impl<Q: Queues> Session<Q> {
     /// A session without messages yet, for this many pairs of queues.
     #[must_use]
-    pub fn new(queues: Q, epoll_set: &Arc<EpollSet>, pairs: u16, quota: &Arc<Quota>) -> Self {
+    pub fn new(queues: Q, pairs: u16, shared: &Shared) -> Self {
         let vrings = (0..2 * pairs).map(|_| Vring::default()).collect();
         Self {
             queues,
-            epoll_set: epoll_set.clone(),
+            shared: shared.clone(),
             offered: offered(pairs),
             features: 0,
             protocol: 0,
-            quota: quota.clone(),
             memory: Arc::default(),
             table: Table::default(),
             log: None,
@@ -261,7 +272,8 @@ impl<Q: Queues> Session<Q> {
             }
             Message::GetInflight(shape) => return self.make_inflight(shape).map(Some),
             Message::SetInflight(shape, area) => {
-                let _old = self.inflight.replace(InflightArea::new(shape, &area, &self.quota)?);
+                let _old =
+                    self.inflight.replace(InflightArea::new(shape, &area, &self.shared.quota)?);
                 self.update_all_queues();
             }
             Message::SetLogFd(fd) => self.set_log_call(fd)?,
@@ -273,7 +285,7 @@ impl<Q: Queues> Session<Q> {
             Message::ResetDevice => self.reset(),
             Message::SetMemTable(regions) => self.set_table(regions)?,
             Message::AddMemReg(region, fd) => {
-                self.table.add(region, &fd, &self.quota)?;
+                self.table.add(region, &fd, &self.shared.quota)?;
                 self.change_memory();
             }
             Message::RemMemReg(region) => {
@@ -341,7 +353,7 @@ impl<Q: Queues> Session<Q> {
         self.table = Table::default();
         let mut table = Table::default();
         for (region, fd) in regions {
-            table.add(region, &fd, &self.quota)?;
+            table.add(region, &fd, &self.shared.quota)?;
         }
         self.table = table;
         self.change_memory();
@@ -371,23 +383,23 @@ impl<Q: Queues> Session<Q> {
 
     fn set_log(&mut self, area: &Area) -> Result<(), Fault> {
         // The old log is charged until no queue uses it.
-        let _old = self.log.replace(LogArea::new(area, &self.quota)?);
+        let _old = self.log.replace(LogArea::new(area, &self.shared.quota)?);
         self.update_all_queues();
         Ok(())
     }
 
     fn set_log_call(&mut self, fd: OwnedFd) -> Result<(), Fault> {
-        let charge = self.quota.take(Resource::Descriptors, 1)?;
-        let call = Call::new(fd).map_err(|_| Fault::NoLogEventfd)?;
+        let charge = self.shared.quota.take(Resource::Descriptors, 1)?;
+        let call = Call::new(fd, &self.shared.slow).map_err(|_| Fault::NoLogEventfd)?;
         let _old = self.log_call.replace((Arc::new(call), charge));
         self.update_all_queues();
         Ok(())
     }
 
     fn set_bell(&mut self, bell: Bell, queue: u32, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let (epoll_set, quota) = (self.epoll_set.clone(), self.quota.clone());
+        let shared = self.shared.clone();
         let vring = self.vring(queue)?;
-        let set = vring.set_bell(bell, queue, fd, &epoll_set, &quota);
+        let set = vring.set_bell(bell, queue, fd, &shared);
         match bell {
             Bell::Kick => {
                 vring.started = set.is_ok();
@@ -533,7 +545,8 @@ mod tests {
 
     fn session(limits: Limits) -> Session<Shelf> {
         let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
-        Session::new(Shelf::default(), &epoll_set, 1, &Quota::new(0, limits))
+        let (quota, slow) = (Quota::new(0, limits), Arc::new(SlowWakes::new(drop)));
+        Session::new(Shelf::default(), 1, &Shared { epoll_set, quota, slow })
     }
 
     fn machine(bytes: u64) -> Message {

@@ -11,6 +11,7 @@ use switch::decide::bridge::TagAction;
 
 use super::super::handoff::{Handoff, Queues, pair};
 use super::*;
+use crate::sys::SlowWakes;
 use crate::sys::vhost::Call;
 
 /// The guest's memory: 128 KiB for each queue, a buffer of zeros behind the four.
@@ -115,6 +116,10 @@ fn turn(machine: &mut Machine) -> (Batch, Drops) {
     machine.recv(&mut batch, &mut drops);
     machine.delivered();
     (batch, drops)
+}
+
+fn untimed() -> Arc<SlowWakes> {
+    Arc::new(SlowWakes::new(drop))
 }
 
 #[test]
@@ -300,7 +305,7 @@ fn wants_interrupts(guest: &Guest, coalesce: Option<Coalesce>) -> (Machine, Owne
     let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
     let mut machine = guest.machine();
     machine.moderation.fill(Moderation::new(coalesce));
-    let call = Call::new(event.try_clone().expect("descriptors")).expect("an eventfd");
+    let call = Call::new(event.try_clone().expect("descriptors"), &untimed()).expect("an eventfd");
     machine.rings[0] = Some(Box::new(Ring { call: Some(Arc::new(call)), ..guest.ring(0) }));
     // Whatever the flow, it gets this one.
     machine.rings[2] = None;
@@ -409,7 +414,9 @@ fn a_queue_is_taken_and_put_back_between_two_turns() {
     guest.load(1, USUAL_BUFFER, 10);
     assert_eq!(turn(&mut machine).0.frames().len(), 10);
     let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
-    let call = Arc::new(Call::new(event.try_clone().expect("descriptors")).expect("an eventfd"));
+    let call = Arc::new(
+        Call::new(event.try_clone().expect("descriptors"), &untimed()).expect("an eventfd"),
+    );
     let ((gone, missing), none) = meanwhile(&mut machine, handoff, |mut handoff| {
         let mut gone = handoff.swap(1, None);
         gone.as_mut().expect("it was there").call = Some(call);
@@ -554,7 +561,8 @@ fn a_driver_that_sleeps_over_what_it_has_sent_is_told_behind_the_fence() {
     let mut machine = guest.machine();
     let events = [1, 3].map(|queue| {
         let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
-        let call = Call::new(event.try_clone().expect("descriptors")).expect("an eventfd");
+        let call =
+            Call::new(event.try_clone().expect("descriptors"), &untimed()).expect("an eventfd");
         machine.rings[queue] =
             Some(Box::new(Ring { call: Some(Arc::new(call)), ..guest.ring(queue) }));
         event

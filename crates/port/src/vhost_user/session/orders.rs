@@ -25,8 +25,9 @@ use rustix::io::{pread, pwrite};
 
 use super::super::handoff::{Queues, Ring};
 use super::super::message::{Answer, Area, Bell, Message, Region};
-use super::{LOG_ALL, PROTOCOL_FEATURES, Session, net, protocol, virtio};
+use super::{LOG_ALL, PROTOCOL_FEATURES, Session, Shared, net, protocol, virtio};
 use crate::machine::quota::{Limits, Quota};
+use crate::sys::SlowWakes;
 use crate::sys::vhost::EpollSet;
 
 const SIZE: u16 = 8;
@@ -107,7 +108,8 @@ fn event() -> Option<OwnedFd> {
 
 fn session() -> Session<Shelf> {
     let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
-    Session::new(Shelf::default(), &epoll_set, 2, &Quota::new(0, Limits::NONE))
+    let (quota, slow) = (Quota::new(0, Limits::NONE), Arc::new(SlowWakes::new(drop)));
+    Session::new(Shelf::default(), 2, &Shared { epoll_set, quota, slow })
 }
 
 /// A QEMU with its guest.
