@@ -36,8 +36,8 @@ struct Eviction {
 pub(crate) struct Requests {
     /// Readable while there is a request. Set after the request is written.
     event: Event,
-    /// Whether the event is set, for a thread that is too busy to wait. Writers: the control thread
-    /// sets it, the port's thread clears it. Relaxed: a hint; the request is behind other locks.
+    /// Whether the event may be set, for a thread that is too busy to wait. Both threads write it.
+    /// Relaxed: a hint; `ends` and the lock order the requests themselves.
     is_set: AtomicBool,
     /// The port is being closed. Written by the control thread, once.
     ends: AtomicBool,
@@ -65,9 +65,11 @@ impl Requests {
         self.ring();
     }
 
+    /// Sets the event first: a thread that takes the request in between leaves `is_set` behind,
+    /// which costs one look, but never an event that no thread clears.
     fn ring(&self) {
-        self.is_set.store(true, Ordering::Relaxed);
         self.event.set();
+        self.is_set.store(true, Ordering::Relaxed);
     }
 
     /// Whether there may be a request; it costs next to nothing to ask.
@@ -104,7 +106,7 @@ impl Requests {
     }
 
     /// Waits so long; returns whether the port is being closed.
-    pub(crate) fn is_end_within(&self, ms: u32) -> bool {
+    pub(crate) fn sleeps_until_end(&self, ms: u32) -> bool {
         if wait([Some(self.as_fd())], Some(ms)).is_err() {
             std::thread::sleep(Duration::from_millis(ms.into()));
         }
@@ -114,14 +116,14 @@ impl Requests {
     /// Waits until the port admits VMMs again, and closes the connections of those that try
     /// meanwhile; returns whether the port is being closed. `begin` is called with the reason if
     /// there is anything to wait for.
-    pub(crate) fn is_end_while_evicted(
+    pub(crate) fn waits_out_eviction(
         &self,
         listener: Option<&Listener>,
         begin: impl Fn(String),
     ) -> bool {
         let (mut paused_until, mut is_known) = (Instant::now(), false);
         loop {
-            if self.is_set() && self.take() == Some(Request::End) {
+            if self.take() == Some(Request::End) {
                 return true;
             }
             let now = Instant::now();
@@ -171,7 +173,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((requests.is_set(), requests.take()), (true, Some(Request::End)));
         }
-        assert!(requests.is_end_within(u32::MAX) && requests.is_end_while_evicted(None, drop));
+        assert!(requests.sleeps_until_end(u32::MAX) && requests.waits_out_eviction(None, drop));
     }
 
     #[test]
@@ -180,8 +182,8 @@ mod tests {
         let period = Duration::from_millis(5);
         requests.evict(period, "of noise".to_owned());
         let begin = Instant::now();
-        assert!(!requests.is_end_while_evicted(None, |why| assert_eq!(why, "of noise")));
+        assert!(!requests.waits_out_eviction(None, |why| assert_eq!(why, "of noise")));
         assert!(begin.elapsed() >= period);
-        assert!(!requests.is_end_while_evicted(None, |_| panic!("it is over")));
+        assert!(!requests.waits_out_eviction(None, |_| panic!("it is over")));
     }
 }

@@ -59,8 +59,8 @@ pub(super) struct PeerChannel {
     left: Arc<Event>,
     pause: Arc<Pause>,
     /// The worker is to disconnect its peer. Writers: the connector sets it, behind `given`; the
-    /// worker clears it, and the connector before it gives another peer. Release and acquire: who
-    /// finds it set finds the peer in the channel, too.
+    /// worker clears it, and the connector before it gives another peer. Release and acquire: a
+    /// worker that finds it set finds the peer in the channel, too.
     evicts: Arc<AtomicBool>,
 }
 
@@ -77,7 +77,8 @@ struct Leftover {
 struct Pause {
     epoll: OwnedFd,
     listener: Arc<Listener>,
-    /// Written by the worker when it pauses, by the connector when the worker may resume.
+    /// Set by the worker when it pauses, and by the connector while the port is evicted; cleared
+    /// by the connector.
     is_on: AtomicBool,
 }
 
@@ -259,7 +260,7 @@ impl Connector {
                     self.log.warn(format_args!("disconnected {described}: {end}"));
                 }
             }
-            if self.requests.is_end_within(RETRY_MS) {
+            if self.requests.sleeps_until_end(RETRY_MS) {
                 return;
             }
         }
@@ -281,7 +282,7 @@ impl Connector {
     /// Waits for a peer; returns `None` when the port is being closed.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
-            if self.is_end_while_evicted() {
+            if self.waits_out_eviction() {
                 return None;
             }
             self.close_leftovers();
@@ -303,7 +304,7 @@ impl Connector {
                 }
                 Ok(None) | Err(_) => {}
             }
-            if self.requests.is_end_within(RETRY_MS) {
+            if self.requests.sleeps_until_end(RETRY_MS) {
                 return None;
             }
         }
@@ -322,6 +323,7 @@ impl Connector {
                     None => {}
                     Some(Request::End) => return None,
                     Some(Request::Evict(_)) => {
+                        self.next = None;
                         self.given.set();
                         self.evicts.store(true, Ordering::Release);
                     }
@@ -337,18 +339,18 @@ impl Connector {
                     Err(_) => rejected.defer(),
                 },
                 Ok(_) => {}
-                Err(_) if self.requests.is_end_within(RETRY_MS) => return None,
+                Err(_) if self.requests.sleeps_until_end(RETRY_MS) => return None,
                 Err(_) => {}
             }
         }
     }
 
     /// Waits until the port admits peers again. Nothing is sent or received meanwhile.
-    fn is_end_while_evicted(&self) -> bool {
+    fn waits_out_eviction(&self) -> bool {
         let is_stream = matches!(self.source, Source::Accept);
         let listener = is_stream.then_some(&*self.listener);
         // `close_leftovers`, which is next, ends the pause.
-        self.requests.is_end_while_evicted(listener, |why| {
+        self.requests.waits_out_eviction(listener, |why| {
             if !is_stream {
                 self.pause.begin();
             }

@@ -61,13 +61,15 @@ impl Datagrams {
     }
 
     fn answer(&mut self) {
+        // Looked at first: after a request to hang up, the peer is in the channel.
+        let must_hang_up = self.channel.must_hang_up();
         if self.peer.is_none()
             && let Some(peer) = self.channel.peer()
         {
             self.longest = longest(&peer);
             self.peer = Some(peer);
         }
-        if self.channel.must_hang_up() && self.peer.is_some() {
+        if must_hang_up && self.peer.is_some() {
             self.hang_up(End::Evicted);
         }
     }

@@ -50,6 +50,8 @@ impl Stream {
 
     /// Takes the next peer, if there is one.
     fn answer(&mut self) {
+        // Looked at first: after a request to hang up, the peer is in the channel.
+        let must_hang_up = self.channel.must_hang_up();
         if self.peer.is_none()
             && let Some(peer) = self.channel.peer()
         {
@@ -59,7 +61,7 @@ impl Stream {
                 self.hang_up(errno.into());
             }
         }
-        if self.channel.must_hang_up() && self.peer.is_some() {
+        if must_hang_up && self.peer.is_some() {
             self.hang_up(End::Evicted);
         }
     }

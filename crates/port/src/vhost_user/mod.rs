@@ -182,7 +182,7 @@ impl Server {
                     self.log.warn(format_args!("disconnected process {process}: {end}"));
                 }
             }
-            if self.requests.is_end_within(RETRY_MS) {
+            if self.requests.sleeps_until_end(RETRY_MS) {
                 break;
             }
         }
@@ -193,7 +193,7 @@ impl Server {
     fn next_frontend(&self) -> Option<OwnedFd> {
         loop {
             let complain = |why| self.status.complain(Some(why));
-            if self.requests.is_end_while_evicted(Some(&self.listener), complain) {
+            if self.requests.waits_out_eviction(Some(&self.listener), complain) {
                 return None;
             }
             match self.listener.next() {
@@ -207,7 +207,7 @@ impl Server {
                 }
                 Ok(None) | Err(_) => {}
             }
-            if self.requests.is_end_within(RETRY_MS) {
+            if self.requests.sleeps_until_end(RETRY_MS) {
                 return None;
             }
         }

@@ -116,7 +116,7 @@ impl<D: Datapath> Control<D> {
             }
             None => {
                 tracing::warn!("{name}: disconnected its VMM: {why}; it admits none for a minute");
-                let why = format!("it {why}; the port admits no VMM for a minute");
+                let why = format!("it {why}; for a minute after that, the port admits no VMM");
                 self.datapath.evict_machine(key, WINDOW, why);
             }
         }
