@@ -128,15 +128,19 @@ impl Comparison {
     /// Compares the programs by each scenario, and prints what that says.
     pub fn run(&self, scenarios: &[String], json: bool) -> Result<()> {
         let mut table = Table::new(&COLUMNS);
-        for scenario in scenarios {
+        let outcome = scenarios.iter().try_for_each(|scenario| {
             let finding = self.samples(scenario)?.finding(scenario)?;
             if json {
-                say::json(&finding)?;
-            } else {
-                table.row(finding.row());
+                return say::json(&finding);
             }
+            table.row(finding.row());
+            Ok(())
+        });
+        // One that fails takes nothing from those before it.
+        if !json {
+            say::out(&table)?;
         }
-        if json { Ok(()) } else { say::out(&table) }
+        outcome
     }
 
     fn samples(&self, scenario: &str) -> Result<Samples> {
@@ -192,7 +196,9 @@ impl Samples {
         };
         let fewer = |regime: Regime| values(0, regime).len().min(values(1, regime).len());
         let regimes = self.of[0].iter().map(|sample| sample.regime);
-        let steady = regimes.filter(|it| !matches!(it, Regime::Unknown | Regime::Straddled));
+        let is_known = |it: &Regime| !matches!(it, Regime::Unknown | Regime::Straddled);
+        let has_known = self.of.iter().flatten().any(|sample| is_known(&sample.regime));
+        let steady = regimes.filter(|it| !has_known || is_known(it));
         let regime = steady.max_by_key(|&regime| fewer(regime)).filter(|&it| fewer(it) > 0)?;
         Some((regime, [values(0, regime), values(1, regime)]))
     }
@@ -203,10 +209,12 @@ impl Samples {
         })?;
         let chance = chance(&old, &new);
         let [old, new] = [old, new].map(Spread::new);
+        ensure!(old.median > 0.0, "{scenario}: the old build has 0; nothing compares with that");
         let change = new.median / old.median - 1.0;
         let outcome = match (old.samples.min(new.samples), chance < REAL) {
             (..SAMPLES_MIN, _) => Outcome::TooFew,
             (_, false) => Outcome::Same,
+            _ if change == 0.0 => Outcome::Same,
             _ if (change < 0.0) == self.lower_is_better => Outcome::Better,
             _ => Outcome::Worse,
         };
@@ -265,13 +273,12 @@ fn chance(old: &[f64], new: &[f64]) -> f64 {
     let all: Vec<f64> = old.iter().chain(new).copied().collect();
     let ranks: Vec<usize> = all.iter().map(|value| doubled_rank(*value, &all)).collect();
     let seen: usize = ranks[..old.len()].iter().sum();
-    // Doubled ranks of all N values add up to N (N + 1).
-    let mean_of_n =
-        |sum: usize| (sum * all.len()).abs_diff(old.len() * all.len() * (all.len() + 1));
+    // Doubled ranks of N values are N + 1 on average.
+    let mean = old.len() * (all.len() + 1);
+    let is_as_clear = |sum: usize| sum.abs_diff(mean) >= seen.abs_diff(mean);
     let ways = ways(&ranks, old.len());
-    let at_least = ways.iter().enumerate().filter(|(sum, _)| mean_of_n(*sum) >= mean_of_n(seen));
-    let at_least: f64 = at_least.map(|(_, ways)| ways).sum();
-    at_least / ways.iter().sum::<f64>()
+    let as_clear = ways.iter().enumerate().filter(|(sum, _)| is_as_clear(*sum));
+    as_clear.map(|(_, ways)| ways).sum::<f64>() / ways.iter().sum::<f64>()
 }
 
 /// Twice the rank of a value; equal values share the mean of their ranks.
@@ -381,6 +388,9 @@ mod tests {
         let apart =
             Samples { of: [vec![near(1.0)], vec![sample(Regime::Far, 1.0)]], ..Samples::default() };
         assert!(apart.finding("copy-60").unwrap_err().to_string().contains("idle machine"));
+        let unknown = |value| vec![sample(Regime::Unknown, value)];
+        let unnamed = Samples { of: [unknown(1.0), unknown(2.0)], ..Samples::default() };
+        assert_eq!(unnamed.finding("copy-60").unwrap().regime, Regime::Unknown);
     }
 
     #[test]
