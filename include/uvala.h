@@ -214,7 +214,8 @@ struct uvala_queue *uvala_rx(struct uvala_port *port, uint32_t i);
 /* Looks how far the other side has got; returns and stores count. NULL: 0. [tx] or [rx] */
 uint32_t uvala_look(struct uvala_queue *queue);
 
-/* Hands the first n slots to the switch: whole frames. 0, UVALA_EARG (more than count) or
+/* Hands the first n slots to the switch: whole frames. Yields the core after a ring of slots
+ * without a wait, unless the port spins. 0, UVALA_EARG (more than count) or
  * UVALA_ELOST, if the switch slept and is gone; 0 does not say that it is there. [tx] */
 int uvala_submit(struct uvala_queue *tx, uint32_t n);
 

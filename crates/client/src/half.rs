@@ -16,7 +16,7 @@ pub(crate) struct Half<R> {
     pub(crate) policy: WaitPolicy,
     /// Re-synchronisations that a caller knows of.
     pub(crate) told: u32,
-    /// Slots of a transmit ring since the thread last waited.
+    /// Slots of a transmit ring since the thread last waited; unused by a receive ring.
     pub(crate) unwaited: Unwaited,
 }
 

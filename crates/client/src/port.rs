@@ -159,6 +159,7 @@ impl Sender {
 
     /// Waits until `count` slots of any ring are free. `false`: `timeout` is over.
     pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.rings.iter_mut().for_each(|tx| tx.begin_wait(count));
         wait(&mut WaitTx(&mut self.rings, count), &self.link, self.policy, timeout)
     }
 

@@ -83,8 +83,8 @@ impl Tx {
     /// If fewer slots are free as of the last look.
     #[inline(always)]
     pub fn submit(&mut self, count: u32) -> Result<(), Lost> {
-        let rings = self.0.ring.submit(count);
-        if rings {
+        let must_kick = self.0.ring.submit(count);
+        if must_kick {
             self.0.link.kick()?;
         }
         if self.0.unwaited.add(count, self.capacity()) && !self.0.policy.spin {
@@ -207,10 +207,15 @@ impl Tx {
     /// Waits until `count` slots are free (or all, if it has fewer). `false`: `timeout` is over.
     pub fn wait(&mut self, count: u32, timeout: Option<Duration>) -> Result<bool, Error> {
         let (link, policy) = (self.0.link.clone(), self.0.policy);
+        self.begin_wait(count);
+        wait(&mut WaitTx(std::slice::from_mut(self), count), &link, policy, timeout)
+    }
+
+    /// Counts slots anew if the thread is about to wait for `count` of them.
+    pub(crate) fn begin_wait(&mut self, count: u32) {
         if self.space() < count.min(self.capacity()) {
             self.0.unwaited.reset();
         }
-        wait(&mut WaitTx(std::slice::from_mut(self), count), &link, policy, timeout)
     }
 
     /// Waits until the switch has taken everything. `false`: `timeout` is over.
