@@ -118,9 +118,8 @@ uninstall:  ## remove the installed files; the configuration stays
 # ---- checks, the quick ones first ----
 #
 # Needed: Rust with rustfmt and clippy, a C and a C++ compiler, make, pkg-config, ip. `.ci/prepare`
-# gets those where it may, and Miri (a nightly toolchain) where rustup can get it. Not needed, and
-# never installed by itself: cargo-deny (minutes of building). Without the latter two their step
-# says SKIPPED.
+# gets those where it may, and Miri (a nightly toolchain) where rustup is. It does not install
+# cargo-deny (minutes of building). Without Miri or cargo-deny, their step says SKIPPED.
 
 .PHONY: check
 check: format tidy lint unit  ## formatting, rules, lints, unit tests: under two minutes when warm
@@ -185,6 +184,8 @@ loom:
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom \
 		$(CARGO) test -p uvala-ring -p uvala-device --lib
 
+# Regions are never freed (memory/miri.rs): ignore-leaks. lost.rs makes pointers of addresses:
+# permissive-provenance.
 .PHONY: miri
 miri:
 	$(step) 'miri: undefined behaviour in the ring'
@@ -211,7 +212,7 @@ fuzzers:
 fuzz: fuzzers  ## run every fuzz target for SECONDS_PER_TARGET seconds (nightly and cargo-fuzz)
 	@set -e; for target in $$($(CARGO) +nightly fuzz list); do \
 		printf '\n==> fuzz %s\n' $$target; \
-		mkdir -p fuzz/found/$$target; \
+		mkdir -p fuzz/found/$$target fuzz/corpus/$$target; \
 		$(CARGO) +nightly fuzz run $$target fuzz/found/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$(SECONDS_PER_TARGET); \
 	done
@@ -222,7 +223,7 @@ fuzz: fuzzers  ## run every fuzz target for SECONDS_PER_TARGET seconds (nightly 
 fuzz-corpus: fuzzers  ## replace fuzz/corpus by the best of it and of fuzz/found
 	@set -e; for target in $$($(CARGO) +nightly fuzz list); do \
 		printf '\n==> corpus of %s\n' $$target; \
-		rm -rf fuzz/found/.kept; mkdir -p fuzz/found/.kept fuzz/found/$$target; \
+		rm -rf fuzz/found/.kept; mkdir -p fuzz/found/.kept fuzz/found/$$target fuzz/corpus/$$target; \
 		$(CARGO) +nightly fuzz run $$target fuzz/found/.kept fuzz/corpus/$$target \
 			fuzz/found/$$target -- -set_cover_merge=1 -use_counters=0; \
 		(cd fuzz/found/.kept && ls -lS | \

@@ -61,7 +61,7 @@ pub fn map(fd: impl AsFd, size: usize) -> io::Result<NonNull<u8>> {
 /// # Safety
 /// It is mapped.
 pub unsafe fn populate(start: *mut u8, size: usize) -> io::Result<()> {
-    // SAFETY: the caller's word; populating does not change the contents.
+    // SAFETY: the caller promises that the range is mapped; populating changes no contents.
     unsafe { Ok(madvise(start.cast(), size, Advice::LinuxPopulateWrite)?) }
 }
 
@@ -70,7 +70,7 @@ pub unsafe fn populate(start: *mut u8, size: usize) -> io::Result<()> {
 /// # Safety
 /// It is mapped, and others may change its contents at any time.
 pub unsafe fn remove(start: *mut u8, size: usize) -> io::Result<()> {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that the range is mapped.
     unsafe { Ok(madvise(start.cast(), size, Advice::LinuxRemove)?) }
 }
 
@@ -79,6 +79,6 @@ pub unsafe fn remove(start: *mut u8, size: usize) -> io::Result<()> {
 /// # Safety
 /// It is the caller's, and no code uses it any more.
 pub unsafe fn release(base: NonNull<u8>, size: usize) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that no code uses the mapping any more.
     unsafe { super::unmap(base, size) };
 }

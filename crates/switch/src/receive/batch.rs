@@ -309,7 +309,8 @@ impl Batch {
         self.push_entry(Entry { in_guest, ..Entry::new(header, bytes, first, count) });
     }
 
-    /// The entry is not changed on its way into the list, so its fields are written there directly.
+    /// Pushed first and looked at then: an entry that changes on its way is built on the stack and
+    /// copied.
     #[inline(always)]
     fn push_entry(&mut self, entry: Entry) {
         let is_tagged = entry.header.ethertype().is_tag();
@@ -320,9 +321,9 @@ impl Batch {
     }
 
     /// Notes what follows the first tag of the frame that was pushed last.
-    #[cold]
+    #[inline(never)]
     fn look_behind_tag(&mut self) {
-        let entry = self.frames[self.frames.len() - 1];
+        let entry = *self.frames.last().expect("a frame was pushed");
         let inner = self.inner_type(&entry);
         let noted = self.frames.last_mut().expect("a frame was pushed");
         noted.inner = inner;
