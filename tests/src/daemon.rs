@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use client::control::{Connection, ControlError};
 use client::{Options, Port};
 use protocol::{
-    Hello, PortInfo, PortRef, PortRequest, PortStats, Reply, Request, SessionRequest, StatsQuery,
-    SwitchInfo, SwitchRef, SwitchRequest,
+    ErrorCode, Hello, PortInfo, PortRef, PortRequest, PortStats, Reply, Request, SessionRequest,
+    StatsQuery, SwitchInfo, SwitchRef, SwitchRequest,
 };
 use rustix::process::Signal;
 
@@ -225,7 +225,7 @@ impl Daemon {
     /// If the daemon refuses.
     #[must_use]
     pub fn open(&self, name: &str) -> Port {
-        self.options().open(name).unwrap_or_else(|error| panic!("{name}: {error}"))
+        open_when_free(&self.options(), name)
     }
 
     /// Options for a port of this daemon.
@@ -327,4 +327,17 @@ impl Drop for Daemon {
         let denied = log.lines().find(|line| line.contains("was denied system call"));
         assert_eq!(denied, None, "a thread lacks a row in the table of calls");
     }
+}
+
+/// Opens a port, once the daemon has noticed that its last client has closed it.
+///
+/// # Panics
+/// When that takes too long, or the port cannot be opened for another reason.
+#[must_use]
+pub fn open_when_free(options: &Options, name: &str) -> Port {
+    wait::find("a free port", || match options.clone().open(name) {
+        Ok(port) => Some(port),
+        Err(error) if error.code() == Some(ErrorCode::InUse) => None,
+        Err(error) => panic!("{name}: {error}"),
+    })
 }

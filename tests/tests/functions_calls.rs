@@ -9,7 +9,7 @@ use harness::chain::{
     audit, await_empty, command, configuration, dropped, drops, flows, full_load, function,
     functions, receive,
 };
-use harness::daemon::{Daemon, Setup};
+use harness::daemon::{Daemon, Setup, open_when_free};
 use harness::frames::{Tally, announcement, fill, mac};
 use harness::process::Owned;
 use harness::wait;
@@ -22,8 +22,8 @@ const SHORT: Option<Duration> = Some(Duration::from_millis(5));
 
 /// Two ports beside the chain: frames go in at the first and come out at the second.
 fn ends(daemon: &Daemon) -> (Port, Port) {
-    let open = |name: &str| daemon.options().rings(1).group("nf").open(name).unwrap();
-    let (a, mut b) = (open("valenf:a"), open("valenf:b"));
+    let options = daemon.options().rings(1).group("nf");
+    let [a, mut b] = ["valenf:a", "valenf:b"].map(|name| open_when_free(&options, name));
     b.send(&announcement(9)).unwrap();
     (a, b)
 }
