@@ -348,6 +348,7 @@ fn a_program_stops_its_threads_and_hears_why_they_end() {
         stop.stop();
         runs.join().unwrap().unwrap();
     });
+    wait::until("their end", || running(&daemon).is_empty());
     // One that panics takes the others along, and the caller.
     let stop = client::Stop::new().unwrap();
     let broken = |thread| {
