@@ -329,7 +329,10 @@ impl Drop for Daemon {
     }
 }
 
-/// Opens a port, once the daemon has noticed that its last client has closed it.
+/// Opens a port that a client of this process may have closed just now.
+///
+/// A process that another thread starts has a copy of each connection from `fork` to `exec`, so the
+/// daemon may see the end of one a moment after it is closed.
 ///
 /// # Panics
 /// When that takes too long, or the port cannot be opened for another reason.

@@ -24,3 +24,24 @@ impl fmt::Display for ParseError {
 }
 
 impl std::error::Error for ParseError {}
+
+/// Makes a type's text form, what `Display` writes and `FromStr` reads, its form in JSON and files:
+/// for `#[serde(try_from = "String", into = "String")]`.
+#[macro_export]
+macro_rules! text_form {
+    ($($type:ty),*) => {$(
+        impl TryFrom<String> for $type {
+            type Error = <Self as std::str::FromStr>::Err;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    )*};
+}

@@ -132,19 +132,7 @@ impl FromStr for MacAddr {
     }
 }
 
-impl TryFrom<String> for MacAddr {
-    type Error = ParseError;
-
-    fn try_from(text: String) -> Result<Self, ParseError> {
-        text.parse()
-    }
-}
-
-impl From<MacAddr> for String {
-    fn from(mac: MacAddr) -> Self {
-        mac.to_string()
-    }
-}
+crate::text_form!(MacAddr);
 
 /// Six octets of `digits` hexadecimal digits each, with colons between them.
 fn parse(text: &str, digits: RangeInclusive<usize>) -> Result<MacAddr, ParseError> {

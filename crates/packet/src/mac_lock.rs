@@ -14,12 +14,12 @@ pub const LOCKED_MACS_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "settings are copied, and there are few of them")]
 pub enum MacLock {
-    /// Any.
+    /// The port may use any address.
     #[default]
     Off,
-    /// These.
+    /// The port may use the addresses of this list.
     Only(MacList),
-    /// The first N that the port sends from.
+    /// The port may use the first N addresses that it sends from.
     First(u8),
 }
 

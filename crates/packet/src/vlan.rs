@@ -283,19 +283,7 @@ impl FromStr for VlanMode {
     }
 }
 
-impl TryFrom<String> for VlanMode {
-    type Error = ParseError;
-
-    fn try_from(text: String) -> Result<Self, ParseError> {
-        text.parse()
-    }
-}
-
-impl From<VlanMode> for String {
-    fn from(mode: VlanMode) -> Self {
-        mode.to_string()
-    }
-}
+crate::text_form!(VlanMode);
 
 fn parse_trunk(text: &str) -> Result<VlanMode, ParseError> {
     let (vlans, native) = match text.rsplit_once(",native=") {

@@ -87,7 +87,7 @@ impl Pipe {
     pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
         let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
         let region = self.reservation.region();
-        // Its last client may have died asleep.
+        // The last client of this end may have died asleep.
         PortWake::new(region, &mine.layout).words().sleep_by(WakeBy::Descriptor);
         Ok(OpenEnd {
             region: region.clone(),

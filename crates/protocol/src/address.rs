@@ -60,18 +60,7 @@ impl fmt::Display for StaticAddress {
     }
 }
 
-impl TryFrom<String> for StaticAddress {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<StaticAddress> for String {
-    fn from(station: StaticAddress) -> Self {
-        station.to_string()
-    }
-}
+packet::text_form!(StaticAddress);
 
 #[cfg(test)]
 mod tests {

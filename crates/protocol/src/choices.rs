@@ -47,19 +47,7 @@ macro_rules! choice {
             }
         }
 
-        impl TryFrom<String> for $name {
-            type Error = ParseError;
-
-            fn try_from(text: String) -> Result<Self, ParseError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(value: $name) -> Self {
-                value.to_string()
-            }
-        }
+        packet::text_form!($name);
     };
 }
 

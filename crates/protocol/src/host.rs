@@ -7,7 +7,7 @@ use std::str::FromStr;
 use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::values::{ValueError, text_form};
+use super::values::ValueError;
 
 /// The interface of a port of kind [`Tap`](super::PortKind::Tap),
 /// [`Packet`](super::PortKind::Packet), [`Xdp`](super::PortKind::Xdp) or
@@ -328,7 +328,7 @@ impl fmt::Display for QueueSet {
     }
 }
 
-text_form!(Address, Filter, QueueSet);
+packet::text_form!(Address, Filter, QueueSet);
 
 #[cfg(test)]
 mod tests {

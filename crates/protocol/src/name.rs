@@ -373,31 +373,7 @@ impl fmt::Display for PortName {
     }
 }
 
-impl TryFrom<String> for SwitchName {
-    type Error = NameError;
-    fn try_from(text: String) -> Result<Self, NameError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for PortName {
-    type Error = NameError;
-    fn try_from(text: String) -> Result<Self, NameError> {
-        text.parse()
-    }
-}
-
-impl From<SwitchName> for String {
-    fn from(name: SwitchName) -> Self {
-        name.0
-    }
-}
-
-impl From<PortName> for String {
-    fn from(name: PortName) -> Self {
-        name.to_string()
-    }
-}
+packet::text_form!(SwitchName, PortName);
 
 #[cfg(test)]
 mod tests {

@@ -100,21 +100,4 @@ impl fmt::Display for NewPorts {
     }
 }
 
-/// Text forms in JSON: what `Display` writes and `FromStr` reads.
-macro_rules! text_form {
-    ($($type:ty),*) => {$(
-        impl TryFrom<String> for $type {
-            type Error = ValueError;
-            fn try_from(text: String) -> Result<Self, ValueError> {
-                text.parse()
-            }
-        }
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.to_string()
-            }
-        }
-    )*};
-}
-pub(super) use text_form;
-text_form!(Mode, NewPorts);
+packet::text_form!(Mode, NewPorts);

@@ -367,7 +367,8 @@ impl Connector {
             drop(leftover.descriptors);
         }
         if self.pause.is_on.load(Ordering::Relaxed) {
-            // It fails without memory; the port then stays as it is until it is made again.
+            // The port cannot connect its peer again without memory: it stays without one until it
+            // is deleted and added again.
             let _ = self.pause.end();
         }
         end

@@ -92,7 +92,7 @@ pub fn role_name<'a>(what: &str, name: Option<&'a str>) -> Result<Option<&'a str
 /// Checks that an instance of a service enters no chain.
 ///
 /// # Errors
-/// It does.
+/// Both are given.
 pub fn role(service: Option<&str>, chain: Option<&str>) -> Result<(), String> {
     match (service, chain) {
         (Some(_), Some(_)) => {

@@ -11,7 +11,7 @@ use crate::{FDB_CAPACITY_MAX, PortKind, Queues, ValueError, parse, users};
 /// Reads a value whose text form another module defines.
 ///
 /// # Errors
-/// It is not text, or has not that form.
+/// The value is no text, or the text has another form.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -49,7 +49,7 @@ impl Worker {
     pub fn disconnect(&mut self, number: u32) {
         if let Some(kicked) = self.kicks.0.get_mut(number as usize).and_then(Option::take) {
             kicked.kick.disconnect();
-            // Its client may have made closing it slow.
+            // The client may have made the close of its eventfd slow.
             self.reclaimer.run(move || drop(kicked));
         }
     }

@@ -2,7 +2,16 @@
 
 use super::*;
 use loom::sync::Arc;
-use loom::thread;
+use loom::thread::{self, JoinHandle};
+
+/// Starts a thread that acts on what it shares with this one.
+fn beside<S: Send + Sync + 'static, R: 'static>(
+    shared: &Arc<S>,
+    act: impl FnOnce(&S) -> R + Send + 'static,
+) -> JoinHandle<R> {
+    let shared = shared.clone();
+    thread::spawn(move || act(&shared))
+}
 
 #[derive(Default)]
 struct Shared {
@@ -17,15 +26,12 @@ struct Shared {
 fn no_wake_up_is_lost() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                let mut p = Publisher::default();
-                if p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false) {
-                    s.kicks.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        };
+        let publisher = beside(&shared, move |s| {
+            let mut p = Publisher::default();
+            if p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false) {
+                s.kicks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
         let mut sleeper = Sleeper::default();
         sleeper.arm(&shared.need_kick);
         store_load_fence();
@@ -41,18 +47,15 @@ fn no_wake_up_is_lost() {
 fn going_light_loses_no_wake_up() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                let mut p = Publisher { streak: Publisher::LIGHT_AFTER - 1, ..<_>::default() };
-                let mut kicks = 0;
-                for index in 1..=2 {
-                    let rung = p.publish((&s.index, index), (&s.flags, 1), &s.need_kick, true);
-                    kicks += u32::from(rung);
-                }
-                s.kicks.fetch_add(kicks, Ordering::Relaxed);
-            })
-        };
+        let publisher = beside(&shared, move |s| {
+            let mut p = Publisher { streak: Publisher::LIGHT_AFTER - 1, ..<_>::default() };
+            let mut kicks = 0;
+            for index in 1..=2 {
+                let rung = p.publish((&s.index, index), (&s.flags, 1), &s.need_kick, true);
+                kicks += u32::from(rung);
+            }
+            s.kicks.fetch_add(kicks, Ordering::Relaxed);
+        });
         let mut sleeper = Sleeper::default();
         sleeper.arm(&shared.need_kick);
         store_load_fence();
@@ -72,14 +75,11 @@ fn calming_down_publishes_what_was_light() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
         shared.flags.store(1, Ordering::Relaxed);
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                let mut p = Publisher { light: true, ..<_>::default() };
-                p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, true);
-                p.calm(&s.flags);
-            })
-        };
+        let publisher = beside(&shared, move |s| {
+            let mut p = Publisher { light: true, ..<_>::default() };
+            p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, true);
+            p.calm(&s.flags);
+        });
         let mut sleeper = Sleeper::default();
         sleeper.arm(&shared.need_kick);
         store_load_fence();
@@ -95,14 +95,11 @@ fn calming_down_publishes_what_was_light() {
 fn a_published_slot_is_complete() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                s.kicks.store(7, Ordering::Relaxed); // stands for the slot
-                let mut p = Publisher::default();
-                p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false);
-            })
-        };
+        let publisher = beside(&shared, move |s| {
+            s.kicks.store(7, Ordering::Relaxed); // stands for the slot
+            let mut p = Publisher::default();
+            p.publish((&s.index, 1), (&s.flags, 1), &s.need_kick, false);
+        });
         if shared.index.load(Ordering::Acquire) == 1 {
             assert_eq!(shared.kicks.load(Ordering::Relaxed), 7);
         }
@@ -130,17 +127,14 @@ fn sleep(doorbell: &AtomicU32, seen: &mut u32) {
 fn a_request_for_room_is_answered_each_time() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
-        let client = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                let mut p = Publisher::default();
-                for head in 1..=2 {
-                    if p.publish((&s.index, head), (&s.flags, 1), &s.need_kick, false) {
-                        s.kicks.fetch_add(1, Ordering::Relaxed);
-                    }
+        let client = beside(&shared, move |s| {
+            let mut p = Publisher::default();
+            for head in 1..=2 {
+                if p.publish((&s.index, head), (&s.flags, 1), &s.need_kick, false) {
+                    s.kicks.fetch_add(1, Ordering::Relaxed);
                 }
-            })
-        };
+            }
+        });
         let (mut waiter, mut seen) = (Sleeper::default(), 0);
         loop {
             waiter.arm(&shared.need_kick);
@@ -285,18 +279,15 @@ fn the_barrier_stands_in_for_the_fence_of_a_light_publisher() {
     loom::model(|| {
         let shared = Arc::new(Shared::default());
         shared.flags.store(1, Ordering::Relaxed);
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || {
-                let mut ringer = Ringer::default();
-                s.index.store(1, Ordering::Release);
-                store_load_fence(); // where the worker's barrier hits this thread
-                if ringer.must_ring(&s.need_kick) {
-                    s.kicks.fetch_add(1, Ordering::Relaxed);
-                    s.flags.store(0, Ordering::Release);
-                }
-            })
-        };
+        let publisher = beside(&shared, move |s| {
+            let mut ringer = Ringer::default();
+            s.index.store(1, Ordering::Release);
+            store_load_fence(); // where the worker's barrier hits this thread
+            if ringer.must_ring(&s.need_kick) {
+                s.kicks.fetch_add(1, Ordering::Relaxed);
+                s.flags.store(0, Ordering::Release);
+            }
+        });
         let mut sleeper = Sleeper::default();
         sleeper.arm(&shared.need_kick);
         store_load_fence();
@@ -353,10 +344,7 @@ impl Bells {
 fn a_change_of_the_mode_of_sleep_loses_no_wake_up() {
     loom::model(|| {
         let shared = Arc::new(Bells::default());
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || s.publish(0, &mut Publisher::default()))
-        };
+        let publisher = beside(&shared, move |s| s.publish(0, &mut Publisher::default()));
         let mut sleeper = Sleeper::default();
         shared.words().sleep_by(WakeBy::Futex);
         let seen = shared.words().wakes();
@@ -375,10 +363,7 @@ fn a_change_of_the_mode_of_sleep_loses_no_wake_up() {
 fn a_sleep_by_futex_is_ended_by_the_futex() {
     loom::model(|| {
         let shared = Arc::new(Bells::default());
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || s.publish(0, &mut Publisher::default()))
-        };
+        let publisher = beside(&shared, move |s| s.publish(0, &mut Publisher::default()));
         let mut sleeper = Sleeper::default();
         shared.words().sleep_by(WakeBy::Futex);
         let mut seen = shared.words().wakes();
@@ -398,16 +383,10 @@ fn a_change_of_the_mode_of_sleep_wakes_the_other_threads_of_the_port() {
     model.check(|| {
         let shared = Arc::new(Bells::default());
         shared.mode.store(BY_FUTEX, Ordering::Relaxed);
-        let publisher = {
-            let s = shared.clone();
-            thread::spawn(move || s.publish(1, &mut Publisher::default()))
-        };
+        let publisher = beside(&shared, move |s| s.publish(1, &mut Publisher::default()));
         let (mut other, seen) = (Sleeper::default(), shared.words().wakes());
         let waits = shared.arm(1, &mut other);
-        let changer = {
-            let s = shared.clone();
-            thread::spawn(move || s.words().sleep_by(WakeBy::Descriptor))
-        };
+        let changer = beside(&shared, move |s| s.words().sleep_by(WakeBy::Descriptor));
         changer.join().unwrap();
         if waits && shared.words().wakes() == seen && shared.arm(1, &mut other) {
             sleep(&shared.bytes, &mut 0);
