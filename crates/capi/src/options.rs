@@ -39,7 +39,7 @@ pub struct COptions {
 /// A structure of C's that grows at its end.
 ///
 /// # Safety
-/// It begins with its size, a `usize`, and any bytes are one.
+/// The structure begins with its size, a `usize`, and any bytes are a valid one.
 pub unsafe trait Versioned: Copy {
     /// What it is called.
     const NAME: &str;
@@ -130,7 +130,7 @@ pub unsafe fn read(given: *const COptions) -> Result<Given, c_int> {
 /// What this version knows of a structure of any version.
 ///
 /// # Safety
-/// It is not NULL, and has as many bytes as its first field says.
+/// `given` is not NULL, and has as many bytes as its first field says.
 pub unsafe fn adopt<T: Versioned>(given: *const T) -> Result<T, c_int> {
     // SAFETY: the first field is there in any version.
     let size = unsafe { given.cast::<usize>().read() };

@@ -12,7 +12,7 @@ pub trait Listed: Sized {
     /// The page that a reply is.
     ///
     /// # Errors
-    /// It is another reply.
+    /// The reply is of another kind.
     fn page(reply: Reply) -> Result<Page<Self>, ControlError>;
 }
 
@@ -37,7 +37,7 @@ listed! {
 /// All of it. `call` makes a call, and `ask` says which: it asks for what comes behind a page.
 ///
 /// # Errors
-/// Those of the first call that fails.
+/// The error of the first call that fails.
 pub fn all<T: Listed>(
     call: impl Fn(Request) -> Result<Reply, ControlError>,
     ask: impl Fn(Option<String>) -> Request,

@@ -226,7 +226,7 @@ impl Descriptor {
     /// Begins CSB mode.
     ///
     /// # Errors
-    /// Those of [`CsbMode::enable`].
+    /// As [`CsbMode::enable`].
     pub fn enable_csb(&self, fd: RawFd, csb: &OptCsb) -> Result<(), Errno> {
         // Nothing is bound: no ring needs the CSB, and that is no error.
         let Some(binding) = self.binding(fd) else { return Ok(()) };

@@ -11,14 +11,14 @@ use crate::tree::{Kind, Source, Tree, is_test_only};
 
 /// How a doc comment begins that leans on the line above it.
 const HEADLESS: [&str; 11] = [
-    "Of ",
-    "It ",
-    "Its ",
-    "Those ",
-    "These ",
-    "That ",
-    "They ",
-    "Their ",
+    "Of",
+    "It",
+    "Its",
+    "Those",
+    "These",
+    "That",
+    "They",
+    "Their",
     "See above",
     "Does so",
     "The same",
@@ -91,17 +91,23 @@ pub fn check(source: &Source, file: &syn::File) -> Vec<Finding> {
     findings
 }
 
-/// The lines at which a doc comment begins without a subject.
+/// The lines at which a doc comment, or what follows a heading in it, begins without a subject.
 pub fn headless(source: &Source) -> impl Iterator<Item = usize> {
-    let mut before = None;
+    let (mut before, mut is_heading) = (None, false);
     let begins = move |(index, line): (usize, &str)| {
         let line = line.trim_start();
         let mark = ["///", "//!"].into_iter().find(|mark| line.starts_with(mark));
         let continues = mark == std::mem::replace(&mut before, mark);
-        let text = line.strip_prefix(mark.filter(|_| !continues)?)?.trim_start();
-        HEADLESS.iter().any(|start| text.starts_with(start)).then_some(index + 1)
+        let text = line.strip_prefix(mark?)?.trim_start();
+        let is_first = std::mem::replace(&mut is_heading, text.starts_with("# ")) || !continues;
+        (is_first && is_headless(text)).then_some(index + 1)
     };
     source.text.lines().enumerate().filter_map(begins)
+}
+
+fn is_headless(text: &str) -> bool {
+    let goes_on = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric());
+    HEADLESS.iter().any(|start| text.strip_prefix(start).is_some_and(goes_on))
 }
 
 /// The lines of doc comments that ask. Diagrams, known by runs of spaces, and code may.
@@ -243,6 +249,10 @@ mod tests {
         assert_eq!(found("//! x\n/// See above.\nfn f() {}\n"), [(2, "headless-doc")]);
         assert_eq!(found("//! x\n/// The port's name.\n/// It is short.\nfn f() {}\n"), []);
         assert_eq!(found("//! Of frames.\n"), [(1, "headless-doc")]);
+        assert_eq!(found("//! Office hours.\n"), []);
+        assert_eq!(found("//! x\n/// These.\nstruct X;\n"), [(2, "headless-doc")]);
+        let errors = "//! x\n/// The port.\n///\n/// # Errors\n/// It is gone.\nfn f() {}\n";
+        assert_eq!(found(errors), [(5, "headless-doc")]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{Error, Port};
 /// The number of a service of the port's switch, for [`Action::Service`](super::Action::Service).
 ///
 /// # Errors
-/// It has no instance, or the daemon is gone.
+/// The service has no instance, or the daemon is gone.
 pub fn service_number(port: &Port, service: &str) -> Result<u8, Error> {
     let all: Vec<FunctionInfo> = list(port, |it| Request::Function(FunctionRequest::List(it)))?;
     let found = all.into_iter().find(|info| info.service == service);

@@ -71,7 +71,7 @@ pub unsafe fn populate(_: *mut u8, _: usize) -> io::Result<()> {
 /// Makes bytes zero.
 ///
 /// # Safety
-/// They are mapped.
+/// The range is mapped.
 pub unsafe fn remove(start: *mut u8, size: usize) -> io::Result<()> {
     // SAFETY: the caller's word.
     unsafe { start.write_bytes(0, size) };

@@ -59,7 +59,7 @@ pub fn map(fd: impl AsFd, size: usize) -> io::Result<NonNull<u8>> {
 /// Commits memory.
 ///
 /// # Safety
-/// It is mapped.
+/// The range is mapped.
 pub unsafe fn populate(start: *mut u8, size: usize) -> io::Result<()> {
     // SAFETY: the caller promises that the range is mapped; populating changes no contents.
     unsafe { Ok(madvise(start.cast(), size, Advice::LinuxPopulateWrite)?) }
@@ -68,7 +68,7 @@ pub unsafe fn populate(start: *mut u8, size: usize) -> io::Result<()> {
 /// Gives memory back to the system; it is zero at the next access.
 ///
 /// # Safety
-/// It is mapped, and others may change its contents at any time.
+/// The range is mapped; others may change its contents at any time.
 pub unsafe fn remove(start: *mut u8, size: usize) -> io::Result<()> {
     // SAFETY: the caller promises that the range is mapped.
     unsafe { Ok(madvise(start.cast(), size, Advice::LinuxRemove)?) }
@@ -77,7 +77,7 @@ pub unsafe fn remove(start: *mut u8, size: usize) -> io::Result<()> {
 /// Takes a mapping away.
 ///
 /// # Safety
-/// It is the caller's, and no code uses it any more.
+/// The mapping is the caller's, and no code uses it any more.
 pub unsafe fn release(base: NonNull<u8>, size: usize) {
     // SAFETY: the caller promises that no code uses the mapping any more.
     unsafe { super::unmap(base, size) };
