@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostif::{Undo, broker};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair,
     sockopt,
@@ -95,7 +95,7 @@ pub struct Listener {
 impl Undo for Listener {
     fn keep(&mut self) -> io::Result<()> {
         match &self.socket {
-            Some(socket) => Ok(send_message(socket, &Confirmation::Made, &[])?),
+            Some(socket) => Ok(retry_on_intr(|| send_message(socket, &Confirmation::Made, &[]))?),
             None => Ok(()),
         }
     }
@@ -169,11 +169,13 @@ fn converse(
     request: &Request,
     end: Instant,
 ) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
-    // A timeout of zero would mean to wait for ever.
-    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
-    send_message(socket, request, &[])?;
-    Ok(receive_reply(socket)?)
+    retry_on_intr(|| send_message(socket, request, &[]))?;
+    Ok(retry_on_intr(|| {
+        // A timeout of zero would mean to wait for ever.
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
+        receive_reply(socket)
+    })?)
 }
 
 #[cfg(test)]
@@ -197,6 +199,17 @@ mod tests {
     fn a_helper_that_hangs_is_not_waited_for() {
         // `cat` reads the request and waits for more.
         let silent = ask_within(Duration::from_millis(50), Path::new("/bin/cat"), &question());
+        let error = silent.expect_err("it says nothing");
+        assert!(matches!(error, HelperError::Silent), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_that_is_stopped_and_continued_still_waits_for_its_helper() {
+        let pause =
+            format!("sleep 0.1; kill -STOP {0}; sleep 0.1; kill -CONT {0}", std::process::id());
+        let mut pause = Command::new("sh").args(["-c", &pause]).spawn().expect("a shell");
+        let silent = ask_within(Duration::from_millis(400), Path::new("/bin/cat"), &question());
+        assert!(pause.wait().expect("a child").success());
         let error = silent.expect_err("it says nothing");
         assert!(matches!(error, HelperError::Silent), "{error}");
     }

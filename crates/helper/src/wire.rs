@@ -10,7 +10,7 @@ use std::time::Duration;
 use hostif::netlink::Interface;
 use packet::MacAddr;
 use protocol::{Address, Filter, Queues};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, send, sendmsg, shutdown, sockopt,
@@ -194,7 +194,7 @@ pub fn receive_request(socket: impl AsFd) -> Result<Request, Errno> {
     // A daemon sends its request at once. A client that sends none must not block the helper.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
     let mut text = [0; MESSAGE_MAX];
-    let (_, length) = recv(socket, &mut text[..], RecvFlags::TRUNC)?;
+    let (_, length) = retry_on_intr(|| recv(&socket, &mut text[..], RecvFlags::TRUNC))?;
     let text = text.get(..length).ok_or(Errno::MSGSIZE)?;
     serde_json::from_slice(text).map_err(|_| Errno::BADMSG)
 }
@@ -204,7 +204,7 @@ pub fn receive_request(socket: impl AsFd) -> Result<Request, Errno> {
 pub fn wait_for_confirmation(socket: impl AsFd, patience: Duration) -> bool {
     let receive = |flags| {
         let mut text = [0; 16];
-        let (_, length) = recv(&socket, &mut text[..], flags)?;
+        let (_, length) = retry_on_intr(|| recv(&socket, &mut text[..], flags))?;
         Ok(matches!(serde_json::from_slice(&text[..length]), Ok(Confirmation::Made)))
     };
     let waits = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(patience));
