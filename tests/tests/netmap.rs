@@ -246,6 +246,79 @@ fn regions_are_shared_by_number_and_frames_are_swapped_in_them() {
     assert_eq!(b.buffer(b.rx(0), at), sent);
 }
 
+/// Bytes that the kernel has committed for the region of a port.
+fn committed(port: &Descriptor) -> u64 {
+    let blocks = rustix::fs::fstat(port.binding().region()).unwrap().st_blocks;
+    512 * u64::try_from(blocks).unwrap()
+}
+
+/// Writes into every page of the region of a port.
+fn write_all(port: &Descriptor) {
+    let pages = 0..port.binding().bound().attached.region_bytes / 4096;
+    pages.for_each(|page| port.set_word(4096 * page + 4000, 7));
+}
+
+/// Ports until one is refused for want of quota, all of whose regions is committed.
+fn fill_quota(daemon: &Daemon) -> Vec<Descriptor> {
+    let mut ports = Vec::new();
+    loop {
+        let next = Bind { extra_bufs: 100, ..bind(&format!("vale0:p{}", ports.len())) };
+        match Descriptor::bind(&daemon.dir(), next) {
+            Ok(port) => {
+                write_all(&port);
+                ports.push(port);
+            }
+            Err(refused) => {
+                assert_eq!(code(&refused), ErrorCode::Quota);
+                assert!(refused.to_string().contains("quota.memory"), "{refused}");
+                return ports;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_hostile_programs_commit_in_all_regions_is_within_the_quota_of_their_user() {
+    let daemon = Setup::new("[quota]\nmemory = \"40MiB\"\n").start();
+    let before = daemon.holdings();
+    let ports = fill_quota(&daemon);
+    let all: u64 = ports.iter().map(committed).sum();
+    assert!((30 << 20..=40 << 20).contains(&all), "{all}");
+    let mem_id = ports[0].binding().bound().mem_id;
+    let joined = open(&daemon, Bind { mem_id, ..bind("vale1:joined") });
+    assert_eq!(ports.iter().map(committed).sum::<u64>(), all, "it cost nothing");
+    // Nor does a full region make a larger one.
+    let full = Bind { mem_id, tx_slots: Some(16384), ..bind("vale1:large") };
+    assert_eq!(refused(&daemon, full), ErrorCode::NoMemory);
+    drop(joined);
+    // Who keeps the regions of deleted ports gets no others.
+    for i in 0..ports.len() {
+        let port = format!("vale0:p{i}").parse().unwrap();
+        daemon.call(Request::Port(PortRequest::Del(PortRef { port }))).unwrap();
+    }
+    let more = Descriptor::bind(&daemon.dir(), bind("vale1:more"));
+    assert!(more.unwrap_err().to_string().contains("until the programs"));
+    ports.iter().for_each(write_all);
+    assert_eq!(ports.iter().map(committed).sum::<u64>(), all, "all of it is still there");
+    drop(ports);
+    wait::until("all to go", || daemon.ports().is_empty());
+    daemon.assert_holds(before);
+    drop(fill_quota(&daemon));
+}
+
+#[test]
+fn by_default_64_ports_have_regions_of_their_own() {
+    let daemon = Daemon::start();
+    let ports: Vec<_> = (0..64).map(|i| open(&daemon, bind(&format!("vale0:p{i}")))).collect();
+    let bounds = ports.iter().map(|port| port.binding().bound());
+    let (ids, sizes): (BTreeSet<_>, Vec<_>) =
+        bounds.map(|bound| (bound.mem_id, bound.attached.region_bytes >> 20)).unzip();
+    assert_eq!(ids.len(), 64);
+    assert!(sizes[0] >= 1023 && sizes[63] >= 32 && sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert!(sizes.iter().sum::<u64>() < 16 << 10, "{sizes:?}");
+    pass(&ports[0], &ports[63], 60);
+}
+
 #[test]
 fn sizes_are_those_of_the_port_that_is_or_would_be() {
     let daemon = Daemon::start();

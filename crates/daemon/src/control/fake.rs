@@ -14,7 +14,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::{Attachment, Lease};
-use crate::model::specs::{Claim, RingSpec, ShmSpec};
+use crate::model::specs::{Claim, NewRegion, RegionSpec, RingSpec, ShmSpec};
 
 /// Everything the control plane said, and what there is after it.
 #[derive(Debug, Default)]
@@ -33,6 +33,8 @@ pub struct Fake {
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
     /// Regions that are kept without a port.
     pub(super) kept: Vec<u16>,
+    /// Regions of bound ports.
+    pub(super) regions: BTreeMap<u16, NewRegion>,
     /// What every port has sent.
     pub(super) counted: Counter,
     /// How often addresses were put somewhere, and ports made or changed.
@@ -82,10 +84,28 @@ impl Fake {
         Ok(())
     }
 
-    pub(super) fn new_region(&self) -> u16 {
-        let taken =
-            |id: &u16| self.kept.contains(id) || self.bound.values().any(|port| port.region == *id);
-        (2..).find(|id| !taken(id)).expect("numbers")
+    fn has_region(&self, id: u16) -> bool {
+        self.kept.contains(&id) || self.bound.values().any(|port| port.region == id)
+    }
+
+    pub(super) fn find_or_make_region(&mut self, region: &RegionSpec) -> u16 {
+        match region {
+            RegionSpec::Known(id) => {
+                assert!(self.has_region(*id), "known");
+                *id
+            }
+            RegionSpec::New(new) => {
+                let id = (2..).find(|&id| !self.has_region(id)).expect("numbers");
+                self.regions.insert(id, new.clone());
+                id
+            }
+        }
+    }
+
+    pub(super) fn drop_empty_regions(&mut self) {
+        let mut regions = std::mem::take(&mut self.regions);
+        regions.retain(|id, _| self.has_region(*id));
+        self.regions = regions;
     }
 
     pub(super) fn build(&mut self) -> Build {

@@ -225,7 +225,7 @@ impl<D: Datapath> Control<D> {
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
         let host = port.host.as_deref().cloned();
         let machine = port.machine.as_deref().cloned();
-        let interface = port.interface.map(show_interface);
+        let interface = port.interface.as_ref().map(show_interface);
         let now = PortText { kind, settings, host, machine, interface, stations };
         Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
     }
@@ -325,7 +325,7 @@ fn is_of_this_time(port: &Port) -> bool {
             .is_some_and(|name| name.starts_with('/') || name.bytes().all(|b| b.is_ascii_digit()))
 }
 
-fn show_interface(interface: Interface) -> InterfaceText {
+fn show_interface(interface: &Interface) -> InterfaceText {
     let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = interface.rings.counts;
     let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
     InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }

@@ -33,6 +33,7 @@ pub mod groups;
 pub mod index;
 pub mod leases;
 mod port;
+pub mod regions;
 pub mod service;
 pub mod shared;
 pub mod unswitched;
@@ -58,8 +59,9 @@ use groups::{Charge, GroupWish};
 use index::{Index, visited};
 use leases::Leases;
 pub use port::{Holder, Port};
+use regions::regions_of;
 use service::Process;
-use shared::{Binder, Shared};
+use shared::Binder;
 use unswitched::UnswitchedPort;
 
 /// A switch.
@@ -105,7 +107,7 @@ pub struct State {
 pub struct Wish<'a> {
     /// The port.
     pub port: &'a PortName,
-    /// Bytes of shared memory that it costs, if it is in no trust group.
+    /// Bytes of shared memory that it costs, if it is in no region that is paid for as a whole.
     pub memory: u64,
     /// The trust group that it is to be in.
     pub group: Option<&'a GroupWish>,
@@ -231,7 +233,8 @@ impl State {
         let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
         let cable = port.cable.take();
         self.index.enter(name, port);
-        self.note_left(name, holder.as_ref(), bound.as_ref());
+        self.note_left(name, holder.as_ref());
+        self.note_regions_left(bound.iter().map(|shared| &shared.region));
         self.forget_held(name, holder.as_ref());
         let held = holder.is_some() || bound.is_some() || cable.is_some();
         Gone { port: held.then_some(key), ..Gone::default() }
@@ -241,7 +244,8 @@ impl State {
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
         let port = self.ports.remove(name).expect("only a known port is removed");
         self.index.leave(name, &port);
-        self.note_left(name, port.holder.as_ref(), port.bound.as_ref());
+        self.note_left(name, port.holder.as_ref());
+        self.note_regions_left(regions_of(&port));
         self.forget_held(name, port.holder.as_ref());
         self.transfer_cost(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
@@ -251,7 +255,7 @@ impl State {
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),
-            region: port.interface.map(|interface| interface.mem_id),
+            region: port.interface.map(|interface| interface.region.mem_id),
         }
     }
 
@@ -402,7 +406,7 @@ impl State {
     }
 
     /// Whether the caller may have one more port.
-    fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
+    pub fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
         let have = self.usage(caller.uid).ports;
         if have < u64::from(self.quota.ports) {
             return Ok(());
@@ -568,15 +572,12 @@ impl State {
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
             let alone = held.filter(|holder| holder.group.is_none());
             usage.memory += alone.map_or(0, |holder| holder.memory);
-            let shared = port.bound.as_ref().filter(|shared| shared.uid == uid);
-            usage.memory += shared.map_or(0, Shared::all_memory);
         }
+        usage.memory += self.charges_for_regions(uid);
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
-        for conn in self.unswitched_of_user(uid) {
-            usage.ports += 1;
-            usage.memory += self.unswitched[&conn].shared.all_memory();
-        }
+        let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
+        usage.ports += unswitched.filter(|shared| shared.uid == uid).count() as u64;
         usage
     }
 }

@@ -10,6 +10,7 @@ mod leases;
 mod log;
 mod multipart;
 mod netmap;
+mod regions;
 mod roles;
 mod save;
 mod stalls;

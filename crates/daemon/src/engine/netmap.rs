@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use port::netmap_region::{HolderMemory, NetmapRegion, Parts, buffers_of};
+use port::netmap_region::{HolderMemory, NetmapRegion};
 use port::reservation::Reservation;
 use port::shm::plug;
 use port::sys::{KickSlot, Ringer, Waker, Wakers, new_event};
@@ -37,7 +37,7 @@ use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
 use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
-use ring::layout::{PAGE, RegionLayout};
+use ring::layout::PAGE;
 use ring::leaver::Leaver;
 use switch::{MirrorSource, PortConfig};
 
@@ -49,7 +49,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::{Binding, Lease};
-use crate::model::specs::{BoundSpec, Claim, RingSpec};
+use crate::model::specs::{BoundSpec, Claim, RegionSpec, RingSpec};
 
 /// Most doorbells of one holder: processes that have copies of one descriptor.
 const DOORBELLS: usize = 64;
@@ -122,20 +122,17 @@ impl BoundPlace {
 }
 
 impl Workers {
-    pub(super) fn make_region(
+    pub(super) fn find_or_make_region(
         &mut self,
         name: &PortName,
-        rings: &RingSpec,
-        room: Option<u64>,
+        region: &RegionSpec,
     ) -> Result<u16, DatapathError> {
-        let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
-        let RingSpec { counts, stride, extra_bufs } = *rings;
-        let buffers = counts.buffers().saturating_add(extra_bufs);
-        let name = name.to_string();
-        let region = match room {
-            None => NetmapRegion::new(&name, stride, buffers)?,
-            Some(bytes) => NetmapRegion::within(&name, stride, counts, bytes)?,
+        let new = match region {
+            RegionSpec::Known(number) => return Ok(*number),
+            RegionSpec::New(new) => new,
         };
+        let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
+        let region = NetmapRegion::new(&name.to_string(), &new.parts, new.life.clone())?;
         self.regions.insert(number, region);
         Ok(number)
     }
@@ -287,10 +284,7 @@ fn pool(part: &Range<usize>, size: usize) -> Pool {
 impl NetmapPorts for Workers {
     fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
         self.next_place(spec.switch)?;
-        let region = match spec.region {
-            Some(region) => region,
-            None => self.make_region(&spec.name, &spec.rings, spec.room)?,
-        };
+        let region = self.find_or_make_region(&spec.name, &spec.region)?;
         let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
@@ -370,7 +364,8 @@ impl NetmapPorts for Workers {
             self.connect_sides(port, other);
         }
         other.into_iter().chain([port]).for_each(|port| self.update_wakers(port));
-        let lease = Lease::new(self.regions[&self.bound[&port].region].region().clone());
+        let memory = &self.regions[&self.bound[&port].region];
+        let lease = Lease::shared(memory.region().clone(), memory.life().clone());
         Ok(Binding { bound: reply, lease, region, kick, wake })
     }
 
@@ -415,16 +410,8 @@ impl NetmapPorts for Workers {
 }
 
 impl Regions for Workers {
-    fn keep_region(
-        &mut self,
-        region: Option<u16>,
-        name: &PortName,
-        rings: &RingSpec,
-    ) -> Result<u16, DatapathError> {
-        let region = match region {
-            Some(region) => region,
-            None => self.make_region(name, rings, None)?,
-        };
+    fn keep_region(&mut self, region: &RegionSpec, name: &PortName) -> Result<u16, DatapathError> {
+        let region = self.find_or_make_region(name, region)?;
         self.kept.push(region);
         Ok(region)
     }
@@ -435,18 +422,16 @@ impl Regions for Workers {
         self.drop_region_if_empty(region);
     }
 
-    fn region_sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
-        let known = region.and_then(|number| self.regions.get(&number));
-        let parts = known.map_or_else(Parts::default, |region| region.parts().clone());
-        let layout = known.map(|region| region.region().layout()).or_else(|| {
-            let buffers = buffers_of(rings.stride, rings.counts.buffers());
-            RegionLayout::new(parts.blocks.end - PAGE, rings.stride, buffers)
-        });
-        let layout = layout.expect("a region of the usual size is a legal one");
+    fn region_sizes(&self, region: &RegionSpec, rings: &RingSpec) -> PortGeometry {
+        let (number, parts) = match region {
+            RegionSpec::Known(number) => (Some(*number), self.regions[number].parts()),
+            RegionSpec::New(new) => (self.next_region(), &new.parts),
+        };
+        let layout = parts.layout();
         let slots = rings.counts.tx_slots.slots().max(rings.counts.rx_slots.slots()) as usize;
         let ring = size_of::<NetmapRing>() + slots * size_of::<Slot>();
         PortGeometry {
-            mem_id: region.or_else(|| self.next_region()).unwrap_or(0),
+            mem_id: number.unwrap_or(0),
             region_bytes: layout.size() as u64,
             tx_rings: 0,
             rx_rings: 0,

@@ -89,10 +89,7 @@ impl Workers {
 
 impl Unswitched for Workers {
     fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
-        let region = match spec.region {
-            Some(region) => region,
-            None => self.make_region(&spec.name, &spec.rings, None)?,
-        };
+        let region = self.find_or_make_region(&spec.name, &spec.region)?;
         let bound_region =
             self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = bound_region.add_port(&spec.label, spec.rings.counts);

@@ -23,6 +23,12 @@ impl Lease {
         Self { _memory: memory, life: Arc::new(()) }
     }
 
+    /// A lease of this memory of several ports: `life` is that of all of it.
+    #[must_use]
+    pub fn shared(memory: Arc<dyn Any + Send + Sync>, life: Arc<()>) -> Self {
+        Self { _memory: memory, life }
+    }
+
     /// Tells when the lease has ended and the memory was given back.
     #[must_use]
     pub fn life(&self) -> Weak<()> {

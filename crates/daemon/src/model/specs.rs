@@ -2,6 +2,9 @@
 //!
 //! `control` has checked names, permissions, quotas and ranges before it fills one in.
 
+use std::sync::Arc;
+
+use port::netmap_region::Parts;
 use protocol::name::PortName;
 use protocol::{BoundRings, HostIf, PortKind};
 use ring::layout::RingCounts;
@@ -67,10 +70,26 @@ pub struct BoundSpec {
     pub switch: SwitchKey,
     /// Rings and buffers. Extra buffers belong to the programs that bind the port.
     pub rings: RingSpec,
-    /// The region to use; `None` makes a new one.
-    pub region: Option<u16>,
-    /// Most bytes of a new region.
-    pub room: Option<u64>,
+    /// The region to use.
+    pub region: RegionSpec,
+}
+
+/// A region of bound ports.
+#[derive(Clone, Debug)]
+pub enum RegionSpec {
+    /// The one of this number.
+    Known(u16),
+    /// A new one.
+    New(NewRegion),
+}
+
+/// A region that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewRegion {
+    /// The size, and where everything lies.
+    pub parts: Parts,
+    /// Dropped when the region is gone and the system has its memory again.
+    pub life: Arc<()>,
 }
 
 /// A port with a network interface of the host behind it.
@@ -120,8 +139,8 @@ pub struct UnswitchedSpec {
     pub label: String,
     /// Rings and buffers.
     pub rings: RingSpec,
-    /// The region to use; `None` makes a new one.
-    pub region: Option<u16>,
+    /// The region to use.
+    pub region: RegionSpec,
     /// Ports and directions that a monitor mirrors; empty for a null port.
     pub sources: Vec<(PortKey, MirrorSource)>,
 }

@@ -49,6 +49,7 @@ mod fake {
     use protocol::Bound;
     use protocol::name::PortName;
     use std::collections::BTreeMap;
+    use std::sync::Arc;
     use switch::PortConfig;
 
     use super::NetmapPorts;
@@ -58,14 +59,14 @@ mod fake {
     use crate::model::error::DatapathError;
     use crate::model::keys::{ConnKey, PortKey, SwitchKey};
     use crate::model::opening::Build;
-    use crate::model::replies::{Attachment, Binding};
+    use crate::model::replies::{Attachment, Binding, Lease};
     use crate::model::specs::{BoundSpec, Claim, RingSpec};
 
     impl NetmapPorts for Fake {
         fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
             self.allocate()?;
             assert!(self.switches.contains_key(&spec.switch));
-            let region = spec.region.unwrap_or_else(|| self.new_region());
+            let region = self.find_or_make_region(&spec.region);
             let (name, switch) = (spec.name.clone(), spec.switch);
             let holders = BTreeMap::new();
             let port = FakeBound { name, switch, rings: spec.rings, region, holders };
@@ -104,8 +105,8 @@ mod fake {
             let bound = &self.bound[&port];
             let (claim, extra_bufs) = bound.holders[&holder];
             let rings = RingSpec { extra_bufs, ..bound.rings };
-            let Attachment { geometry, lease, region, kick, wake } =
-                attachment(&bound.name, &rings);
+            let Attachment { geometry, region, kick, wake, .. } = attachment(&bound.name, &rings);
+            let lease = Lease::shared(Arc::new(()), self.regions[&bound.region].life.clone());
             let reply = Bound {
                 attached: geometry,
                 nifp: holder.0,

@@ -130,6 +130,7 @@ mod fake {
             let reserved = self.reserved.remove(&port).is_some();
             self.grouped.remove(&port);
             let bound = self.bound.remove(&port).is_some();
+            self.drop_empty_regions();
             assert!(self.ports.remove(&port).is_some() || reserved || bound, "known");
             self.fdb.retain(|_, entry| entry.1 != port);
             last

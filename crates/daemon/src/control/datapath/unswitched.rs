@@ -33,7 +33,7 @@ mod fake {
         fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
             self.allocate()?;
             assert!(spec.sources.iter().all(|(port, _)| self.ports.contains_key(port)));
-            let region = spec.region.unwrap_or_else(|| self.new_region());
+            let region = self.find_or_make_region(&spec.region);
             let (name, holders) = (spec.name.clone(), BTreeMap::new());
             let switch = SwitchKey(u32::MAX);
             let port = FakeBound { name, switch, rings: spec.rings, region, holders };
@@ -48,6 +48,7 @@ mod fake {
         fn remove_unswitched(&mut self, port: PortKey) {
             self.unswitched.retain(|it| *it != port);
             self.bound.remove(&port).expect("known");
+            self.drop_empty_regions();
         }
     }
 }

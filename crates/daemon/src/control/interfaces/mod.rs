@@ -18,6 +18,7 @@
 pub mod host;
 pub mod refusal;
 
+use ::port::netmap_region::Needs;
 use protocol::name::PortName;
 use protocol::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
 use switch::PortConfig;
@@ -25,6 +26,7 @@ use switch::PortConfig;
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
+use crate::control::netmap::regions::Place;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
@@ -34,6 +36,7 @@ use crate::model::plan::{InterfaceText, PortPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
 use crate::model::settings::RequestedRings;
+use crate::model::specs::{RegionSpec, RingSpec};
 
 impl<D: Datapath> Control<D> {
     pub(super) fn interface_add(
@@ -51,18 +54,22 @@ impl<D: Datapath> Control<D> {
         self.state.claim_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
         let rings = settings::bound_rings(&RequestedRings::from(add), &self.defaults.rings);
-        if self.datapath.memory_of(&rings).is_none() {
-            return Err(PortRefusal::TooLarge(name.clone()).into());
-        }
-        let mem_id = self.datapath.keep_region(region, name, &rings)?;
+        let needs = needs_of(&rings);
+        needs.least().ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
+        let place = match region {
+            Some(region) => Place::Known(region),
+            None => self.new_region(caller.uid, &needs, None)?,
+        };
+        let spec = place.spec();
+        let mem_id = self.datapath.keep_region(&spec, name)?;
         if let Err(refusal) = self.find_or_make(caller, name.switch()) {
             self.datapath.drop_region(mem_id);
             return Err(refusal);
         }
-        let interface =
-            Interface { rings, mem_id, common: add.mem_id == COMMON, group: caller.gid };
+        let (region, common) = (place.region(mem_id), add.mem_id == COMMON);
+        let interface = Interface { rings, region, common, group: caller.gid };
         self.enter_interface(caller.uid, name, Default::default(), interface);
-        Ok(Reply::PortGeometry(self.sizes(Some(mem_id), &rings)))
+        Ok(Reply::PortGeometry(self.sizes(&RegionSpec::Known(mem_id), &rings)))
     }
 
     /// Makes one again that was made by command, in a switch that is there.
@@ -81,8 +88,10 @@ impl<D: Datapath> Control<D> {
             return Ok(());
         }
         let rings = settings::bound_rings(&RequestedRings::from(text), &self.defaults.rings);
-        let mem_id = self.datapath.keep_region(None, name, &rings)?;
-        let interface = Interface { rings, mem_id, common: false, group: text.group };
+        let place = self.restored_region(owner, &needs_of(&rings))?;
+        let mem_id = self.datapath.keep_region(&place.spec(), name)?;
+        let region = place.region(mem_id);
+        let interface = Interface { rings, region, common: false, group: text.group };
         self.enter_interface(owner, name, (plan.config.clone(), plan.grant), interface);
         Ok(())
     }
@@ -290,6 +299,10 @@ impl<D: Datapath> Control<D> {
             Some((pid, uid)) => Err(PortRefusal::InUse { port: name.clone(), pid, uid }.into()),
         }
     }
+}
+
+fn needs_of(rings: &RingSpec) -> Needs {
+    Needs::new(rings.stride, &[rings.counts], 0)
 }
 
 /// netmap's rules; a port of the system has one ring.

@@ -1,10 +1,12 @@
 //! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
 
 pub mod refusal;
+pub mod regions;
 mod unswitched;
 
 use std::os::fd::OwnedFd;
 
+use ::port::netmap_region::Needs;
 use protocol::name::PortName;
 use protocol::{
     Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
@@ -16,11 +18,12 @@ use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::netmap::refusal::NetmapRefusal;
-use crate::control::ports::attach::Building;
+use crate::control::netmap::regions::{Place, refused};
+use crate::control::ports::attach::{Building, when_paid};
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::service::Process;
-use crate::control::state::shared::{Binder, COMMON, Shared};
+use crate::control::state::shared::{Binder, COMMON, Interface, Region, Shared};
 use crate::control::state::{Port, Wish};
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
@@ -28,7 +31,7 @@ use crate::model::policy::{Access, Caller};
 use crate::model::replies::Binding;
 use crate::model::settings;
 use crate::model::settings::RequestedRings;
-use crate::model::specs::{BoundSpec, Claim, RingSpec};
+use crate::model::specs::{BoundSpec, Claim, RegionSpec, RingSpec};
 
 impl<D: Datapath> Control<D> {
     /// Reserves what a program binds; [`Control::finish`] is to be called when it is built.
@@ -136,19 +139,31 @@ impl<D: Datapath> Control<D> {
             let port = bind.port.host_side()?;
             sides.push(Bind { port, tx_rings, rx_rings, room: None, ..bind.clone() });
         }
-        self.find_or_make_bound(client, &bind)?;
+        let host = sides.get(1).map(|host| self.planned_rings(host).counts);
+        self.find_or_make_bound(client, &bind, host.as_slice())?;
         let Some(host) = sides.get_mut(1) else { return Ok(()) };
-        host.mem_id = self.state.shared(&bind.port).expect("made just now").mem_id;
-        self.find_or_make_bound(client, host)
+        host.mem_id = self.state.shared(&bind.port).expect("made just now").region.mem_id;
+        self.find_or_make_bound(client, host, &[])
     }
 
-    fn find_or_make_bound(&mut self, client: &Client, bind: &Bind) -> Result<(), Refusal> {
+    /// Rings of a port whose program may say.
+    fn planned_rings(&self, bind: &Bind) -> RingSpec {
+        settings::bound_rings(&RequestedRings::from(bind), &self.defaults.rings)
+    }
+
+    /// The port that is asked for. Those of `company` come after it, into its region.
+    fn find_or_make_bound(
+        &mut self,
+        client: &Client,
+        bind: &Bind,
+        company: &[RingCounts],
+    ) -> Result<(), Refusal> {
         let caller = &client.caller;
         if let Some(shared) = self.state.shared(&bind.port) {
-            let mem_id = shared.mem_id;
+            let mem_id = shared.region.mem_id;
             let requested = self.state.region(caller, bind.mem_id)?;
             let any = bind.mem_id == 0 && bind.room.is_none();
-            return match any || requested == Some(mem_id) {
+            return match any || requested.is_some_and(|region| region.mem_id == mem_id) {
                 true => Ok(()),
                 false => Err(NetmapRefusal::OtherRegion { port: bind.port.clone(), mem_id }.into()),
             };
@@ -157,8 +172,8 @@ impl<D: Datapath> Control<D> {
             return self.make_bound_pipe(client, bind, &bind.port.parent());
         }
         self.check_place(caller, &bind.port)?;
-        let rings = settings::bound_rings(&RequestedRings::from(bind), &self.defaults.rings);
-        self.make_bound(client, &bind.port, rings, bind)
+        let rings = self.planned_rings(bind);
+        self.make_bound(client, bind, (&bind.port, rings), company)
     }
 
     /// Whether a port may come into being where there is none yet.
@@ -181,7 +196,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Whether the caller may make this port; how much memory it takes.
+    /// Whether the caller may make this port; how much memory it takes of its region.
     fn claim_bound(
         &self,
         caller: &Caller,
@@ -190,7 +205,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<u64, Refusal> {
         let memory = self.datapath.memory_of(rings);
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
-        let wish = Wish { port: name, memory, group: None, existing: false, alone: false };
+        let wish = Wish { port: name, memory: 0, group: None, existing: false, alone: false };
         self.state.claim(caller, &wish).map(|()| memory)
     }
 
@@ -198,43 +213,60 @@ impl<D: Datapath> Control<D> {
     fn make_bound(
         &mut self,
         client: &Client,
-        name: &PortName,
-        rings: RingSpec,
         bind: &Bind,
+        (name, rings): (&PortName, RingSpec),
+        company: &[RingCounts],
     ) -> Result<(), Refusal> {
-        let own = self.state.interface(name);
+        let own = self.state.interface(name).cloned();
         let stride = bind.room.map_or(rings.stride, |room| room.stride);
-        let rings = own.map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
+        let rings = own.as_ref().map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
         let memory = self.claim_bound(&client.caller, name, &rings)?;
-        let region = self.state.region(&client.caller, bind.mem_id)?;
-        let region = self.region_of(&client.caller, name, bind.mem_id, region)?;
-        let region = region.filter(|_| bind.room.is_none());
+        let place = self.place_in_region(&client.caller, bind, (name, rings), company)?;
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
         let config = self.state.port_mut(name).map(|port| port.config.clone());
         let config = config.unwrap_or_default();
-        // A region of its own has room for the extra buffers.
-        let rings = RingSpec { extra_bufs: bind.extra_bufs, ..rings };
-        let room = bind.room.map(|room| room.bytes);
-        let spec = BoundSpec { key, name: name.clone(), switch, rings, region, room };
-        let made = self.datapath.reserve_bound(&spec);
+        let spec = BoundSpec { key, name: name.clone(), switch, rings, region: place.spec() };
+        let made = self.datapath.reserve_bound(&spec).map_err(|error| place.refused(error));
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(name.switch())
         {
             self.datapath.del_switch(switch);
         }
+        let is_new = own.is_none();
         let common = own.map_or(bind.mem_id == COMMON, |interface| interface.common);
-        let shared = Shared { common, memory, ..new_shared(made?, client.caller.uid) };
+        let region = place.region(made?);
+        let shared = Shared { common, memory, ..new_shared(region, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
         self.limit_macs(name, client.caller.uid);
         // The parent of a pipe need not be one of the system.
         let of_the_system = || hostif::exists(name.interface_name());
-        if name.is_interface() && own.is_none() && of_the_system() {
+        if name.is_interface() && is_new && of_the_system() {
             self.check_host(&client.caller, name)?;
             self.connect_host(name, switch, key)?;
         }
         Ok(())
+    }
+
+    /// The region in which a port is made, with those that come after it.
+    fn place_in_region(
+        &self,
+        caller: &Caller,
+        bind: &Bind,
+        (name, rings): (&PortName, RingSpec),
+        company: &[RingCounts],
+    ) -> Result<Place, Refusal> {
+        let region = self.state.region(caller, bind.mem_id)?;
+        let region = self.region_of(caller, name, bind.mem_id, region)?;
+        match region.filter(|_| bind.room.is_none()) {
+            Some(region) => Ok(Place::Known(region)),
+            None => {
+                let ports = [&[rings.counts], company].concat();
+                let needs = Needs::new(rings.stride, &ports, bind.extra_bufs);
+                self.new_region(caller.uid, &needs, bind.room)
+            }
+        }
     }
 
     /// The region in which a port is made, if not in a new one: an interface has its own, and both
@@ -244,16 +276,18 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         name: &PortName,
         mem_id: u16,
-        requested: Option<u16>,
-    ) -> Result<Option<u16>, Refusal> {
+        requested: Option<Region>,
+    ) -> Result<Option<Region>, Refusal> {
         let other_side = || {
             let shared = self.state.shared(&name.other_side()?)?;
-            (shared.uid == caller.uid).then_some(shared.mem_id)
+            (shared.uid == caller.uid).then(|| shared.region.clone())
         };
-        match self.state.interface(name) {
-            None => Ok(requested.or_else(other_side)),
-            Some(own) if mem_id == 0 || requested == Some(own.mem_id) => Ok(Some(own.mem_id)),
-            Some(own) => {
+        let Some(Interface { region: own, .. }) = self.state.interface(name) else {
+            return Ok(requested.or_else(other_side));
+        };
+        match mem_id == 0 || requested.is_some_and(|region| region.mem_id == own.mem_id) {
+            true => Ok(Some(own.clone())),
+            false => {
                 Err(NetmapRefusal::OtherRegion { port: name.clone(), mem_id: own.mem_id }.into())
             }
         }
@@ -268,10 +302,13 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let other = bind.port.peer().expect("a pipe has two ends");
         if self.state.shared(parent).is_none() {
-            self.make_bound(client, parent, self.defaults.rings, bind)?;
+            let rings = self.defaults.rings;
+            let end = settings::bound_rings(&RequestedRings::from(bind), &of_a_pipe(rings));
+            let ends = [end.counts, turned(end).counts];
+            self.make_bound(client, bind, (parent, rings), &ends)?;
         }
         let shared = self.state.shared(parent).expect("made just now");
-        let mem_id = shared.mem_id;
+        let region = shared.region.clone();
         // The parent's owner is the caller, or the caller shares no memory with it.
         let nothing = BoundRings { first: 0, count: 0 };
         let look = Claim { tx: nothing, rx: nothing, exclusive: false, no_tx_poll: false };
@@ -283,7 +320,7 @@ impl<D: Datapath> Control<D> {
         }
         let patch = self.make_patch()?;
         for (name, rings) in ends {
-            let made = self.make_end(client, name, rings, patch, mem_id);
+            let made = self.make_end(client, (name, rings), patch, &region);
             if made.is_err() && self.state.shared(&bind.port).is_none() {
                 self.datapath.del_switch(patch);
             }
@@ -297,7 +334,7 @@ impl<D: Datapath> Control<D> {
         let slots = self.state.port_mut(parent).map(|port| port.key);
         let parent =
             slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.defaults.rings);
-        RingSpec { counts: RingCounts { tx_rings: 1, rx_rings: 1, ..parent.counts }, ..parent }
+        of_a_pipe(parent)
     }
 
     /// The switch of a pipe: what comes in at one port goes out at the other, when there is room.
@@ -311,20 +348,19 @@ impl<D: Datapath> Control<D> {
     fn make_end(
         &mut self,
         client: &Client,
-        name: &PortName,
-        rings: RingSpec,
+        (name, rings): (&PortName, RingSpec),
         patch: SwitchKey,
-        mem_id: u16,
+        region: &Region,
     ) -> Result<(), Refusal> {
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let key = PortKey(self.state.new_key());
         let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
-        let (name, region) = (name.clone(), Some(mem_id));
-        let spec = BoundSpec { key, name, switch: patch, rings, region, room: None };
-        self.datapath.reserve_bound(&spec)?;
+        let (name, place) = (name.clone(), RegionSpec::Known(region.mem_id));
+        let spec = BoundSpec { key, name, switch: patch, rings, region: place };
+        self.datapath.reserve_bound(&spec).map_err(|error| refused(error, region))?;
         let name = &spec.name;
         let patch = Some(patch);
-        let shared = Shared { memory, patch, ..new_shared(mem_id, client.caller.uid) };
+        let shared = Shared { memory, patch, ..new_shared(region.clone(), client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Pipe, shared) };
         self.state.add_bound(name, port);
         Ok(())
@@ -340,19 +376,25 @@ impl<D: Datapath> Control<D> {
         let holds = holds.collect::<Result<Vec<_>, _>>()?;
         let (key, bind) = (holds[0].0, &sides[0]);
         let stride = self.datapath.rings_of(key).expect("a bound port has rings").stride;
-        let requested = self.state.affordable(&client.caller, bind.extra_bufs, stride, 0);
+        let region = self.state.shared(&bind.port).expect("it is bound").region.clone();
         let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(&side.port)).collect();
         let keys: Vec<PortKey> =
             parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
-        let (build, mut granted) =
-            self.datapath.reserve_holder(&holds, &keys, client.conn, requested)?;
+        let held = self.datapath.reserve_holder(&holds, &keys, client.conn, bind.extra_bufs);
+        let (build, mut granted) = held.map_err(|error| refused(error, &region))?;
         for (side, (_, claim)) in sides.iter().zip(holds) {
             let holder = binder(client, claim, std::mem::take(&mut granted), stride);
             self.state.add_binder(&side.port, holder);
         }
         let building = Building { name: bind.port.clone(), key, bound: true };
         self.pending.building.insert(client.conn, building);
-        Ok(build)
+        Ok(self.build_when_paid(&region, build))
+    }
+
+    /// What is built in a region of which no client has memory yet waits until its user can pay.
+    pub(super) fn build_when_paid(&self, region: &Region, build: Build) -> Build {
+        let owed = self.state.is_untouched(region).then(|| self.state.owed(region.charge.uid));
+        when_paid(owed.flatten(), build)
     }
 
     /// Whether a connection may hold what it asks for of a port that is there. Changes nothing.
@@ -378,14 +420,15 @@ impl<D: Datapath> Control<D> {
         let planned = settings::bound_rings(&RequestedRings::from(query), &self.defaults.rings);
         let Some(name) = &query.port else {
             let region = self.state.region(caller, query.mem_id)?;
-            let mut sizes = self.datapath.region_sizes(region, &planned);
+            let region = self.planned(caller.uid, region, &planned)?;
+            let mut sizes = self.datapath.region_sizes(&region, &planned);
             sizes.mem_id = if query.mem_id <= COMMON { COMMON } else { sizes.mem_id };
             return Ok(Reply::PortGeometry(sizes));
         };
         let name = &self.state.resolve(name);
         let (region, rings) = match self.state.shared(name) {
             Some(shared) => {
-                let region = Some(shared.mem_id);
+                let region = Some(shared.region.clone());
                 let key = self.state.port(caller, name, Access::Look)?.key;
                 (region, self.datapath.rings_of(key).unwrap_or(planned))
             }
@@ -398,16 +441,33 @@ impl<D: Datapath> Control<D> {
                 (region, self.state.interface(name).map_or(planned, |own| own.rings))
             }
         };
-        let mut sizes = self.sizes(region, &rings);
-        if region.is_none() && name.is_interface() {
+        let is_new = region.is_none();
+        let mut sizes = self.sizes(&self.planned(caller.uid, region, &rings)?, &rings);
+        if is_new && name.is_interface() {
             // As netmap's network cards do: a program may ask for the number that it was told.
             sizes.mem_id = COMMON;
         }
         Ok(Reply::PortGeometry(sizes))
     }
 
+    /// The region in which a port with these rings is or would be made.
+    fn planned(
+        &self,
+        uid: u32,
+        region: Option<Region>,
+        rings: &RingSpec,
+    ) -> Result<RegionSpec, Refusal> {
+        let needs = Needs::new(rings.stride, &[rings.counts], 0);
+        // Only what makes a port is refused for want of quota.
+        let new = || {
+            let paid = self.new_region(uid, &needs, None);
+            paid.or_else(|_| self.restored_region(uid, &needs))
+        };
+        region.map_or_else(new, |region| Ok(Place::Known(region))).map(|place| place.spec())
+    }
+
     /// Sizes of a port with these rings and of its region.
-    pub(super) fn sizes(&self, region: Option<u16>, rings: &RingSpec) -> PortGeometry {
+    pub(super) fn sizes(&self, region: &RegionSpec, rings: &RingSpec) -> PortGeometry {
         let sizes = self.datapath.region_sizes(region, rings);
         let RingCounts { tx_rings, rx_rings, tx_slots, rx_slots } = rings.counts;
         let (tx_slots, rx_slots) = (tx_slots.slots(), rx_slots.slots());
@@ -452,11 +512,16 @@ fn turned(rings: RingSpec) -> RingSpec {
     RingSpec { counts, ..rings }
 }
 
-pub(super) fn new_shared(mem_id: u16, uid: u32) -> Shared {
-    Shared { ready: false, mem_id, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
+/// Rings of a pipe's end like those of its parent.
+fn of_a_pipe(parent: RingSpec) -> RingSpec {
+    RingSpec { counts: RingCounts { tx_rings: 1, rx_rings: 1, ..parent.counts }, ..parent }
 }
 
-/// A connection that has bound rings, and pays for the extra buffers that it got.
+pub(super) fn new_shared(region: Region, uid: u32) -> Shared {
+    Shared { ready: false, region, common: false, uid, memory: 0, holders: Vec::new(), patch: None }
+}
+
+/// A connection that has bound rings, with the extra buffers that it got.
 pub(super) fn binder(client: &Client, claim: Claim, granted: u32, stride: u32) -> Binder {
     Binder {
         conn: client.conn,

@@ -4,6 +4,8 @@ use protocol::ErrorCode;
 use protocol::name::PortName;
 use thiserror::Error;
 
+use crate::control::refusal::quota::mib;
+
 /// What the netmap program cannot bind.
 #[derive(Debug, Error)]
 pub enum NetmapRefusal {
@@ -28,6 +30,29 @@ pub enum NetmapRefusal {
     /// No region has this number.
     #[error("there is no memory region {0}; a region goes when the last process closes its port")]
     NoRegion(u16),
+    /// The region of bound ports is full.
+    #[error(
+        "memory region {mem_id} has no room for this in its {}: close other ports, pipes or \
+         monitors in it; a region has more if its first port asks for more extra buffers",
+        mib(*.has)
+    )]
+    RegionFull {
+        /// Number of the region.
+        mem_id: u16,
+        /// Bytes of the region.
+        has: u64,
+    },
+    /// No region is as large as the ports that are made together.
+    #[error("this takes more than 4 GiB, the limit; ask for fewer rings, slots or buffers")]
+    TooLarge,
+    /// The program's own memory would not hold the port.
+    #[error("{} are too little for this port, which takes {}", mib(*.has), mib(*.least))]
+    RoomTooSmall {
+        /// Bytes that the region may have.
+        has: u64,
+        /// Bytes that the port takes.
+        least: u64,
+    },
     /// The port is in another region.
     #[error("port {port} lives in region {mem_id}; bind it without a region, or with that one")]
     OtherRegion {
@@ -43,9 +68,11 @@ impl NetmapRefusal {
         match self {
             Self::NothingBound => ErrorCode::NotFound,
             Self::BoundAlready(_) => ErrorCode::InUse,
+            Self::RegionFull { .. } | Self::RoomTooSmall { .. } => ErrorCode::NoMemory,
             Self::HasHeader(_) | Self::NotMonitorable(_) => ErrorCode::Unsupported,
             Self::NotOpen(_)
             | Self::NullWithoutRegion
+            | Self::TooLarge
             | Self::NoRegion(_)
             | Self::OtherRegion { .. } => ErrorCode::BadRequest,
         }

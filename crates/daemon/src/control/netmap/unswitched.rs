@@ -6,6 +6,7 @@
 
 use std::io;
 
+use ::port::netmap_region::Needs;
 use protocol::name::{PortName, SwitchName};
 use protocol::{Bind, BindKind, BoundRings, MonitorOf};
 use ring::cursor::RingSize;
@@ -14,11 +15,12 @@ use switch::{MirrorPoint, MirrorSource};
 
 use crate::control::datapath::Datapath;
 use crate::control::netmap::refusal::NetmapRefusal;
+use crate::control::netmap::regions::{Place, refused};
 use crate::control::netmap::{binder, claim, new_shared};
 use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
-use crate::control::state::shared::{COMMON, Shared};
+use crate::control::state::shared::{COMMON, Region, Shared};
 use crate::control::state::unswitched::{Open, UnswitchedPort};
 use crate::control::{Answer, Client, Control};
 use crate::model::error::DatapathError;
@@ -32,7 +34,8 @@ use crate::model::specs::{RingSpec, UnswitchedSpec};
 struct Plan {
     label: String,
     rings: RingSpec,
-    region: Option<u16>,
+    /// The region, if not a new one.
+    region: Option<Region>,
     /// The region becomes its user's common one.
     common: bool,
     sources: Vec<(PortKey, MirrorSource)>,
@@ -52,19 +55,26 @@ impl<D: Datapath> Control<D> {
         let claim = claim(bind, plan.rings.counts)?;
         let memory = self.datapath.memory_of(&plan.rings);
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
-        self.state.claim_unswitched(&client.caller, memory)?;
+        self.state.claim_number(&client.caller)?;
         let key = PortKey(self.state.new_key());
-        let (requested, stride) = (bind.extra_bufs, plan.rings.stride);
-        let extra = self.state.affordable(&client.caller, requested, stride, memory);
+        let (uid, extra) = (client.caller.uid, bind.extra_bufs);
         let Plan { label, rings, region, common, sources } = plan;
-        let rings = RingSpec { extra_bufs: extra, ..rings };
-        let name = bind.port.clone();
+        let place = match region {
+            Some(region) => Place::Known(region),
+            None => {
+                self.new_region(uid, &Needs::new(rings.stride, &[rings.counts], extra), None)?
+            }
+        };
+        let (name, region) = (bind.port.clone(), place.spec());
         let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sources };
-        let mem_id = self.datapath.reserve_unswitched(&spec)?;
+        let made = self.datapath.reserve_unswitched(&spec).map_err(|error| place.refused(error));
+        let region = place.region(made?);
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
-        let (build, granted) = held.inspect_err(|_| self.datapath.remove_unswitched(key))?;
-        let holder = binder(client, claim, granted, stride);
-        let shared = new_shared(mem_id, client.caller.uid);
+        let held = held.inspect_err(|_| self.datapath.remove_unswitched(key));
+        let (build, granted) = held.map_err(|error| refused(error, &region))?;
+        let build = self.build_when_paid(&region, build);
+        let holder = binder(client, claim, granted, rings.stride);
+        let shared = new_shared(region, uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
         self.state.add_unswitched(client.conn, UnswitchedPort { key, name: name.clone(), shared });
         self.pending.building.insert(client.conn, Building { name, key, bound: true });
@@ -86,6 +96,7 @@ impl<D: Datapath> Control<D> {
             self.unbind(conn);
         }
         let binding = started?;
+        self.state.note_unswitched_ready(conn);
         let name = self.state.unswitched_of(conn).expect("it was bound").name.clone();
         Ok(self.bound_answer(conn, &name, binding))
     }
@@ -134,7 +145,7 @@ impl<D: Datapath> Control<D> {
         let letters = [("z", of.zero_copy), ("r", of.rx), ("t", of.tx)];
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
         let label = format!("{}/{}", bare(&bind.port), letters.collect::<String>());
-        let region = port.region.filter(|_| of.zero_copy);
+        let region = port.region.clone().filter(|_| of.zero_copy);
         Ok(Plan { label, rings, region, common: false, sources })
     }
 }

@@ -22,6 +22,7 @@ use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::groups::{Charge, GroupWish};
+use crate::control::state::leases::Owed;
 use crate::control::state::{Holder, Port, Wish};
 use crate::control::{Answer, Client, Control, groups};
 use crate::model::error::DatapathError;
@@ -78,10 +79,7 @@ impl<D: Datapath> Control<D> {
                 self.limit_macs(&attach.port, client.caller.uid);
                 let building = Building { name: attach.port.clone(), key, bound: false };
                 self.pending.building.insert(client.conn, building);
-                Ok(match self.state.owed(client.caller.uid) {
-                    None => build,
-                    Some(owed) => Box::new(move || owed.wait().and_then(|()| build())),
-                })
+                Ok(when_paid(self.state.owed(client.caller.uid), build))
             }
             Err(error) => {
                 if let Some(switch) = self.state.forget_switch(attach.port.switch()) {
@@ -200,6 +198,14 @@ impl<D: Datapath> Control<D> {
             (Some(pipe), Some(end)) => self.datapath.open_pipe(pipe, end.side, name),
             _ => self.datapath.attach_shm(key, config),
         }
+    }
+}
+
+/// What is built waits for memory that its user owes.
+pub(in crate::control) fn when_paid(owed: Option<Owed>, build: Build) -> Build {
+    match owed {
+        None => build,
+        Some(owed) => Box::new(move || owed.wait().and_then(|()| build())),
     }
 }
 

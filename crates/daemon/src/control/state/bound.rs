@@ -15,35 +15,13 @@
 
 use protocol::name::PortName;
 
-use super::shared::{COMMON, Interface, Shared};
+use super::shared::{Interface, Shared};
 use super::{Port, State};
-use crate::control::netmap::refusal::NetmapRefusal;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, QuotaRefusal, Refusal};
 use crate::model::keys::ConnKey;
 use crate::model::policy::Caller;
 use crate::model::specs::Claim;
-
-/// A region and whose it is.
-struct Region {
-    mem_id: u16,
-    uid: u32,
-    common: bool,
-}
-
-fn region_of(&Shared { mem_id, uid, common, .. }: &Shared) -> Region {
-    Region { mem_id, uid, common }
-}
-
-/// The region that a port is in, and the one that an interface keeps.
-fn regions_of(port: &Port) -> impl Iterator<Item = Region> {
-    let kept = port.interface.map(|Interface { mem_id, common, .. }| Region {
-        mem_id,
-        uid: port.owner,
-        common,
-    });
-    port.bound.as_ref().map(region_of).into_iter().chain(kept)
-}
 
 impl State {
     /// The port that a connection has bound.
@@ -78,39 +56,6 @@ impl State {
         self.ports.get(name)?.bound.as_ref()
     }
 
-    /// The regions of all users.
-    fn regions(&self) -> impl Iterator<Item = Region> {
-        let unswitched = self.unswitched.values().map(|unswitched| &unswitched.shared);
-        self.ports().flat_map(|(_, port)| regions_of(port)).chain(unswitched.map(region_of))
-    }
-
-    /// The regions of a user's ports.
-    fn regions_of_user(&self, uid: u32) -> impl Iterator<Item = Region> {
-        let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
-        let regions = self.ports_of_user(uid).flat_map(regions_of);
-        regions.chain(unswitched.map(region_of)).filter(move |region| region.uid == uid)
-    }
-
-    /// The region that the caller means by a number; `None`: a new one.
-    pub fn region(&self, caller: &Caller, mem_id: u16) -> Result<Option<u16>, Refusal> {
-        if mem_id <= COMMON {
-            let common = self.regions_of_user(caller.uid).find(|region| region.common);
-            return Ok(common.map(|region| region.mem_id).filter(|_| mem_id == COMMON));
-        }
-        if self.regions_of_user(caller.uid).any(|region| region.mem_id == mem_id) {
-            return Ok(Some(mem_id));
-        }
-        match self.regions().find(|region| region.mem_id == mem_id) {
-            None => Err(NetmapRefusal::NoRegion(mem_id).into()),
-            Some(region) if region.uid != caller.uid => Err(AccessRefusal::SharedMemory {
-                what: format!("region {mem_id}"),
-                owner: region.uid,
-            }
-            .into()),
-            Some(_) => Ok(Some(mem_id)),
-        }
-    }
-
     /// Whether the caller may have these rings of a bound port. Changes nothing.
     pub fn claim_rings(
         &self,
@@ -135,17 +80,11 @@ impl State {
         }
     }
 
-    /// How many of the extra buffers that are wanted the caller can pay for, beside so much memory
-    /// that is not in the books yet. A caller that asks for more gets fewer, as in netmap.
-    #[must_use]
-    pub fn affordable(&self, caller: &Caller, wanted: u32, stride: u32, beside: u64) -> u32 {
-        let used = self.usage(caller.uid).memory.saturating_add(beside);
-        let buffers = self.quota.memory.saturating_sub(used) / u64::from(stride);
-        u32::try_from(buffers).unwrap_or(u32::MAX).min(wanted)
-    }
-
     /// Whether the caller may have so much more memory.
     pub fn claim_memory(&self, uid: u32, memory: u64) -> Result<(), Refusal> {
+        if memory == 0 {
+            return Ok(());
+        }
         let (asked, held) = (memory, self.usage(uid).memory);
         let limit = self.quota.memory;
         if asked > limit {
@@ -205,8 +144,8 @@ impl State {
 
     /// What a port has that is an interface.
     #[must_use]
-    pub fn interface(&self, name: &PortName) -> Option<Interface> {
-        self.ports.get(name)?.interface
+    pub fn interface(&self, name: &PortName) -> Option<&Interface> {
+        self.ports.get(name)?.interface.as_ref()
     }
 
     /// The user that made a port.

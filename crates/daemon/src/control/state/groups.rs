@@ -16,12 +16,12 @@ use crate::control::groups::refusal::{GroupRefusal, Unaffordable};
 use crate::control::refusal::Refusal;
 use crate::model::keys::GroupKey;
 
-/// What a group costs.
+/// What a region costs that several ports share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The user whose quota is charged.
     pub uid: u32,
-    /// Bytes of its region.
+    /// Bytes of the region.
     pub memory: u64,
 }
 

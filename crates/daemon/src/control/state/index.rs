@@ -5,14 +5,15 @@
 //!
 //! | index | from | to |
 //! |---|---|---|
-//! | `stakes` | a user | ports that the user owns, holds or has bound |
+//! | `stakes` | a user | ports that the user owns, holds, has bound, or pays for by their regions |
 //! | `binders` | a connection | ports that it has bound |
-//! | `unswitched` | a user | connections with rings that no switch serves |
+//! | `unswitched` | a user | connections with rings that no switch serves, likewise |
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::name::PortName;
 
+use super::regions::regions_of;
 use super::{Port, State};
 use crate::model::keys::ConnKey;
 
@@ -55,7 +56,7 @@ impl Index {
 }
 
 impl State {
-    /// The ports that a user owns, holds or has bound.
+    /// The ports that a user owns, holds or has bound, and those in regions that it pays for.
     pub(super) fn ports_of_user(&self, uid: u32) -> impl Iterator<Item = &Port> {
         let names = self.index.stakes.get(&uid).into_iter().flatten();
         names.map(|name| {
@@ -64,7 +65,8 @@ impl State {
         })
     }
 
-    /// The connections of a user with rings that no switch serves.
+    /// The connections of a user with rings that no switch serves, and those with such rings in
+    /// regions that it pays for.
     pub(super) fn unswitched_of_user(&self, uid: u32) -> impl Iterator<Item = ConnKey> {
         self.index.unswitched.get(&uid).into_iter().flatten().copied()
     }
@@ -79,7 +81,8 @@ impl State {
 fn users(port: &Port) -> impl Iterator<Item = u32> {
     let holder = port.holder.as_ref().map(|holder| holder.uid);
     let binder = port.bound.as_ref().map(|shared| shared.uid);
-    [port.owner].into_iter().chain(holder).chain(binder)
+    let payers = regions_of(port).map(|region| region.charge.uid);
+    [port.owner].into_iter().chain(holder).chain(binder).chain(payers)
 }
 
 fn binders(port: &Port) -> impl Iterator<Item = ConnKey> {

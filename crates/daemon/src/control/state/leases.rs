@@ -11,6 +11,9 @@
 //! when the port is deleted. They stay a little longer until the system has them back. The user
 //! pays for them all that time, so no client gets more than the quota by keeping what it gave up.
 //! When the daemon ends, its clients keep the pages.
+//!
+//! A region of bound ports is left when its last port goes, whichever connections have it by then;
+//! it is counted once, with a life that all its leases share.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
 
-use super::shared::Shared;
+use super::groups::Charge;
 use super::{Holder, State};
 use crate::model::keys::ConnKey;
 use crate::model::replies::Lease;
@@ -44,6 +47,15 @@ impl Left {
     }
 }
 
+impl Leases {
+    /// What a user paid for is gone, but for those that have it.
+    pub(super) fn leave(&mut self, Charge { uid, memory: bytes }: Charge, life: Weak<()>) {
+        let left = self.left.entry(uid).or_default();
+        left.retain(Left::is_there);
+        left.push(Left { bytes, life });
+    }
+}
+
 impl State {
     /// A connection was given the memory of a port. Returns the lease that this one replaces.
     pub fn lease(&mut self, conn: ConnKey, name: PortName, lease: Lease) -> Option<Lease> {
@@ -65,28 +77,14 @@ impl State {
         self.leases.held.remove(&conn).unwrap_or_default().into_values().collect()
     }
 
-    /// A port loses the clients that had its memory. Of a trust group they had all.
-    pub(super) fn note_left(
-        &mut self,
-        name: &PortName,
-        holder: Option<&Holder>,
-        bound: Option<&Shared>,
-    ) {
-        let memory = |holder: &Holder| {
-            let charge = holder.group.as_ref().and_then(|group| self.charge_of(group));
-            charge.map_or(holder.memory, |charge| charge.memory)
-        };
-        let holder = holder.map(|it| (it.conn, it.uid, memory(it)));
-        let binders = bound.into_iter().flat_map(|shared| {
-            shared.holders.iter().map(|it| (it.conn, shared.uid, shared.all_memory()))
-        });
-        let all: Vec<_> = holder.into_iter().chain(binders).collect();
-        for (conn, uid, bytes) in all {
-            let lease = self.leases.held.get(&conn).and_then(|held| held.get(name));
-            let life = lease.map(Lease::life);
-            let left = self.leases.left.entry(uid).or_default();
-            left.retain(Left::is_there);
-            left.extend(life.map(|life| Left { bytes, life }));
+    /// A port loses the client that had its memory. Of a trust group it had all.
+    pub(super) fn note_left(&mut self, name: &PortName, holder: Option<&Holder>) {
+        let Some(holder) = holder else { return };
+        let charge = holder.group.as_ref().and_then(|group| self.charge_of(group));
+        let memory = charge.map_or(holder.memory, |charge| charge.memory);
+        let lease = self.leases.held.get(&holder.conn).and_then(|held| held.get(name));
+        if let Some(life) = lease.map(Lease::life) {
+            self.leases.leave(Charge { uid: holder.uid, memory }, life);
         }
     }
 

@@ -1,23 +1,37 @@
 //! What a port has that netmap programs share: its region, its holders, its rings.
 
+use std::sync::Weak;
+
+use super::groups::Charge;
 use crate::model::keys::{ConnKey, SwitchKey};
 use crate::model::specs::{Claim, RingSpec};
 
 /// The number by which a user's ports share a region without knowing another number.
 pub const COMMON: u16 = 1;
 
+/// A region, as each port in it knows it.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// The number by which ports join it.
+    pub mem_id: u16,
+    /// The price of all of it, and the user that pays.
+    pub charge: Charge,
+    /// Ends when the system has the memory again.
+    pub life: Weak<()>,
+}
+
 /// What a bound port has that others have not.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// A worker has it; before, it is reserved and being built.
     pub ready: bool,
-    /// Number of its region.
-    pub mem_id: u16,
+    /// The region that the port is in.
+    pub region: Region,
     /// The region is the one which all of this user's ports may join as [`COMMON`].
     pub common: bool,
     /// The user whose processes share the region.
     pub uid: u32,
-    /// Bytes of shared memory, extra buffers of holders not counted.
+    /// Bytes that it has of its region, extra buffers of holders not counted.
     pub memory: u64,
     /// Connections that have bound the port.
     pub holders: Vec<Binder>,
@@ -27,12 +41,12 @@ pub struct Shared {
 
 /// What a port has that has a name of its own, `netmap:v0`, and is alone in its switch until it is
 /// put into another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Interface {
     /// Rings of the interface, the same for each client.
     pub rings: RingSpec,
-    /// Number of its region, which is there as long as it is.
-    pub mem_id: u16,
+    /// The region that the interface keeps.
+    pub region: Region,
     /// As in [`Shared::common`].
     pub common: bool,
     /// The group of the switch in which it is alone.
@@ -55,7 +69,7 @@ pub struct Binder {
 }
 
 impl Shared {
-    /// Bytes of shared memory, all told.
+    /// Bytes that it has of its region, all told. No user is charged for these: see [`Region`].
     #[must_use]
     pub fn all_memory(&self) -> u64 {
         self.memory + self.holders.iter().map(|holder| holder.memory).sum::<u64>()

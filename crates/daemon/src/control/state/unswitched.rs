@@ -13,11 +13,10 @@ use protocol::PortKind;
 use protocol::name::PortName;
 
 use super::State;
-use super::shared::Shared;
+use super::shared::{Region, Shared};
 use crate::control::netmap::refusal::NetmapRefusal;
 use crate::control::refusal::Refusal;
 use crate::model::keys::{ConnKey, PortKey};
-use crate::model::policy::Caller;
 
 /// Rings of one connection.
 #[derive(Clone, Debug)]
@@ -31,16 +30,21 @@ pub struct UnswitchedPort {
 }
 
 /// A port that a client has open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Open {
     /// Key of the port.
     pub key: PortKey,
     /// User of the port.
     pub uid: u32,
     /// The region of a port that netmap programs have bound.
-    pub region: Option<u16>,
+    pub region: Option<Region>,
     /// For the end of a pipe, the other end.
     pub peer: Option<PortKey>,
+}
+
+/// The user that has it, and the one that pays for its region.
+fn users(port: &UnswitchedPort) -> impl Iterator<Item = u32> + use<> {
+    [port.shared.uid, port.shared.region.charge.uid].into_iter()
 }
 
 impl State {
@@ -52,7 +56,7 @@ impl State {
 
     /// Enters what the workers have made.
     pub fn add_unswitched(&mut self, conn: ConnKey, port: UnswitchedPort) {
-        self.index.enter_unswitched(port.shared.uid, conn);
+        users(&port).for_each(|uid| self.index.enter_unswitched(uid, conn));
         let before = self.unswitched.insert(conn, port);
         assert!(before.is_none(), "a connection binds once");
     }
@@ -60,14 +64,14 @@ impl State {
     /// Removes it.
     pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<UnswitchedPort> {
         let port = self.unswitched.remove(&conn)?;
-        self.index.leave_unswitched(port.shared.uid, conn);
+        users(&port).for_each(|uid| self.index.leave_unswitched(uid, conn));
+        self.note_regions_left([&port.shared.region].into_iter());
         Some(port)
     }
 
-    /// Whether the caller may have one more, with so much memory.
-    pub fn claim_unswitched(&self, caller: &Caller, memory: u64) -> Result<(), Refusal> {
-        self.claim_number(caller)?;
-        self.claim_memory(caller.uid, memory)
+    /// A connection has the memory of what it has for itself.
+    pub fn note_unswitched_ready(&mut self, conn: ConnKey) {
+        self.unswitched.get_mut(&conn).expect("it was bound").shared.ready = true;
     }
 
     /// The port of this name, if a client has it open and its frames pass a worker.
@@ -78,7 +82,7 @@ impl State {
         let peer = || Some(self.ports.get(&name.peer()?)?.key);
         match (bound, held, port.kind) {
             (Some(shared), _, _) => {
-                let region = Some(shared.mem_id);
+                let region = Some(shared.region.clone());
                 Ok(Open { key: port.key, uid: shared.uid, region, peer: peer() })
             }
             (None, Some(holder), PortKind::Shm) => {
