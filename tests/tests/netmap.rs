@@ -291,7 +291,7 @@ fn what_hostile_programs_commit_in_all_regions_is_within_the_quota_of_their_user
     let full = Bind { mem_id, tx_slots: Some(16384), ..bind("vale1:large") };
     assert_eq!(refused(&daemon, full), ErrorCode::NoMemory);
     drop(joined);
-    // Who keeps the regions of deleted ports gets no others.
+    // A client that keeps the regions of deleted ports gets no others.
     for i in 0..ports.len() {
         let port = format!("vale0:p{i}").parse().unwrap();
         daemon.call(Request::Port(PortRequest::Del(PortRef { port }))).unwrap();
