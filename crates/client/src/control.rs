@@ -17,7 +17,7 @@ use protocol::{
     Reply, ReplyMessage, Request, SessionRequest, exit,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -166,7 +166,7 @@ impl<S: AsFd> Connection<S> {
         // No event asked for: what remains is the hang-up.
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        retry(|| rustix::event::poll(&mut fds, Some(&now))) != Ok(0)
+        retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) != Ok(0)
     }
 
     /// The socket's path.
@@ -280,7 +280,7 @@ impl<S: AsFd> Connection<S> {
     fn offer(&self, text: &[u8], given: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let flags = SendFlags::NOSIGNAL;
         let parts = [IoSlice::new(text)];
-        let sent = retry(|| {
+        let sent = retry_on_intr(|| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_GIVEN))];
             let mut beside = SendAncillaryBuffer::new(&mut space);
             if !given.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(given)) {
@@ -301,9 +301,9 @@ impl<S: AsFd> Connection<S> {
             rustix::net::recvmsg(&self.socket, &mut parts, &mut ancillary, flags)
         };
         self.await_reply(timeout)?;
-        let received = match retry(&mut receive) {
+        let received = match retry_on_intr(&mut receive) {
             // The kernel reports this once, before a reply that came earlier and is still there.
-            Err(Errno::CONNRESET) => retry(&mut receive),
+            Err(Errno::CONNRESET) => retry_on_intr(&mut receive),
             other => other,
         };
         let RecvMsg { bytes, flags, .. } = received.map_err(|error| self.io_error(error))?;
@@ -332,7 +332,7 @@ impl<S: AsFd> Connection<S> {
     fn await_reply(&self, timeout: Duration) -> Result<(), ControlError> {
         let timeout = Timespec::try_from(timeout).expect("a minute at most");
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        match retry(|| rustix::event::poll(&mut fds, Some(&timeout))) {
+        match retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout))) {
             Ok(0) => Err(ControlError::Timeout(self.path.clone())),
             Ok(_) => Ok(()),
             Err(error) => Err(self.io_error(error)),
@@ -383,7 +383,7 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     for direction in [sockopt::Timeout::Send, sockopt::Timeout::Recv] {
         sockopt::set_socket_timeout(&socket, direction, Some(TIMEOUT))?;
     }
-    retry(|| rustix::net::connect(&socket, &address))?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address))?;
     Ok(socket)
 }
 
@@ -421,15 +421,6 @@ fn take_fds(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
         _ => None,
     });
     rights.flatten().collect()
-}
-
-fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
 }
 
 #[cfg(test)]

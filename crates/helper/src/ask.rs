@@ -95,7 +95,7 @@ pub struct Listener {
 impl Undo for Listener {
     fn keep(&mut self) -> io::Result<()> {
         match &self.socket {
-            Some(socket) => Ok(retry_on_intr(|| send_message(socket, &Confirmation::Made, &[]))?),
+            Some(socket) => Ok(send_message(socket, &Confirmation::Made, &[])?),
             None => Ok(()),
         }
     }
@@ -169,7 +169,7 @@ fn converse(
     request: &Request,
     end: Instant,
 ) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
-    retry_on_intr(|| send_message(socket, request, &[]))?;
+    send_message(socket, request, &[])?;
     Ok(retry_on_intr(|| {
         // A timeout of zero would mean to wait for ever.
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

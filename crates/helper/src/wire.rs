@@ -175,14 +175,15 @@ pub fn send_message(
         return Err(Errno::MSGSIZE);
     }
     if fds.is_empty() {
-        return send(socket, &text, SendFlags::NOSIGNAL).map(drop);
+        return retry_on_intr(|| send(&socket, &text, SendFlags::NOSIGNAL)).map(drop);
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !beside.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::MSGSIZE);
     }
-    sendmsg(socket, &[IoSlice::new(&text)], &mut beside, SendFlags::NOSIGNAL).map(drop)
+    let text = [IoSlice::new(&text)];
+    retry_on_intr(|| sendmsg(&socket, &text, &mut beside, SendFlags::NOSIGNAL)).map(drop)
 }
 
 /// Receives the request. There is no room for descriptors, so the kernel closes any that come.

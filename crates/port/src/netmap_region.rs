@@ -33,7 +33,7 @@ use crate::shm::PortMemory;
 
 /// Most holders' pages.
 const HOLDERS: usize = 4096;
-/// Fewest.
+/// Fewest holders' pages.
 const FEW_HOLDERS: usize = 16;
 /// The part of a region that is for holders' pages and port blocks: one byte of 16.
 const BLOCKS_SHARE: usize = 16;

@@ -20,7 +20,7 @@ impl Lease {
     /// A lease of this memory.
     #[must_use]
     pub fn new(memory: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { _memory: memory, life: Arc::new(()) }
+        Self::shared(memory, Arc::new(()))
     }
 
     /// A lease of this memory of several ports: `life` is that of all of it.

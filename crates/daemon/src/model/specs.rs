@@ -77,9 +77,9 @@ pub struct BoundSpec {
 /// A region of bound ports.
 #[derive(Clone, Debug)]
 pub enum RegionSpec {
-    /// The one of this number.
+    /// An existing region, by its number.
     Known(u16),
-    /// A new one.
+    /// A region that is made for this port.
     New(NewRegion),
 }
 

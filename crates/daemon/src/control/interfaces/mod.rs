@@ -18,7 +18,6 @@
 pub mod host;
 pub mod refusal;
 
-use ::port::netmap_region::Needs;
 use protocol::name::PortName;
 use protocol::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads, PortKind, Reply};
 use switch::PortConfig;
@@ -26,7 +25,7 @@ use switch::PortConfig;
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
-use crate::control::netmap::regions::Place;
+use crate::control::netmap::regions::needs_of;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
@@ -36,7 +35,7 @@ use crate::model::plan::{InterfaceText, PortPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
 use crate::model::settings::RequestedRings;
-use crate::model::specs::{RegionSpec, RingSpec};
+use crate::model::specs::RegionSpec;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn interface_add(
@@ -54,12 +53,9 @@ impl<D: Datapath> Control<D> {
         self.state.claim_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
         let rings = settings::bound_rings(&RequestedRings::from(add), &self.defaults.rings);
-        let needs = needs_of(&rings);
+        let needs = needs_of(&rings, 0);
         needs.least().ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
-        let place = match region {
-            Some(region) => Place::Known(region),
-            None => self.new_region(caller.uid, &needs, None)?,
-        };
+        let place = self.place(caller.uid, region, &needs, None)?;
         let spec = place.spec();
         let mem_id = self.datapath.keep_region(&spec, name)?;
         if let Err(refusal) = self.find_or_make(caller, name.switch()) {
@@ -88,7 +84,7 @@ impl<D: Datapath> Control<D> {
             return Ok(());
         }
         let rings = settings::bound_rings(&RequestedRings::from(text), &self.defaults.rings);
-        let place = self.restored_region(owner, &needs_of(&rings))?;
+        let place = self.restored_region(owner, &needs_of(&rings, 0))?;
         let mem_id = self.datapath.keep_region(&place.spec(), name)?;
         let region = place.region(mem_id);
         let interface = Interface { rings, region, common: false, group: text.group };
@@ -299,10 +295,6 @@ impl<D: Datapath> Control<D> {
             Some((pid, uid)) => Err(PortRefusal::InUse { port: name.clone(), pid, uid }.into()),
         }
     }
-}
-
-fn needs_of(rings: &RingSpec) -> Needs {
-    Needs::new(rings.stride, &[rings.counts], 0)
 }
 
 /// netmap's rules; a port of the system has one ring.

@@ -18,7 +18,7 @@ use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::netmap::refusal::NetmapRefusal;
-use crate::control::netmap::regions::{Place, refused};
+use crate::control::netmap::regions::{Place, needs_of, refused};
 use crate::control::ports::attach::{Building, when_paid};
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
@@ -259,14 +259,9 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Place, Refusal> {
         let region = self.state.region(caller, bind.mem_id)?;
         let region = self.region_of(caller, name, bind.mem_id, region)?;
-        match region.filter(|_| bind.room.is_none()) {
-            Some(region) => Ok(Place::Known(region)),
-            None => {
-                let ports = [&[rings.counts], company].concat();
-                let needs = Needs::new(rings.stride, &ports, bind.extra_bufs);
-                self.new_region(caller.uid, &needs, bind.room)
-            }
-        }
+        let ports = [&[rings.counts], company].concat();
+        let needs = Needs::new(rings.stride, &ports, bind.extra_bufs);
+        self.place(caller.uid, region.filter(|_| bind.room.is_none()), &needs, bind.room)
     }
 
     /// The region in which a port is made, if not in a new one: an interface has its own, and both
@@ -457,7 +452,7 @@ impl<D: Datapath> Control<D> {
         region: Option<Region>,
         rings: &RingSpec,
     ) -> Result<RegionSpec, Refusal> {
-        let needs = Needs::new(rings.stride, &[rings.counts], 0);
+        let needs = needs_of(rings, 0);
         // Only what makes a port is refused for want of quota.
         let new = || {
             let paid = self.new_region(uid, &needs, None);

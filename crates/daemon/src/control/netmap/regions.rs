@@ -13,7 +13,7 @@ use crate::control::refusal::Refusal;
 use crate::control::state::groups::Charge;
 use crate::control::state::shared::Region;
 use crate::model::error::DatapathError;
-use crate::model::specs::{NewRegion, RegionSpec};
+use crate::model::specs::{NewRegion, RegionSpec, RingSpec};
 
 /// The region that a port is to be in.
 pub(in crate::control) enum Place {
@@ -60,7 +60,26 @@ pub(in crate::control) fn refused(error: DatapathError, region: &Region) -> Refu
     }
 }
 
+/// What a port with these rings takes of its region.
+pub(in crate::control) fn needs_of(rings: &RingSpec, extra_bufs: u32) -> Needs {
+    Needs::new(rings.stride, &[rings.counts], extra_bufs)
+}
+
 impl<D: Datapath> Control<D> {
+    /// The region of a port: a known one, or a new one as by [`Self::new_region`].
+    pub(in crate::control) fn place(
+        &self,
+        uid: u32,
+        region: Option<Region>,
+        needs: &Needs,
+        room: Option<Room>,
+    ) -> Result<Place, Refusal> {
+        match region {
+            Some(region) => Ok(Place::Known(region)),
+            None => self.new_region(uid, needs, room),
+        }
+    }
+
     /// A new region for a port and those that come with it, if its user can pay for it. Extra
     /// buffers are as many as it has then.
     pub(in crate::control) fn new_region(

@@ -6,7 +6,6 @@
 
 use std::io;
 
-use ::port::netmap_region::Needs;
 use protocol::name::{PortName, SwitchName};
 use protocol::{Bind, BindKind, BoundRings, MonitorOf};
 use ring::cursor::RingSize;
@@ -15,7 +14,7 @@ use switch::{MirrorPoint, MirrorSource};
 
 use crate::control::datapath::Datapath;
 use crate::control::netmap::refusal::NetmapRefusal;
-use crate::control::netmap::regions::{Place, refused};
+use crate::control::netmap::regions::{needs_of, refused};
 use crate::control::netmap::{binder, claim, new_shared};
 use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
@@ -59,12 +58,7 @@ impl<D: Datapath> Control<D> {
         let key = PortKey(self.state.new_key());
         let (uid, extra) = (client.caller.uid, bind.extra_bufs);
         let Plan { label, rings, region, common, sources } = plan;
-        let place = match region {
-            Some(region) => Place::Known(region),
-            None => {
-                self.new_region(uid, &Needs::new(rings.stride, &[rings.counts], extra), None)?
-            }
-        };
+        let place = self.place(uid, region, &needs_of(&rings, extra), None)?;
         let (name, region) = (bind.port.clone(), place.spec());
         let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sources };
         let made = self.datapath.reserve_unswitched(&spec).map_err(|error| place.refused(error));

@@ -31,7 +31,7 @@ pub struct Shared {
     pub common: bool,
     /// The user whose processes share the region.
     pub uid: u32,
-    /// Bytes that it has of its region, extra buffers of holders not counted.
+    /// Bytes of the region that the port has, extra buffers of holders not counted.
     pub memory: u64,
     /// Connections that have bound the port.
     pub holders: Vec<Binder>,
@@ -69,7 +69,8 @@ pub struct Binder {
 }
 
 impl Shared {
-    /// Bytes that it has of its region, all told. No user is charged for these: see [`Region`].
+    /// Bytes of the region that the port and its holders have. No user is charged for these: see
+    /// [`Region`].
     #[must_use]
     pub fn all_memory(&self) -> u64 {
         self.memory + self.holders.iter().map(|holder| holder.memory).sum::<u64>()

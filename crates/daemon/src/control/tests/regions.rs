@@ -71,7 +71,7 @@ fn test_who_makes_a_region_pays_for_all_of_it_and_who_joins_for_nothing() {
     bench.bind_as(8, 0, monitor("vale0:a", false)).unwrap();
     assert_eq!(bench.charges([1000, 0]), [all, bench.in_regions() - all]);
     bench.hang_up([8]);
-    // It is charged as long as anything is in it.
+    // The region is charged as long as anything is in it.
     bench.hang_up((1..6).chain([7]));
     assert_eq!(bench.charges([1000, 0]), [all, 0], "a null port");
     bench.hang_up([6]);
@@ -120,7 +120,7 @@ fn test_regions_get_smaller_and_are_many() {
 
 #[test]
 fn test_a_region_has_what_its_first_port_needs_or_is_refused() {
-    // Of 10 MiB a sixteenth is nothing: one port, with as much again where there is that much.
+    // A sixteenth of 10 MiB is less than a port takes: the region has room for two such ports.
     for (quota, expected) in [(10 * MIB, 8..10 * MIB), (6 * MIB, 4 * MIB..5 * MIB)] {
         let mut bench = Bench::with_memory(quota);
         bench.bind(1, 1000, "vale0:a").unwrap();
