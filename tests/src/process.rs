@@ -91,6 +91,15 @@ impl Owned {
         rustix::process::kill_process(pid.expect("a process"), signal).expect("our own child");
     }
 
+    /// Gives it the lowest priority. Call this before the process starts threads: they inherit it.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn lower_priority(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
+        rustix::process::setpriority_process(pid, 19).expect("our own child");
+    }
+
     /// Kills it as by `kill -9` and waits for its end.
     pub fn kill(&mut self) {
         // It may have ended by itself.

@@ -165,6 +165,7 @@ impl Outcome {
 /// Something that attacks, or only comes and goes.
 pub struct Attacker {
     user: Option<u32>,
+    is_humble: bool,
     /// What a life of it is.
     role: Box<dyn Fn(&mut Random) -> Role + std::marker::Send>,
 }
@@ -189,7 +190,7 @@ impl Attacker {
         let role = move |random: &mut Random| {
             Role::HostileClient(HostileClient { seed: random.any(), ..client.clone() })
         };
-        Self { user: other_user(), role: Box::new(role) }
+        Self { user: other_user(), is_humble: false, role: Box::new(role) }
     }
 
     /// A hostile guest and its VMM, at the port that is for them.
@@ -202,14 +203,22 @@ impl Attacker {
         let role = move |random: &mut Random| {
             Role::HostileGuest(HostileGuest { socket: socket.clone(), seed: random.any() })
         };
-        Self { user: other_user(), role: Box::new(role) }
+        Self { user: other_user(), is_humble: false, role: Box::new(role) }
     }
 
     /// Clients that come, send, receive or hoard in one way or another, and are killed.
     #[must_use]
     pub fn passer_by(daemon: &Daemon) -> Self {
         let dir = daemon.dir();
-        Self { user: None, role: Box::new(move |random| passer_by(&dir, random)) }
+        let role = move |random: &mut Random| passer_by(&dir, random);
+        Self { user: None, is_humble: false, role: Box::new(role) }
+    }
+
+    /// Has the lowest priority: what it costs the pair then is the switch's time, not a share of
+    /// the processor that any busy program takes.
+    #[must_use]
+    pub fn humble(self) -> Self {
+        Self { is_humble: true, ..self }
     }
 
     /// Lives and dies until the end.
@@ -217,6 +226,9 @@ impl Attacker {
         let mut all = Lives::default();
         while !ended.load(Ordering::Relaxed) {
             let mut peer = Peer::launch(&(self.role)(&mut random), self.user);
+            if self.is_humble {
+                peer.process().lower_priority();
+            }
             let end = Instant::now() + Duration::from_millis(1 + random.below(3000));
             while Instant::now() < end && !ended.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1 + random.below(10)));

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   a minute:  pair alone ─► and hostile programs ─► and load, churn, kill -9 ─► all gone: measure
+//!                            (lowest priority)
 //! ```
 //!
 //! It prints a line for each minute, and exits with status 1 if frames were lost, or if the daemon
@@ -91,7 +92,8 @@ fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
     let pair = Pair::start(daemon);
     let alone = rate(daemon, ALONE);
     let hostile = || vec![Attacker::client(daemon), Attacker::guest(daemon)];
-    let siege = Siege::start(hostile(), random);
+    let humble = hostile().into_iter().map(Attacker::humble).collect();
+    let siege = Siege::start(humble, random);
     let beside_hostile = rate(daemon, HOSTILE);
     let mut lives = siege.end();
     let passers_by = (0..3).map(|_| Attacker::passer_by(daemon));
