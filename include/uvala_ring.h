@@ -87,7 +87,7 @@ struct uvala_ring {
 	uint32_t cur;         /* client's note: wake-up point */
 	uint32_t tail;        /* client's note: first slot the switch owns */
 	uint32_t flags;       /* 0 */
-	uint32_t pad0;
+	uint32_t turn;        /* odd while a netmap program syncs: csb.md section 7.3 */
 	int64_t ts[2];        /* seconds, microseconds */
 	uint64_t offset_mask; /* 0 */
 	uint64_t buf_align;   /* 0 */

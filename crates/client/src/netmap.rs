@@ -2,7 +2,8 @@
 //!
 //! For the library that gives programs `/dev/netmap`. The program maps the region once more, where
 //! it likes; here is the mapping that its syncs go through. Nothing here blocks, allocates or
-//! takes a lock once a [`Binding`] is made.
+//! takes a lock once a [`Binding`] is made, but that syncs of one ring take turns: one waits while
+//! another is at work, for a bounded time.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};

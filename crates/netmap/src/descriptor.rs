@@ -244,6 +244,7 @@ impl Descriptor {
         if synced.kick {
             self.kick(binding);
         }
+        yield_after_lap(binding);
         self.check(binding, synced.ready)
     }
 
@@ -324,6 +325,7 @@ impl Descriptor {
         if kick {
             self.kick(binding);
         }
+        yield_after_lap(binding);
         self.note(binding, come != 0);
         if self.lost.load(Ordering::Relaxed) { come | libc::POLLERR } else { come }
     }
@@ -411,6 +413,14 @@ impl Descriptor {
             self.lost.store(true, Ordering::Relaxed);
             true
         })
+    }
+}
+
+/// Gives the core to a receiver that may wait for it.
+#[inline]
+fn yield_after_lap(binding: &Binding) {
+    if binding.rings().take_lap() {
+        rustix::thread::sched_yield();
     }
 }
 

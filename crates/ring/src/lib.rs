@@ -28,7 +28,7 @@
 //! | folder | holds |
 //! |---|---|
 //! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`]: what both sides agree on |
-//! | `region` | the sealed memory: created, attached, formatted; its pool of buffers |
+//! | `region` | the sealed memory: created, attached, formatted; its pool of buffers; huge pages |
 //! | `frame` | a frame in pieces, in a region or in a guest's memory, and copies of it |
 //! | `kring` | the switch's half of a ring: take, put, run, mirror, exchange |
 //! | `user` | the client's half of a ring, its extra buffers, netmap's syncs |
@@ -45,7 +45,8 @@
 //! # What is absent
 //!
 //! No policy, no addresses, no VLANs: a header is sixteen opaque bytes here. No clock, no thread.
-//! System calls only to make and map regions.
+//! System calls only to make and map regions, and in netmap's syncs: to fetch data that is not in
+//! the region, and to let another sync of the same ring go on.
 
 #[cfg(all(test, not(loom)))]
 mod fixture;

@@ -9,13 +9,15 @@ mod facts;
 
 use facts::Fact;
 use ring::abi::{
-    Bell, CsbAtok, CsbKtoa, FIRST_BUFFER, LINE, NAME_SIZE, NI_PRIV_MEM, RegionHeader, dir,
-    sleep_mode, slot_flag, sync_flag,
+    Bell, CsbAtok, CsbKtoa, FIRST_BUFFER, LINE, NAME_SIZE, NI_PRIV_MEM, NetmapRing, RegionHeader,
+    dir, sleep_mode, slot_flag, sync_flag,
 };
 use ring::doorbell::Ringer;
 
 fn structures() -> Vec<Fact> {
     let mut facts = facts::of_netmap("uvala_slot", "uvala_ring", "uvala_if");
+    // Padding in netmap's own header.
+    structure!(facts, "uvala_ring", NetmapRing { turn });
     structure!(
         facts,
         "uvala_csb_atok",

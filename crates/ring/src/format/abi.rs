@@ -121,7 +121,9 @@ pub struct NetmapRing {
     pub tail: u32,
     /// `NR_*` flags.
     pub flags: u32,
-    _pad: u32,
+    /// Padding in netmap's ring; here the turn to sync it, 0 at first (`format::turn`). Writers and
+    /// readers: the syncs of all holders. Taken with Acquire, given back with Release.
+    pub turn: u32,
     /// Time of the last sync: seconds and microseconds.
     pub ts: [i64; 2],
     /// Bits of `Slot::ptr` that hold a data offset; 0 without the option.
@@ -138,7 +140,7 @@ const _: () = assert!(offset_of!(NetmapRing, nr_buf_size) == 12);
 const _: () = assert!(offset_of!(NetmapRing, ringid) == 16 && offset_of!(NetmapRing, dir) == 18);
 const _: () = assert!(offset_of!(NetmapRing, head) == 20 && offset_of!(NetmapRing, cur) == 24);
 const _: () = assert!(offset_of!(NetmapRing, tail) == 28 && offset_of!(NetmapRing, flags) == 32);
-const _: () = assert!(offset_of!(NetmapRing, ts) == 40);
+const _: () = assert!(offset_of!(NetmapRing, turn) == 36 && offset_of!(NetmapRing, ts) == 40);
 const _: () = assert!(offset_of!(NetmapRing, offset_mask) == 56);
 const _: () = assert!(offset_of!(NetmapRing, buf_align) == 64);
 const _: () = assert!(offset_of!(NetmapRing, sem) == 128);
@@ -158,7 +160,7 @@ impl NetmapRing {
             cur: 0,
             tail,
             flags: 0,
-            _pad: 0,
+            turn: 0,
             ts: [0; 2],
             offset_mask: 0,
             buf_align: 0,

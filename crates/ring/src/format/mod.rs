@@ -12,3 +12,5 @@ pub mod held;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod slot;
+#[cfg(any(test, not(loom)))]
+pub mod turn;

@@ -169,7 +169,7 @@ impl SyncLoop<'_> {
     /// `false`: there is already.
     #[must_use]
     pub fn arm(&self) -> bool {
-        self.entries.iter().for_each(|entry| entry.ring.arm(entry.told.get()));
+        self.entries.iter().for_each(|entry| entry.ring.arm(|| entry.told.get()));
         store_load_fence();
         self.entries.iter().all(|entry| entry.ring.hwtail(entry.told) == entry.told)
     }
@@ -251,10 +251,9 @@ impl Entry<'_> {
                 ring.resolve(from, to);
             }
         };
-        let Ok(Exchanged { hwtail, moved, .. }) = self.ring.exchange(|| self.said(), resolve)
-        else {
-            return false;
-        };
+        let held = self.ring.turn();
+        let exchanged = self.ring.exchange(&held, || self.said(), resolve);
+        let Ok(Exchanged { hwtail, moved, .. }) = exchanged else { return false };
         let (_, published) = self.ring.published();
         let taken = self.ring.span.check(self.ring.ktoa().hwcur.load(Ordering::Relaxed));
         let hwcur = taken.filter(|_| self.is_tx).unwrap_or(published);

@@ -23,11 +23,14 @@
 //! at what was published last, `tail` at hwtail. Nothing else of it is touched.
 //!
 //! *Several holders.* Processes that share a netmap descriptor, or that bound the same rings, use
-//! one ring at the same time, each with threads. So nothing is remembered here that the ring or
-//! its CSB could contradict, and there is no lock that a process could die with:
+//! one ring at the same time, each with threads; the program says which of them moves `head`. So
+//! nothing is remembered here that the ring or its CSB could contradict:
 //!
+//! - syncs of a ring take *turns* (`format::turn`). Otherwise what one loads would not belong
+//!   together: to an older hwtail, a newer `head` is out of order. A process may die in its turn:
+//!   the next sync then waits some 30 ms, and takes it.
 //! - `atok.head` and `tail` move by compare-and-exchange from the value that the sync began with.
-//!   A sync that comes late changes nothing: the other one has done it.
+//!   A sync that has lost its turn, because it was stopped, changes nothing: others have done it.
 //! - need-kick words count upward and are never taken back, so the next sleeper asks for a new
 //!   kick, and all holders have a doorbell that rings for it.
 //!
@@ -50,6 +53,7 @@ use crate::format::cursor::{Index, RingSize};
 use crate::format::doorbell::{Ringer, store_load_fence};
 use crate::format::layout::PortLayout;
 use crate::format::slot::SlotWord;
+use crate::format::turn::SyncTurn;
 use crate::region::Region;
 
 use pipe::Receiver;
@@ -89,6 +93,9 @@ pub struct SyncRings {
     bells: Vec<PortBell>,
     /// Number of the first of `tx` in the port.
     first_tx: u16,
+    /// Slots that were published since the program last found no room. Threads may step on each
+    /// other's counts.
+    unwaited: AtomicU32,
     region: Arc<Region>,
 }
 
@@ -123,7 +130,8 @@ impl SyncRings {
     #[must_use]
     pub fn new(region: &Arc<Region>, port: &PortLayout, tx: Range<u16>, rx: Range<u16>) -> Self {
         let (first_tx, region) = (tx.start, region.clone());
-        let none = Self { tx: Vec::new(), rx: Vec::new(), bells: Vec::new(), first_tx, region };
+        let (unwaited, bells) = (AtomicU32::new(0), Vec::new());
+        let none = Self { tx: Vec::new(), rx: Vec::new(), bells, first_tx, unwaited, region };
         none.beside(port, tx, rx)
     }
 
@@ -163,14 +171,32 @@ impl SyncRings {
     /// moved nothing are left alone and are not ready: for a poll that does not wait for room.
     #[inline]
     pub fn txsync(&self, only_new: bool) -> Synced {
-        let (mut all, mut published) = (Synced::default(), 0);
+        let (mut all, mut published, mut slots) = (Synced::default(), 0, 0);
         for ring in self.tx.iter().filter(|ring| !only_new || ring.has_new()) {
+            let before = ring.published().1;
             let (synced, moved) = ring.sync(SyncRing::resolve);
             published |= u32::from(moved) << ring.side;
+            slots += if moved { ring.span.distance(before, ring.published().1) } else { 0 };
             all = all.and(synced);
         }
         all.kick |= published != 0 && self.must_ring(published);
+        let unwaited = self.unwaited.load(Ordering::Relaxed).saturating_add(slots);
+        self.unwaited.store(if all.ready { unwaited } else { 0 }, Ordering::Relaxed);
         all
+    }
+
+    /// Whether a ring of slots was published since the program last found no room, or since this
+    /// last was so. The thread then yields: a receiver on the same core runs only when the sender
+    /// waits, and a switch that drops never lets it wait.
+    #[inline]
+    #[must_use]
+    pub fn take_lap(&self) -> bool {
+        let ring = self.tx.first().map_or(u32::MAX, |ring| ring.span.slots());
+        let is_lap = self.unwaited.load(Ordering::Relaxed) >= ring;
+        if is_lap {
+            self.unwaited.store(0, Ordering::Relaxed);
+        }
+        is_lap
     }
 
     /// Whether any doorbell must be rung, of the ports that have a bit in `published`.
@@ -194,7 +220,7 @@ impl SyncRings {
     #[must_use]
     pub fn arm(&self, tx: bool, rx: bool) -> bool {
         let rings = || self.directions(tx, rx);
-        rings().for_each(|ring| ring.arm(ring.cur().load(Ordering::Relaxed)));
+        rings().for_each(|ring| ring.arm(|| ring.cur().load(Ordering::Relaxed)));
         store_load_fence();
         !rings().any(SyncRing::has_slots)
     }
@@ -203,11 +229,10 @@ impl SyncRings {
     /// sleeps on. `false`: there are some already.
     #[must_use]
     pub fn arm_beyond(&self, tx: bool, rx: bool) -> bool {
-        let rings =
-            || self.directions(tx, rx).map(|ring| (ring, ring.tail().load(Ordering::Relaxed)));
-        rings().for_each(|(ring, tail)| ring.arm(tail));
+        let rings = || self.directions(tx, rx);
+        rings().for_each(|ring| ring.arm(|| ring.tail().load(Ordering::Relaxed)));
         store_load_fence();
-        !rings().any(|(ring, tail)| ring.would_show(tail) != tail)
+        !rings().any(SyncRing::would_show_more)
     }
 
     /// Whether any ring has slots at `cur`, as the last sync of any holder has found them.
@@ -346,6 +371,12 @@ impl SyncRing {
         self.word(offset_of!(NetmapRing, tail))
     }
 
+    /// The turn to sync this ring, once no other holder has it.
+    #[inline(always)]
+    fn turn(&self) -> SyncTurn<'_> {
+        SyncTurn::take(self.word(offset_of!(NetmapRing, turn)))
+    }
+
     #[inline(always)]
     fn atok(&self) -> &CsbAtok {
         // SAFETY: a CSB line of `region`; atomics may be shared.
@@ -403,21 +434,26 @@ impl SyncRing {
     /// One sync; says also whether slots were published. `prepare` gets those before they are.
     #[inline]
     fn sync(&self, prepare: impl FnOnce(&Self, Index, Index)) -> (Synced, bool) {
+        let turn = self.turn();
         let seen = self.tail().load(Ordering::Relaxed);
         // Acquire: the program's slots come before its `head`, on whichever thread it moved it.
         let indexes = || (self.head().load(Ordering::Acquire), self.cur().load(Ordering::Relaxed));
-        let Exchanged { cur, hwtail, moved } = match self.exchange(indexes, prepare) {
+        let Exchanged { cur, hwtail, moved } = match self.exchange(&turn, indexes, prepare) {
             Ok(exchanged) => exchanged,
             Err(OutOfOrder { published, hwtail }) => {
-                self.start_over(published, hwtail);
-                return (Synced { bad: true, ..Synced::default() }, false);
+                // Without the turn, order says nothing of the program.
+                let bad = turn.is_held();
+                if bad {
+                    self.start_over(published, hwtail);
+                }
+                return (Synced { bad, ..Synced::default() }, false);
             }
         };
         let tail = self.shown(seen, cur, hwtail).get();
         if seen != tail {
             self.news.fetch_add(1, Ordering::Relaxed);
             let order = (Ordering::Release, Ordering::Relaxed);
-            // Where this fails, another sync has just stored a later one.
+            // Where this fails, another sync has the turn, and has stored a later one.
             let _ = self.tail().compare_exchange(seen, tail, order.0, order.1);
         }
         (Synced { ready: cur != hwtail, ..Synced::default() }, moved)
@@ -427,10 +463,11 @@ impl SyncRing {
     #[inline(always)]
     fn exchange(
         &self,
+        turn: &SyncTurn<'_>,
         indexes: impl FnOnce() -> (u32, u32),
         prepare: impl FnOnce(&Self, Index, Index),
     ) -> Result<Exchanged, OutOfOrder> {
-        // Before the program's: another thread may move and publish meanwhile.
+        // Before the program's: another thread may move them meanwhile, as far as `tail`.
         let (raw, published) = self.published();
         let hwtail = self.hwtail(published);
         let Some((head, cur)) = self.in_order(indexes(), published, hwtail) else {
@@ -438,17 +475,18 @@ impl SyncRing {
         };
         let moved = head.get() != raw && {
             prepare(self, published, head);
-            self.publish(raw, head, cur)
+            turn.is_held() && self.publish(raw, head, cur)
         };
         // Once more, after our own slots are out: the switch may have taken them already.
         Ok(Exchanged { cur, hwtail: self.hwtail(hwtail), moved })
     }
 
-    /// What `tail` would be, were it synced now.
-    fn would_show(&self, tail: u32) -> u32 {
+    /// Whether a sync would move `tail` now.
+    fn would_show_more(&self) -> bool {
+        let tail = self.tail().load(Ordering::Relaxed);
         let hwtail = self.hwtail(self.published().1);
         let cur = self.span.check(self.cur().load(Ordering::Relaxed)).unwrap_or(hwtail);
-        self.shown(tail, cur, hwtail).get()
+        self.shown(tail, cur, hwtail).get() != tail
     }
 
     /// What the program is shown as `tail` after `seen`.
@@ -481,7 +519,7 @@ impl SyncRing {
         self.tail().store(hwtail.get(), Ordering::Release);
     }
 
-    /// Publishes `head`. `false`: another holder has published meanwhile.
+    /// Publishes `head`. `false`: another holder has taken the turn and published meanwhile.
     #[inline(always)]
     fn publish(&self, raw: u32, head: Index, cur: Index) -> bool {
         let atok = self.atok();
@@ -492,9 +530,12 @@ impl SyncRing {
     }
 
     /// Asks for a kick once the switch has got past `cur`; the caller fences, and looks once more.
-    fn arm(&self, cur: u32) {
+    fn arm(&self, cur: impl FnOnce() -> u32) {
+        // Loaded and stored in one turn: the switch takes a `cur` that other syncs have left behind
+        // for one that is almost a lap ahead.
+        let _turn = self.turn();
         let atok = self.atok();
-        atok.cur.store(cur, Ordering::Relaxed);
+        atok.cur.store(cur(), Ordering::Relaxed);
         // A number that no holder has used lately. 0 asks for nothing, 1 for every publication.
         while atok.appl_need_kick.fetch_add(1, Ordering::Relaxed).wrapping_add(1) <= Ringer::ALWAYS
         {
