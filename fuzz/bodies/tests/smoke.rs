@@ -212,6 +212,11 @@ fn netmap_request() {
 }
 
 #[test]
+fn stream_port() {
+    smoke("stream_port", fuzz_bodies::stream_port, &[]);
+}
+
+#[test]
 fn virtqueue() {
     smoke("virtqueue", fuzz_bodies::virtqueue, &[]);
 }

@@ -123,6 +123,12 @@ impl Machines for Workers {
         if let Some(Ok(port)) = self.machines.get(&port).map(|place| &place.port) {
             port.evict(period, why);
         }
+        // The worker looks at the port also if the VMM blocks the port's thread. Ports that wait
+        // for room here wait no more.
+        if let Some(place) = self.ports.get(&port) {
+            let number = place.number;
+            self.on_switch(place.switch, move |worker, _| worker.serve(number));
+        }
     }
 
     fn machine_info(&self, port: PortKey) -> Option<MachineInfo> {

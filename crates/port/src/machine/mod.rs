@@ -70,7 +70,8 @@ impl MachinePort {
         &self.status
     }
 
-    /// Disconnects the VMM, and admits none for so long. The [`Status`] says why.
+    /// Disconnects the VMM, and admits none for so long. The [`Status`] says why. The worker stops
+    /// serving the VMM in its next call of the adapter, even if the VMM blocks the port's thread.
     pub fn evict(&self, period: Duration, why: String) {
         self.requests.evict(period, why);
     }

@@ -2,11 +2,30 @@
 //!
 //! A port that was evicted admits no VMM for a while. It accepts connections meanwhile, one a
 //! second, and closes them, so that a VMM sees at once that it is not served.
+//!
+//! The port's thread ends the connection. But a VMM can block that thread, by a descriptor that
+//! takes hours to close, so the worker does not wait for it. The control thread counts evictions,
+//! and the worker serves a VMM only while the count is the one at which the VMM was
+//! [admitted](Admission):
+//!
+//! ```text
+//!   control thread         port's thread                           worker
+//!   evictions += 1 ──────────────────────────────────────────────► stops: another count
+//!   event ───────────────► ends the connection, waits;
+//!                          the next VMM ─── channel: Admission ──► serves: the same count
+//! ```
+//!
+//! | word | writer | readers | ordering |
+//! |---|---|---|---|
+//! | `evictions` | control | port's thread, worker | Relaxed |
+//!
+//! The word carries no data. The lock orders the eviction itself; the channel by which a worker
+//! gets an admission orders that behind the count that it names.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::rejected::PAUSE;
@@ -21,6 +40,10 @@ pub(crate) enum Request {
     /// The port disconnects its VMM; why.
     Evict(String),
 }
+
+/// The number of evictions before a VMM was admitted. The next eviction ends the admission.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Admission(u32);
 
 /// An eviction that is not over.
 #[derive(Debug)]
@@ -42,13 +65,16 @@ pub(crate) struct Requests {
     /// The port is being closed. Written by the control thread, once.
     ends: AtomicBool,
     eviction: Mutex<Option<Eviction>>,
+    /// The number of evictions so far, modulo 2^32.
+    evictions: AtomicU32,
 }
 
 impl Requests {
     /// No request yet.
     pub(crate) fn new() -> io::Result<Self> {
         let (is_set, ends) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { event: Event::new()?, is_set, ends, eviction: Mutex::default() })
+        let (eviction, evictions) = (Mutex::default(), AtomicU32::new(0));
+        Ok(Self { event: Event::new()?, is_set, ends, eviction, evictions })
     }
 
     /// Tells the thread to end.
@@ -57,12 +83,22 @@ impl Requests {
         self.ring();
     }
 
-    /// Tells the thread to disconnect its VMM, and to admit none for so long.
+    /// Tells the thread to disconnect its VMM, and to admit none for so long. The worker serves
+    /// that VMM no more.
     pub(crate) fn evict(&self, period: Duration, why: String) {
         let until = Instant::now() + period;
-        *self.eviction.lock().expect("no code panics while it holds the lock") =
-            Some(Eviction { until, why, is_taken: false });
+        let mut eviction = self.eviction.lock().expect("no code panics while it holds the lock");
+        *eviction = Some(Eviction { until, why, is_taken: false });
+        // With the lock held, as the port's thread reads the count: it finds both or neither.
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+        drop(eviction);
         self.ring();
+    }
+
+    /// Whether an eviction has ended this admission. The worker asks in each turn.
+    #[inline]
+    pub(crate) fn is_evicted(&self, admission: Admission) -> bool {
+        self.evictions.load(Ordering::Relaxed) != admission.0
     }
 
     /// Sets the event first: a thread that takes the request in between leaves `is_set` behind,
@@ -92,17 +128,19 @@ impl Requests {
         Some(Request::Evict(eviction.why.clone()))
     }
 
-    /// How many milliseconds the port admits no VMM, and why, if that is so.
-    fn eviction(&self, now: Instant) -> Option<(u32, String)> {
+    /// The admission of the next VMM; or how many milliseconds the port admits none, and why.
+    fn admission(&self, now: Instant) -> Result<Admission, (u32, String)> {
         let mut eviction = self.eviction.lock().expect("no code panics while it holds the lock");
-        let left = eviction.as_ref()?.until.saturating_duration_since(now);
-        if left.is_zero() {
-            *eviction = None;
-            return None;
+        if let Some(Eviction { until, why, .. }) = eviction.as_ref() {
+            let left = until.saturating_duration_since(now);
+            if !left.is_zero() {
+                // Rounded up, so that the caller does not wake up too early.
+                return Err((millis(left).saturating_add(1), why.clone()));
+            }
         }
-        // Rounded up, so that the caller does not wake up too early.
-        let ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).saturating_add(1);
-        eviction.as_ref().map(|eviction| (ms, eviction.why.clone()))
+        *eviction = None;
+        // An eviction that comes from here on ends this admission.
+        Ok(Admission(self.evictions.load(Ordering::Relaxed)))
     }
 
     /// Waits so long; returns whether the port is being closed.
@@ -113,21 +151,24 @@ impl Requests {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Waits until the port admits VMMs again, and closes the connections of those that try
-    /// meanwhile; returns whether the port is being closed. `begin` is called with the reason if
-    /// there is anything to wait for.
-    pub(crate) fn waits_out_eviction(
+    /// Waits until the port admits VMMs, and closes the connections of those that try meanwhile;
+    /// returns the admission of the next one, or `None` when the port is being closed. `begin` is
+    /// called with the reason if there is anything to wait for.
+    pub(crate) fn wait_for_admission(
         &self,
         listener: Option<&Listener>,
         begin: impl Fn(String),
-    ) -> bool {
+    ) -> Option<Admission> {
         let (mut paused_until, mut is_known) = (Instant::now(), false);
         loop {
             if self.take() == Some(Request::End) {
-                return true;
+                return None;
             }
             let now = Instant::now();
-            let Some((left, why)) = self.eviction(now) else { return false };
+            let (left, why) = match self.admission(now) {
+                Ok(admission) => return Some(admission),
+                Err(eviction) => eviction,
+            };
             if !std::mem::replace(&mut is_known, true) {
                 begin(why);
             }
@@ -173,17 +214,36 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((requests.is_set(), requests.take()), (true, Some(Request::End)));
         }
-        assert!(requests.sleeps_until_end(u32::MAX) && requests.waits_out_eviction(None, drop));
+        assert!(requests.sleeps_until_end(u32::MAX));
+        assert_eq!(requests.wait_for_admission(None, drop), None);
     }
 
     #[test]
     fn an_eviction_has_an_end() {
         let requests = Requests::new().expect("descriptors");
+        let open = || requests.wait_for_admission(None, |_| panic!("nothing to wait for"));
+        let before = open().expect("the port stays");
+        assert!(!requests.is_evicted(before));
         let period = Duration::from_millis(5);
         requests.evict(period, "of noise".to_owned());
         let begin = Instant::now();
-        assert!(!requests.waits_out_eviction(None, |why| assert_eq!(why, "of noise")));
+        let next = requests.wait_for_admission(None, |why| assert_eq!(why, "of noise"));
         assert!(begin.elapsed() >= period);
-        assert!(!requests.waits_out_eviction(None, |_| panic!("it is over")));
+        let next = next.expect("the port stays");
+        assert!(requests.is_evicted(before) && !requests.is_evicted(next));
+        assert_eq!(open(), Some(next), "it is over");
+    }
+
+    #[test]
+    fn an_admission_ends_while_its_thread_does_something_else() {
+        let requests = Requests::new().expect("descriptors");
+        let admission = requests.wait_for_admission(None, drop).expect("the port stays");
+        requests.evict(Duration::from_secs(60), "of noise".to_owned());
+        assert!(requests.is_evicted(admission));
+        // Another one, before the thread has taken the first.
+        requests.evict(Duration::ZERO, "of noise".to_owned());
+        assert!(requests.is_evicted(admission));
+        let next = requests.wait_for_admission(None, drop).expect("the port stays");
+        assert!(!requests.is_evicted(next));
     }
 }

@@ -1,5 +1,9 @@
 //! The thread that gets peers for a port, one after the other, so that the worker never waits for
 //! one.
+//!
+//! A peer can block this thread, by a descriptor that takes long to close. So the worker looks
+//! itself whether its peer was [evicted](crate::machine::requests), and hangs up; it sends and
+//! receives nothing more before this thread gives it the next [`Admission`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +19,7 @@ use super::End;
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::Charge;
 use crate::machine::rejected::RejectedPeers;
-use crate::machine::requests::{Request, Requests};
+use crate::machine::requests::{Admission, Request, Requests};
 use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
 use crate::sys::vhost::{Event, wait};
@@ -39,12 +43,13 @@ pub(super) struct Connector {
     listener: Arc<Listener>,
     requests: Arc<Requests>,
     status: Arc<Status>,
-    peers: Sender<OwnedFd>,
-    given: Arc<Event>,
+    given: Sender<Given>,
+    signal: Arc<Signal>,
     leftovers: Receiver<Leftover>,
     left: Arc<Event>,
     pause: Arc<Pause>,
-    evicts: Arc<AtomicBool>,
+    /// The admission of peers.
+    admission: Admission,
     /// A peer that connected while another one had the port.
     next: Option<OwnedFd>,
     /// The charge for its descriptors.
@@ -53,15 +58,32 @@ pub(super) struct Connector {
 
 /// The worker's end of the channel between the two.
 pub(super) struct PeerChannel {
-    peers: Receiver<OwnedFd>,
-    given: Arc<Event>,
+    given: Receiver<Given>,
+    signal: Arc<Signal>,
     leftovers: Sender<Leftover>,
     left: Arc<Event>,
     pause: Arc<Pause>,
-    /// The worker is to disconnect its peer. Writers: the connector sets it, behind `given`; the
-    /// worker clears it, and the connector before it gives another peer. Release and acquire: a
-    /// worker that finds it set finds the peer in the channel, too.
-    evicts: Arc<AtomicBool>,
+    /// Says whether the port is evicted.
+    requests: Arc<Requests>,
+    /// The admission of peers that the connector has given last.
+    admission: Admission,
+    /// The socket of a datagram port was taken out of the epoll set, because of an eviction.
+    is_out: bool,
+}
+
+/// What the connector gives to the worker.
+struct Given {
+    admission: Admission,
+    /// A peer, if one has come.
+    peer: Option<OwnedFd>,
+}
+
+/// The signal that the worker has to look at the channel, or at the admission.
+struct Signal {
+    event: Event,
+    /// Set by the connector, behind the event; cleared by the worker, before the event. Release and
+    /// acquire: a worker that finds it set finds the reason.
+    is_set: AtomicBool,
 }
 
 /// What the worker leaves to the connector.
@@ -77,8 +99,7 @@ struct Leftover {
 struct Pause {
     epoll: OwnedFd,
     listener: Arc<Listener>,
-    /// Set by the worker when it pauses, and by the connector while the port is evicted; cleared
-    /// by the connector.
+    /// Set by the worker when it pauses; cleared by the connector.
     is_on: AtomicBool,
 }
 
@@ -90,32 +111,35 @@ pub(super) fn pair(
     listener: Listener,
     status: Status,
 ) -> io::Result<(Connector, PeerChannel)> {
-    let ((peers, come), (leftovers, theirs)) = (channel(), channel());
-    let (given, left) = (Arc::new(Event::new()?), Arc::new(Event::new()?));
+    let ((given, come), (leftovers, theirs)) = (channel(), channel());
+    let signal = Arc::new(Signal { event: Event::new()?, is_set: AtomicBool::new(false) });
+    let (left, requests) = (Arc::new(Event::new()?), Arc::new(Requests::new()?));
     let (epoll, listener) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Arc::new(listener));
     let pause = Pause { epoll, listener: listener.clone(), is_on: AtomicBool::new(false) };
-    let (pause, evicts) = (Arc::new(pause), Arc::new(AtomicBool::new(false)));
+    let (pause, admission) = (Arc::new(pause), Admission::default());
     let channel = PeerChannel {
-        peers: come,
-        given: given.clone(),
+        given: come,
+        signal: signal.clone(),
         leftovers,
         left: left.clone(),
         pause: pause.clone(),
-        evicts: evicts.clone(),
+        requests: requests.clone(),
+        admission,
+        is_out: false,
     };
-    channel.watch(given.as_fd())?;
+    channel.watch(&signal.event)?;
     let connector = Connector {
         log: RateLimitedLog::new(spec.name.clone()),
         source,
         listener,
-        requests: Arc::new(Requests::new()?),
+        requests,
         status: Arc::new(status),
-        peers,
         given,
+        signal,
         leftovers: theirs,
         left,
         pause,
-        evicts,
+        admission,
         next: None,
         _charge: charge,
     };
@@ -123,22 +147,30 @@ pub(super) fn pair(
 }
 
 impl PeerChannel {
-    /// A new peer, if there is one.
-    pub(super) fn peer(&self) -> Option<OwnedFd> {
-        let peer = self.peers.try_recv().ok()?;
-        self.given.clear();
-        Some(peer)
+    /// Clears the connector's signal. The worker looks for a peer and for an eviction after this.
+    #[inline]
+    pub(super) fn clear_signal(&self) {
+        if self.signal.is_set.load(Ordering::Acquire) {
+            self.signal.is_set.store(false, Ordering::Relaxed);
+            self.signal.event.clear();
+        }
     }
 
-    /// Whether the peer is to be disconnected.
-    #[inline]
-    pub(super) fn must_hang_up(&self) -> bool {
-        let must = self.evicts.load(Ordering::Acquire);
-        if must {
-            self.evicts.store(false, Ordering::Relaxed);
-            self.given.clear();
+    /// A new peer, if there is one.
+    pub(super) fn peer(&mut self) -> Option<OwnedFd> {
+        loop {
+            let Given { admission, peer } = self.given.try_recv().ok()?;
+            self.admission = admission;
+            if peer.is_some() {
+                return peer;
+            }
         }
-        must
+    }
+
+    /// Whether the port is evicted, and with it the peer.
+    #[inline]
+    pub(super) fn is_evicted(&self) -> bool {
+        self.requests.is_evicted(self.admission)
     }
 
     /// Leaves descriptors to the connector, and tells it why the port has disconnected its peer, if
@@ -149,11 +181,25 @@ impl PeerChannel {
         self.left.set();
     }
 
-    /// The socket of a datagram port, unless the port pauses.
-    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+    /// The socket of a datagram port, unless the port pauses or is evicted.
+    pub(super) fn socket(&mut self) -> Option<BorrowedFd<'_>> {
+        let is_evicted = self.is_evicted();
+        let socket = self.pause.listener.fd()?;
+        if is_evicted {
+            // Each time: at the end of a pause, the connector puts it back.
+            let _ = epoll::delete(&self.pause.epoll, socket);
+            self.is_out = true;
+            return None;
+        }
         // Acquire: the connector has put the socket back into the epoll set.
-        let is_on = self.pause.is_on.load(Ordering::Acquire);
-        self.pause.listener.fd().filter(|_| !is_on)
+        if self.pause.is_on.load(Ordering::Acquire) {
+            return None;
+        }
+        if std::mem::take(&mut self.is_out) {
+            // The connector may have put it back.
+            let _ = self.pause.watch(socket);
+        }
+        Some(socket)
     }
 
     /// Receives no datagrams until the connector has closed these descriptors.
@@ -194,8 +240,17 @@ impl PeerChannel {
 
 impl Drop for PeerChannel {
     fn drop(&mut self) {
-        let peers: Vec<OwnedFd> = self.peers.try_iter().collect();
+        let peers = self.given.try_iter().filter_map(|given| given.peer).collect();
         self.leave(None, peers);
+    }
+}
+
+impl Signal {
+    /// Sets the event first: a worker that finds the word set clears both, and leaves no event
+    /// behind that nothing clears.
+    fn set(&self) {
+        self.event.set();
+        self.is_set.store(true, Ordering::Release);
     }
 }
 
@@ -206,11 +261,11 @@ impl Pause {
 
     /// Keeps datagrams from the worker.
     fn begin(&self) {
-        self.is_on.store(true, Ordering::Relaxed);
         if let Some(socket) = self.listener.fd() {
-            // The worker may have done so.
             let _ = epoll::delete(&self.epoll, socket);
         }
+        // Last: a connector that sees it puts the socket back.
+        self.is_on.store(true, Ordering::Release);
     }
 
     fn end(&self) -> rustix::io::Result<()> {
@@ -240,10 +295,7 @@ impl Connector {
     fn serve(&mut self) {
         while let Some(peer) = self.next_peer() {
             let described = self.greet(&peer);
-            self.evicts.store(false, Ordering::Relaxed);
-            // Set first: the worker clears it when it takes the peer.
-            self.given.set();
-            if self.peers.send(peer).is_err() {
+            if !self.give(peer) {
                 return;
             }
             self.status.note(State::Up);
@@ -266,6 +318,17 @@ impl Connector {
         }
     }
 
+    /// Gives the worker a peer; returns `false` if the worker has dropped the port.
+    pub(super) fn give(&self, peer: OwnedFd) -> bool {
+        self.send(Some(peer))
+    }
+
+    fn send(&self, peer: Option<OwnedFd>) -> bool {
+        let is_sent = self.given.send(Given { admission: self.admission, peer }).is_ok();
+        self.signal.set();
+        is_sent
+    }
+
     /// Records a new peer; returns its description.
     fn greet(&self, peer: &OwnedFd) -> String {
         if let Source::Datagrams(path) = &self.source {
@@ -282,7 +345,7 @@ impl Connector {
     /// Waits for a peer; returns `None` when the port is being closed.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         loop {
-            if self.waits_out_eviction() {
+            if !self.wait_for_admission() {
                 return None;
             }
             self.close_leftovers();
@@ -324,8 +387,8 @@ impl Connector {
                     Some(Request::End) => return None,
                     Some(Request::Evict(_)) => {
                         self.next = None;
-                        self.given.set();
-                        self.evicts.store(true, Ordering::Release);
+                        // The worker hangs up when it looks.
+                        self.signal.set();
                     }
                 },
                 Ok([_, true, _]) => match self.close_leftovers() {
@@ -345,28 +408,31 @@ impl Connector {
         }
     }
 
-    /// Waits until the port admits peers again. Nothing is sent or received meanwhile.
-    fn waits_out_eviction(&self) -> bool {
-        let is_stream = matches!(self.source, Source::Accept);
-        let listener = is_stream.then_some(&*self.listener);
-        // `close_leftovers`, which is next, ends the pause.
-        self.requests.waits_out_eviction(listener, |why| {
-            if !is_stream {
-                self.pause.begin();
-            }
-            self.status.complain(Some(why));
-        })
+    /// Waits until the port admits peers; returns `false` when the port is being closed. After an
+    /// eviction, the worker sends and receives again.
+    fn wait_for_admission(&mut self) -> bool {
+        let listener = matches!(self.source, Source::Accept).then_some(&*self.listener);
+        let complain = |why| self.status.complain(Some(why));
+        let Some(admission) = self.requests.wait_for_admission(listener, complain) else {
+            return false;
+        };
+        if admission != self.admission {
+            (self.admission, self.next) = (admission, None);
+            self.send(None);
+        }
+        true
     }
 
     /// Closes what the worker left; returns why it disconnected the peer, if it did.
-    fn close_leftovers(&self) -> Option<End> {
+    pub(super) fn close_leftovers(&self) -> Option<End> {
         self.left.clear();
         let mut end = None;
         for leftover in self.leftovers.try_iter() {
             end = end.or(leftover.end);
             drop(leftover.descriptors);
         }
-        if self.pause.is_on.load(Ordering::Relaxed) {
+        // Acquire: the worker has taken the socket out of the epoll set.
+        if self.pause.is_on.load(Ordering::Acquire) {
             // The port cannot connect its peer again without memory: it stays without one until it
             // is deleted and added again.
             let _ = self.pause.end();

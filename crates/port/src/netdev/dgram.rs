@@ -60,16 +60,16 @@ impl Datagrams {
         })
     }
 
+    /// Takes the next peer, if there is one, and hangs up if it is evicted.
     fn answer(&mut self) {
-        // Looked at first: after a request to hang up, the peer is in the channel.
-        let must_hang_up = self.channel.must_hang_up();
+        self.channel.clear_signal();
         if self.peer.is_none()
             && let Some(peer) = self.channel.peer()
         {
             self.longest = longest(&peer);
             self.peer = Some(peer);
         }
-        if must_hang_up && self.peer.is_some() {
+        if self.peer.is_some() && self.channel.is_evicted() {
             self.hang_up(End::Evicted);
         }
     }
@@ -222,6 +222,7 @@ impl Adapter for Datagrams {
     }
 
     fn flush(&mut self) {
+        self.answer();
         self.write();
     }
 }
@@ -306,6 +307,42 @@ mod tests {
             frames.extend(turn(&mut *adapter).0);
             frames.len() == 1
         });
+        soon("ours", || send(&mut *adapter, &[7; 60], 1) == 1);
+    }
+
+    /// An older kernel delivers what this one is told to refuse.
+    #[test]
+    fn a_peer_that_blocks_the_connector_is_evicted() {
+        let place = tempdir().expect("a directory");
+        let dir = place.path();
+        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("a socket"));
+        let _receives = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
+        let peer = UnixDatagram::unbound().expect("descriptors");
+        peer.connect(dir.join("vm.sock")).expect("it is there");
+        soon_in(&port, State::Up);
+        assert_eq!(send(&mut *adapter, &[7; 60], 1), 1);
+        let (stream, deaf) = lingering();
+        send_beside(&peer, &[1; 60], &stream, 1).expect("it is not refused here");
+        drop(stream);
+        assert_eq!(turn(&mut *adapter).0, [[1; 60]]);
+        // The connector closes the descriptor now.
+        std::thread::sleep(Duration::from_millis(100));
+        peer.send(&[9; 60]).expect("room");
+        at_once(|| {
+            port.evict(Duration::from_secs(600), "it is too loud".to_owned());
+            assert!(turn(&mut *adapter).0.is_empty());
+            assert_eq!(send(&mut *adapter, &[7; 60], 1), 0);
+        });
+        assert_eq!(port.status().complaint(), None, "the connector is blocked");
+        // The end of the other end is the end of the wait.
+        drop(deaf);
+        soon("the end", || {
+            assert!(turn(&mut *adapter).0.is_empty());
+            port.status().complaint().is_some()
+        });
+        port.evict(Duration::ZERO, "it is too loud".to_owned());
+        soon("the next frame", || turn(&mut *adapter).0 == [[9; 60]]);
         soon("ours", || send(&mut *adapter, &[7; 60], 1) == 1);
     }
 

@@ -24,6 +24,7 @@
 
 mod connector;
 mod dgram;
+pub mod harness;
 mod stream;
 
 use std::sync::Arc;
@@ -37,7 +38,7 @@ use crate::sys::Waker;
 use connector::{Connector, Source};
 
 /// The most bytes that wait for a peer.
-const WAITING: usize = 256 << 10;
+pub const WAITING: usize = 256 << 10;
 /// The descriptors of a port: its socket, the connection, a connection that waits, five for worker
 /// and connector to signal each other.
 const DESCRIPTORS: u64 = 8;
@@ -95,7 +96,7 @@ fn start(connector: Connector) -> std::io::Result<MachinePort> {
 
 /// Why the port disconnects a peer.
 #[derive(Debug, thiserror::Error)]
-enum End {
+pub enum End {
     /// The peer has closed the connection.
     #[error("it disconnected")]
     Gone,

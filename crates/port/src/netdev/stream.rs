@@ -48,10 +48,9 @@ impl Stream {
         })
     }
 
-    /// Takes the next peer, if there is one.
+    /// Takes the next peer, if there is one, and hangs up if it is evicted.
     fn answer(&mut self) {
-        // Looked at first: after a request to hang up, the peer is in the channel.
-        let must_hang_up = self.channel.must_hang_up();
+        self.channel.clear_signal();
         if self.peer.is_none()
             && let Some(peer) = self.channel.peer()
         {
@@ -61,7 +60,7 @@ impl Stream {
                 self.hang_up(errno.into());
             }
         }
-        if must_hang_up && self.peer.is_some() {
+        if self.peer.is_some() && self.channel.is_evicted() {
             self.hang_up(End::Evicted);
         }
     }
@@ -202,6 +201,7 @@ impl Adapter for Stream {
     }
 
     fn flush(&mut self) {
+        self.answer();
         self.write();
     }
 }
@@ -460,6 +460,43 @@ mod tests {
             frames.len() == 1
         });
         assert_eq!((frames, port.status().ends()), (vec![frame(77)], 1));
+    }
+
+    /// An older kernel delivers what this one is told to refuse.
+    #[test]
+    fn a_peer_that_blocks_the_connector_is_evicted() {
+        let dir = tempdir().expect("a directory");
+        let (mut adapter, port) =
+            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("it listens"));
+        let mut peer = another(&dir);
+        soon_in(&port, State::Up);
+        peer.write_all(&framed(&frame(60))).expect("room");
+        assert_eq!(turn(&mut *adapter).0, [frame(60)]);
+        // The port rejects another connection, and then none for a moment: the next one waits until
+        // it has the descriptor in it, and is closed with that.
+        let _rejected = another(&dir);
+        soon("a rejection", || port.status().rejected().is_some());
+        let mut second = another(&dir);
+        let (stream, deaf) = lingering();
+        send_beside(&second, b"x", &stream, 1).expect("it is not refused here");
+        drop(stream);
+        // An end or an error: what it sent is unread.
+        let _ = second.read(&mut [0]);
+        peer.write_all(&framed(&frame(99))).expect("room");
+        at_once(|| {
+            port.evict(Duration::from_secs(600), "it is too loud".to_owned());
+            assert_eq!(send(&mut *adapter, &frame(60), 1), 0);
+            assert!(turn(&mut *adapter).0.is_empty());
+        });
+        assert_eq!(port.status().complaint(), None, "the connector is blocked");
+        // The end of the other end is the end of the wait.
+        drop(deaf);
+        soon("the end", || port.status().complaint().is_some());
+        port.evict(Duration::ZERO, "it is too loud".to_owned());
+        let mut next = another(&dir);
+        next.write_all(&framed(&frame(77))).expect("room");
+        soon("its frame", || turn(&mut *adapter).0 == [frame(77)]);
     }
 
     #[test]

@@ -26,6 +26,11 @@
 //! a queue, it marks the queue and tells the protocol thread, which takes the queue out. Guest
 //! memory that was [truncated](ring::guest::lost) reads as zeros. These can look like an error, or
 //! like an empty queue; so a port that goes to sleep checks for truncation.
+//!
+//! A frontend that is evicted can block the protocol thread, which then takes no queue out for as
+//! long as the frontend likes. So the port looks itself whether the frontend was
+//! [evicted](crate::machine::requests): from then on it acts as if it had no queues, and touches
+//! them only to end a batch that it has taken, and to give them to the protocol thread.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -43,6 +48,7 @@ use switch::receive::batch::{Batch, Delivery, Entry, prologue};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::handoff::{Order, Orders, Ring, Trouble};
+use crate::machine::requests::{Admission, Requests};
 use crate::sys::vhost::{EpollSet, Event};
 
 /// The most frames that a port takes in one turn.
@@ -73,6 +79,10 @@ pub(super) struct Machine {
     /// Receive queues that are full, while frames are delivered.
     full: Vec<usize>,
     orders: Orders,
+    /// Says whether the frontend is evicted.
+    requests: Arc<Requests>,
+    /// The admission of the frontend that the queues are from.
+    admission: Admission,
     epoll_set: Arc<EpollSet>,
     /// Signals trouble to the protocol thread.
     trouble: Arc<Event>,
@@ -93,6 +103,7 @@ impl Machine {
         queues: usize,
         coalesce: Option<Coalesce>,
         orders: Orders,
+        requests: &Arc<Requests>,
         epoll_set: &Arc<EpollSet>,
         trouble: &Arc<Event>,
     ) -> std::io::Result<Self> {
@@ -105,6 +116,8 @@ impl Machine {
             filled: Vec::with_capacity(queues),
             full: Vec::with_capacity(queues),
             orders,
+            requests: requests.clone(),
+            admission: Admission::default(),
             epoll_set: epoll_set.clone(),
             trouble: trouble.clone(),
             intake: Intake::new(1, ANNOUNCEMENT)?,
@@ -118,30 +131,59 @@ impl Machine {
 
     #[cold]
     fn take_orders(&mut self) {
-        while let Some(order) = self.orders.next() {
+        while let Some((admission, order)) = self.orders.next() {
+            let is_another = self.admission != admission;
+            debug_assert!(
+                !is_another || self.rings.iter().all(Option::is_none),
+                "a frontend takes all queues out before the next one comes"
+            );
+            self.admission = admission;
             match order {
-                Order::Swap(at, mut ring, reply) => {
-                    if let Some(ring) = &mut ring {
-                        ring.queue.want_none();
-                        // An earlier daemon may have died before it interrupted the driver for its
-                        // last work.
-                        ring.call.iter().for_each(|call| call.tell());
-                    }
-                    let mut old = std::mem::replace(&mut self.rings[at], ring);
-                    // The next owner does not know which interrupts are owed.
-                    if let Some(old) = &mut old {
-                        store_load_fence();
-                        tell(old);
-                    }
+                Order::Swap(at, ring, reply) => {
                     // The protocol thread waits for the answer.
-                    let _ = reply.send(old);
+                    let _ = reply.send(self.swap(at, ring));
                 }
                 Order::Announce(address, reply) => {
-                    self.announcement = Some(address);
+                    self.announcement = Some(address).filter(|_| !self.is_evicted());
                     let _ = reply.send(None);
                 }
             }
         }
+    }
+
+    /// Puts a queue in the place of queue `at`, and returns the old one.
+    fn swap(&mut self, at: usize, mut ring: Option<Box<Ring>>) -> Option<Box<Ring>> {
+        if self.is_evicted() {
+            return std::mem::replace(&mut self.rings[at], ring);
+        }
+        if let Some(ring) = &mut ring {
+            ring.queue.want_none();
+            // An earlier daemon may have died before it interrupted the driver for its last work.
+            ring.call.iter().for_each(|call| call.tell());
+        }
+        let mut old = std::mem::replace(&mut self.rings[at], ring);
+        // The next owner does not know which interrupts are owed.
+        if let Some(old) = &mut old {
+            store_load_fence();
+            tell(old);
+        }
+        old
+    }
+
+    /// Whether the frontend that the queues are from was evicted.
+    #[inline]
+    fn is_evicted(&self) -> bool {
+        self.requests.is_evicted(self.admission)
+    }
+
+    /// The queues that the port serves: none of a frontend that was evicted.
+    #[inline]
+    fn served(&self) -> &[Option<Box<Ring>>] {
+        if self.is_evicted() { &[] } else { &self.rings }
+    }
+
+    fn served_mut(&mut self) -> &mut [Option<Box<Ring>>] {
+        if self.is_evicted() { &mut [] } else { &mut self.rings }
     }
 
     /// Announces the VM's location to the network by a RARP request, as hosts do.
@@ -160,15 +202,15 @@ impl Machine {
     }
 
     fn transmits(&self) -> impl Iterator<Item = &Ring> {
-        self.rings.iter().skip(1).step_by(2).flatten().map(Box::as_ref)
+        self.served().iter().skip(1).step_by(2).flatten().map(Box::as_ref)
     }
 
     fn receives_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        self.rings.iter_mut().step_by(2).flatten().map(Box::as_mut)
+        self.served_mut().iter_mut().step_by(2).flatten().map(Box::as_mut)
     }
 
     fn transmits_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        self.rings.iter_mut().skip(1).step_by(2).flatten().map(Box::as_mut)
+        self.served_mut().iter_mut().skip(1).step_by(2).flatten().map(Box::as_mut)
     }
 
     /// Copies a frame into a queue.
@@ -255,7 +297,7 @@ impl Machine {
     /// The receive queues that can take frames.
     #[inline]
     fn usable_queues(&self) -> impl Iterator<Item = (usize, &Ring)> + Clone {
-        let receives = self.rings.iter().enumerate().step_by(2);
+        let receives = self.served().iter().enumerate().step_by(2);
         let there = receives.filter_map(|(at, ring)| Some((at, ring.as_deref()?)));
         there.filter(|(_, ring)| ring.is_usable())
     }
@@ -480,7 +522,9 @@ impl Adapter for Machine {
         if let Some(address) = self.announcement.take() {
             self.announce(address, batch);
         }
-        self.take(batch, drops);
+        if !self.is_evicted() {
+            self.take(batch, drops);
+        }
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
@@ -540,6 +584,10 @@ impl Adapter for Machine {
 
     /// The worker has passed a fence since the queues were published.
     fn flush(&mut self) {
+        if self.is_evicted() {
+            self.emptied.clear();
+            self.filled.clear();
+        }
         while let Some(at) = self.emptied.pop() {
             self.rings[at].iter_mut().for_each(|ring| tell(ring));
         }
@@ -566,6 +614,9 @@ impl Notify for Machine {
 
     /// The worker has passed fences since.
     fn wake_if_due(&mut self) {
+        if self.is_evicted() {
+            self.owing.clear();
+        }
         for _ in 0..self.owing.len() {
             let at = self.owing.swap_remove(0);
             self.remind(at);
@@ -581,7 +632,9 @@ impl Notify for Machine {
     }
 
     fn arm(&mut self) {
-        self.look_for_loss();
+        if !self.is_evicted() {
+            self.look_for_loss();
+        }
         self.transmits_mut().for_each(|ring| ring.queue.want_kicks());
     }
 
@@ -604,6 +657,9 @@ impl Notify for Machine {
 impl Drop for Machine {
     /// Sends the interrupts that moderation has delayed.
     fn drop(&mut self) {
+        if self.is_evicted() {
+            return;
+        }
         store_load_fence();
         let Self { rings, moderation, .. } = self;
         let owed = rings.iter_mut().step_by(2).zip(moderation).filter(|(_, queue)| queue.owes());

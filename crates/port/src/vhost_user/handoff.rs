@@ -8,6 +8,9 @@
 //! One side at a time owns a queue, together with the guest memory that it is in. The protocol
 //! thread takes a queue out before it changes anything about it, and drops what a queue leaves
 //! behind: unmapping takes time.
+//!
+//! A request comes with the admission of its frontend. So the worker can follow the requests of an
+//! evicted frontend, and give the queues back, without serving any of them.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,6 +21,7 @@ use packet::offload::Offloads;
 use ring::guest::GuestMemory;
 use ring::guest::log::DirtyLog;
 
+use crate::machine::requests::Admission;
 use crate::sys::vhost::{Call, Event};
 
 /// A queue in use.
@@ -88,8 +92,10 @@ pub(super) enum Order {
 /// The protocol thread's end.
 #[derive(Debug)]
 pub struct Handoff {
-    orders: Sender<Order>,
+    orders: Sender<(Admission, Order)>,
     signal: Arc<Signal>,
+    /// The admission of the frontend that has the port.
+    admission: Admission,
 }
 
 /// The signal that a request is pending, as [`device::pending`] describes it.
@@ -113,12 +119,13 @@ impl Signal {
 
 /// The worker's end.
 pub(super) struct Orders {
-    orders: Receiver<Order>,
+    orders: Receiver<(Admission, Order)>,
     pub(super) signal: Arc<Signal>,
 }
 
 impl Orders {
-    pub(super) fn next(&self) -> Option<Order> {
+    /// The next request, with the admission of its frontend.
+    pub(super) fn next(&self) -> Option<(Admission, Order)> {
         // Cleared first, so that a request that comes later is not missed.
         self.signal.pending.clear();
         self.orders.try_recv().ok()
@@ -129,7 +136,8 @@ impl Orders {
 pub(super) fn pair() -> std::io::Result<(Handoff, Orders)> {
     let (sender, orders) = channel();
     let signal = Arc::new(Signal { pending: Pending::default(), event: Event::new()? });
-    Ok((Handoff { orders: sender, signal: signal.clone() }, Orders { orders, signal }))
+    let (theirs, admission) = (signal.clone(), Admission::default());
+    Ok((Handoff { orders: sender, signal: theirs, admission }, Orders { orders, signal }))
 }
 
 /// What a session does with its queues.
@@ -141,11 +149,17 @@ pub trait Queues {
 }
 
 impl Handoff {
+    /// The requests from here on are those of another frontend. The worker has no queue of the last
+    /// one.
+    pub(super) fn begin(&mut self, admission: Admission) {
+        self.admission = admission;
+    }
+
     /// Sends a request and waits for the answer; there is never more than one.
     fn call(&self, order: impl FnOnce(Sender<Option<Box<Ring>>>) -> Order) -> Option<Box<Ring>> {
         let (reply, answer) = channel();
         // A worker that has ended has dropped its queues.
-        self.orders.send(order(reply)).ok()?;
+        self.orders.send((self.admission, order(reply))).ok()?;
         self.signal.pending.set();
         self.signal.event.set();
         answer.recv().ok()?
@@ -175,7 +189,7 @@ mod tests {
             wait([Some(orders.signal.event().as_fd())], None).expect("an event");
             orders.signal.event().clear();
             // A wake-up may come for a request that was handled already.
-            while let Some(order) = orders.next() {
+            while let Some((_, order)) = orders.next() {
                 let (address, reply) = match order {
                     Order::Swap(_, _, reply) => (None, reply),
                     Order::Announce(address, reply) => (Some(address), reply),

@@ -16,8 +16,10 @@
 //! and returns them when they change.
 //!
 //! When the frontend disconnects, its queues and its memory are released; the port stays and waits
-//! for the next frontend. When the daemon ends, a frontend that reconnects finds its port again:
-//! the guest's memory says how far each queue is, because the device uses buffers in order.
+//! for the next frontend. A frontend can hold that up, because it can block the thread; if it is
+//! evicted, the worker stops serving its queues all the same. When the daemon ends, a frontend that
+//! reconnects finds its port again: the guest's memory says how far each queue is, because the
+//! device uses buffers in order.
 
 mod adapter;
 pub mod handoff;
@@ -35,7 +37,7 @@ use switch::Adapter;
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::{Charge, Resource};
 use crate::machine::rejected::RejectedPeers;
-use crate::machine::requests::{Request, Requests};
+use crate::machine::requests::{Admission, Request, Requests};
 use crate::machine::socket::{Beside, Listener, bind, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
@@ -72,8 +74,9 @@ pub fn open(
     let (handoff, orders) = handoff::pair().map_err(&system)?;
     epoll_set.add(orders.signal.event()).map_err(&system)?;
     let queues = usize::from(spec.pairs) * 2;
-    let adapter = adapter::Machine::new(queues, spec.coalesce, orders, &epoll_set, &trouble)
-        .map_err(&system)?;
+    let adapter =
+        adapter::Machine::new(queues, spec.coalesce, orders, &requests, &epoll_set, &trouble)
+            .map_err(&system)?;
     let status = Arc::new(Status::new(bell));
     let shared = Shared { epoll_set, quota: spec.quota.clone(), slow: Arc::new(slow) };
     let server = Server {
@@ -152,11 +155,12 @@ impl From<io::Error> for End {
 
 impl Server {
     fn run(mut self) {
-        while let Some(frontend) = self.next_frontend() {
+        while let Some((frontend, admission)) = self.next_frontend() {
             let process = process_of(&frontend);
             self.status.welcome(process);
             self.log.info(format_args!("process {process} connected"));
             self.status.note(State::Connected);
+            self.handoff.begin(admission);
             let mut session = Session::new(&mut self.handoff, self.pairs, &self.shared);
             let conversation = Conversation {
                 log: &self.log,
@@ -190,14 +194,12 @@ impl Server {
     }
 
     /// Waits for a frontend; returns `None` when the port is being closed.
-    fn next_frontend(&self) -> Option<OwnedFd> {
+    fn next_frontend(&self) -> Option<(OwnedFd, Admission)> {
         loop {
             let complain = |why| self.status.complain(Some(why));
-            if self.requests.waits_out_eviction(Some(&self.listener), complain) {
-                return None;
-            }
+            let admission = self.requests.wait_for_admission(Some(&self.listener), complain)?;
             match self.listener.next() {
-                Ok(Some(frontend)) => return Some(frontend),
+                Ok(Some(frontend)) => return Some((frontend, admission)),
                 Ok(None) if self.listener.fd().is_some() => {
                     match wait([Some(self.requests.as_fd()), self.listener.fd()], None) {
                         Ok([true, _]) if self.requests.take() == Some(Request::End) => return None,
@@ -342,6 +344,9 @@ impl Conversation<'_> {
 }
 
 #[cfg(test)]
+mod evictions;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::machine::Access;
@@ -352,7 +357,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
+    pub(super) fn open_at(path: &Path) -> (Box<dyn Adapter>, MachinePort) {
         let (_, bell) = Waker::of_daemon().expect("descriptors");
         let (name, path) = ("vale0:vm".to_owned(), path.to_owned());
         let quota = Quota::new(0, Limits::NONE);
@@ -385,7 +390,7 @@ mod tests {
         drop(adapter);
     }
 
-    fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
             assert!(start.elapsed() < Duration::from_secs(10), "{what}");

@@ -20,8 +20,9 @@ pub trait Machines {
         why: String,
     ) -> Result<(), MakeMachineError>;
 
-    /// Disconnects the VMM of a port, and admits none for so long. [`Machines::machine_info`] says
-    /// why.
+    /// Disconnects the VMM of a port, and admits none for so long. At the return, the worker serves
+    /// the VMM no more. [`Machines::machine_info`] says why as soon as the port's thread knows,
+    /// which the VMM can block.
     fn evict_machine(&mut self, port: PortKey, period: Duration, why: String);
 
     /// What `port show` says of the virtual machine behind a port.

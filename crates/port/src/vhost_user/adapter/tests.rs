@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::Duration;
 
 use device::virtqueue::{Direction, Places, Queue};
 use ring::guest::{Extent, GuestMapping, GuestMemory, Window};
@@ -56,10 +57,11 @@ impl Guest {
     /// A machine, and the protocol thread's end of its hand-off.
     fn machine_and_handoff(&self) -> (Machine, Handoff) {
         let (handoff, orders) = pair().expect("descriptors");
-        let (epoll_set, event) =
-            (EpollSet::new().expect("descriptors"), Event::new().expect("descriptors"));
-        let mut machine =
-            Machine::new(4, None, orders, &Arc::new(epoll_set), &Arc::new(event)).expect("memory");
+        let requests = Arc::new(Requests::new().expect("descriptors"));
+        let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+        let event = Arc::new(Event::new().expect("descriptors"));
+        let made = Machine::new(4, None, orders, &requests, &epoll_set, &event);
+        let mut machine = made.expect("memory");
         for queue in 0..4 {
             machine.rings[queue] = Some(Box::new(self.ring(queue)));
         }
@@ -431,6 +433,79 @@ fn a_queue_is_taken_and_put_back_between_two_turns() {
     assert_eq!(turn(&mut machine).0.frames().len(), 0, "no port has it");
     machine.rings[1] = Some(gone);
     assert_eq!(turn(&mut machine).0.frames().len(), 5);
+}
+
+/// Evicts the frontend; its protocol thread does nothing about that.
+fn evict(machine: &Machine) {
+    machine.requests.evict(Duration::ZERO, "it is too loud".to_owned());
+}
+
+#[test]
+fn queues_of_an_evicted_frontend_are_not_served() {
+    let (guest, sender) = (Guest::new(), Guest::new());
+    let (batch, list) = eight_frames(&sender);
+    let (mut machine, event) =
+        wants_interrupts(&guest, Some(Coalesce { frames: 0, usecs: u16::MAX }));
+    guest.load(0, 1514, SIZE);
+    for delivery in &list[..2] {
+        machine.send(&batch, &[*delivery]);
+        machine.flush();
+    }
+    assert_eq!((interrupts(&event), machine.owes_wake()), (1, true));
+    evict(&machine);
+    guest.load(1, USUAL_BUFFER, 10);
+    assert!(!machine.pending());
+    assert_eq!((turn(&mut machine).0.frames().len(), guest.used(1)), (0, 0));
+    let sent = machine.send(&batch, &list);
+    machine.flush();
+    assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::LinkDown)), (0, 8));
+    assert_eq!((guest.used(0), machine.room()), (2, u32::MAX), "no sender waits for it");
+    machine.wake_if_due();
+    assert!(!machine.owes_wake());
+    drop(machine);
+    assert_eq!(interrupts(&event), 0);
+}
+
+#[test]
+fn a_batch_that_was_taken_before_the_eviction_is_delivered_without_an_interrupt() {
+    let (guest, event) = (Guest::new(), eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors"));
+    let call = Call::new(event.try_clone().expect("descriptors"), &untimed()).expect("an eventfd");
+    let mut machine = guest.machine();
+    machine.rings[1] = Some(Box::new(Ring { call: Some(Arc::new(call)), ..guest.ring(1) }));
+    guest.load(1, USUAL_BUFFER, 3);
+    let mut batch = Batch::new(256);
+    machine.recv(&mut batch, &mut Drops::default());
+    assert_eq!(batch.frames().len(), 3);
+    evict(&machine);
+    machine.delivered();
+    machine.flush();
+    assert_eq!((guest.used(1), interrupts(&event)), (3, 0));
+}
+
+#[test]
+fn an_evicted_frontend_gets_its_queues_back_and_the_next_one_is_served() {
+    let guest = Guest::new();
+    let (mut machine, handoff) = guest.machine_and_handoff();
+    let requests = machine.requests.clone();
+    guest.load(1, USUAL_BUFFER, 10);
+    let event = eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors");
+    let call = Call::new(event.try_clone().expect("descriptors"), &untimed()).expect("an eventfd");
+    evict(&machine);
+    let (early, frames) = meanwhile(&mut machine, handoff, |mut handoff| {
+        let mut rings: Vec<_> = (0..4).map(|at| handoff.swap(at, None)).collect();
+        let mut ring = rings.swap_remove(1).expect("it was there");
+        ring.call = Some(Arc::new(call));
+        // The thread does not know of the eviction yet.
+        assert!(handoff.swap(1, Some(ring)).is_none());
+        handoff.announce([2, 0, 0, 0, 0, 9]);
+        let ring = handoff.swap(1, None).expect("it was put there");
+        let early = (ring.queue.base(), interrupts(&event));
+        handoff.begin(requests.wait_for_admission(None, drop).expect("the port stays"));
+        assert!(handoff.swap(1, Some(ring)).is_none());
+        early
+    });
+    assert_eq!(early, (0, 0), "nothing was taken or told");
+    assert_eq!((frames.len(), interrupts(&event)), (10, 1));
 }
 
 #[test]
