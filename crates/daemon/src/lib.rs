@@ -9,6 +9,7 @@
 pub mod config;
 pub mod confinement;
 pub mod control;
+mod cpu_time;
 pub mod engine;
 pub mod lockfile;
 pub mod log;

@@ -18,6 +18,7 @@
 //! | what a client may waste | bound |
 //! |---|---|
 //! | connections | `quota.connections` for each user |
+//! | time of the thread, at users that are not privileged | `allowance` |
 //! | bytes of a message | [`MAX_MESSAGE`] |
 //! | messages in flight | the kernel's socket buffer |
 //! | descriptors in flight | one reply for each connection, and a share for each user (`unread`) |
@@ -25,6 +26,7 @@
 //! | the same from users that may create ports for interfaces | [`MAX_GIVEN`] a call |
 //! | descriptors of the daemon | at their end the listener pauses; connected clients go on |
 
+mod allowance;
 mod builders;
 mod fair_queue;
 mod malformed;
@@ -56,11 +58,13 @@ use switch::{Heartbeat, Stage};
 use super::datapath::Datapath;
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::{Answer, Client, Control, Step};
+use crate::cpu_time::thread_time;
 use crate::log::RateLimit;
 use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
+use allowance::Allowance;
 use builders::Builders;
 use fair_queue::FairQueue;
 use unread::Unread;
@@ -81,6 +85,9 @@ pub struct Server<D> {
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     queue: FairQueue,
+    allowance: Allowance,
+    /// The time that users were charged for inside of what is done now.
+    charged: Duration,
     /// The number of connections of each user.
     users: HashMap<u32, u32>,
     unread: Unread,
@@ -160,6 +167,8 @@ impl<D: Datapath> Server<D> {
             control,
             connections: HashMap::new(),
             queue: FairQueue::default(),
+            allowance: Allowance::default(),
+            charged: Duration::ZERO,
             users: HashMap::new(),
             unread: Unread::new(getrlimit(Resource::Nofile).current),
             max_connections,
@@ -181,7 +190,8 @@ impl<D: Datapath> Server<D> {
     /// clients that wait for them are answered.
     pub fn run(&mut self) -> Result<(), Errno> {
         while self.look_around()? {
-            if let Some(key) = self.queue.pop() {
+            let (Self { queue, allowance, .. }, now) = (&mut *self, Instant::now());
+            if let Some(key) = queue.pop(|uid| allowance.wait(uid, now).is_zero()) {
                 self.serve(key);
             }
         }
@@ -194,14 +204,13 @@ impl<D: Datapath> Server<D> {
     /// stop.
     fn look_around(&mut self) -> Result<bool, Errno> {
         // A paused listener is tried again after the time, or after any event.
-        let mut timeout = (!self.listening).then_some(&REST);
+        let mut timeout = (!self.listening).then_some(REST);
         for _ in 0..LOOKS {
-            if !self.queue.is_empty() {
-                timeout = Some(&NOW);
-            }
+            timeout = [timeout, self.next_call()].into_iter().flatten().min();
+            let limit = timeout.map(timespec);
             let mut space = [MaybeUninit::uninit(); EVENTS];
             self.heartbeat.rest(Stage::Asleep);
-            let events = epoll::wait(&self.epoll, &mut space, timeout);
+            let events = epoll::wait(&self.epoll, &mut space, limit.as_ref());
             self.heartbeat.rest(Stage::Control);
             let events = match events {
                 Ok((events, _)) => &*events,
@@ -224,9 +233,30 @@ impl<D: Datapath> Server<D> {
             if events.len() < EVENTS {
                 return Ok(true);
             }
-            timeout = Some(&NOW);
+            timeout = Some(Duration::ZERO);
         }
         Ok(true)
+    }
+
+    /// The time until a call may be served, if one waits.
+    fn next_call(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.queue.users().map(|uid| self.allowance.wait(uid, now)).min()
+    }
+
+    /// Does something for a client, and charges its user for the time: not for what is done for
+    /// others meanwhile.
+    fn charged<T>(&mut self, caller: (u32, bool), work: impl FnOnce(&mut Self) -> T) -> T {
+        let ((uid, is_privileged), begin) = (caller, thread_time());
+        let before = std::mem::take(&mut self.charged);
+        let done = work(self);
+        let took = thread_time().saturating_sub(begin);
+        let own = took.saturating_sub(self.charged);
+        self.charged = before + took;
+        if !is_privileged {
+            self.allowance.charge(uid, own, Instant::now());
+        }
+        done
     }
 
     /// A connection has a call, or hung up.
@@ -328,8 +358,13 @@ impl<D: Datapath> Server<D> {
     /// Answers the next call of a connection, if there is one.
     fn serve(&mut self, key: u64) {
         // It may have been closed while it was in line.
-        let Some(connection) = self.connections.get_mut(&key).filter(|it| !it.gone) else { return };
-        let uid = connection.client.caller.uid;
+        let Some(connection) = self.connections.get(&key).filter(|it| !it.gone) else { return };
+        let Caller { uid, privileged, .. } = connection.client.caller;
+        self.charged((uid, privileged), |server| server.serve_call(key, uid));
+    }
+
+    fn serve_call(&mut self, key: u64, uid: u32) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.account(&mut self.unread, &self.epoll) {
             connection.parked = true;
             return;
@@ -374,11 +409,11 @@ impl<D: Datapath> Server<D> {
         for (conn, built) in self.builders.finished() {
             // Connections that closed meanwhile had everything taken back.
             let Some(connection) = self.connections.get(&conn.0) else { continue };
-            match self.control.finish(conn, built) {
+            let Caller { uid, privileged, .. } = connection.client.caller;
+            let finish = |server: &mut Self| server.control.finish(conn, built);
+            match self.charged((uid, privileged), finish) {
                 Step::Answer(answer) => self.answer_all(vec![(conn, answer)]),
-                Step::Build(build) => {
-                    self.builders.start(connection.client.caller.uid, conn, build);
-                }
+                Step::Build(build) => self.builders.start(uid, conn, build),
                 Step::Save => {}
             }
         }
@@ -463,8 +498,10 @@ impl<D: Datapath> Server<D> {
         if !std::mem::replace(&mut connection.gone, true) {
             // Epoll would report it again and again.
             let _ = epoll::delete(&self.farewells, &connection.socket);
-            self.control.hang_up(ConnKey(key));
+            let Caller { uid, privileged, .. } = connection.client.caller;
+            self.charged((uid, privileged), |server| server.control.hang_up(ConnKey(key)));
         }
+        let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.account(&mut self.unread, &self.epoll) {
             return;
         }
@@ -554,6 +591,11 @@ impl Connection {
     }
 }
 
+/// A time as epoll takes it; what no clock can say is a long time.
+fn timespec(time: Duration) -> Timespec {
+    time.try_into().unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
+}
+
 fn too_long() -> Result<Request, Refusal> {
     Err(MessageRefusal::Malformed(format!("more than {MAX_MESSAGE} bytes")).into())
 }
@@ -611,7 +653,7 @@ const SPOKEN: epoll::EventFlags =
 const IN_FLIGHT: &str = "descriptors on their way to clients that do not read their replies";
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// How long the listener pauses when descriptors are used up.
-const REST: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const REST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

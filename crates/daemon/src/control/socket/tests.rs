@@ -28,13 +28,19 @@ struct Running {
 
 impl Running {
     fn new(connections: u32) -> Self {
+        Self::after(connections, |_| ())
+    }
+
+    /// One whose server was changed before it ran.
+    fn after(connections: u32, change: impl FnOnce(&mut Server<Fake>)) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("uvala-socket-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         let mut config = Config { dir: Some(dir.clone()), ..Config::default() };
         config.quota.connections = connections;
-        let daemon = Daemon::start(&config, Fake::default()).unwrap();
+        let mut daemon = Daemon::start(&config, Fake::default()).unwrap();
+        change(&mut daemon.server);
         let socket = daemon.socket().to_path_buf();
         let stopper = daemon.stopper().unwrap();
         let thread = Some(std::thread::spawn(move || daemon.run().unwrap()));
@@ -109,6 +115,19 @@ fn test_ports_go_with_their_connection() {
     assert_eq!(daemon.ports(), 2);
     drop(call);
     daemon.wait_for_ports(0);
+}
+
+#[test]
+fn test_calls_of_a_user_that_has_used_up_its_allowance_wait_and_are_answered() {
+    let (uid, mut charged) = (rustix::process::geteuid().as_raw(), None);
+    let daemon = Running::after(8, |server| {
+        let now = *charged.insert(Instant::now());
+        server.allowance.charge(uid, Duration::from_millis(1050), now);
+    });
+    daemon.call().hello("test").unwrap();
+    let waited = charged.expect("it was changed").elapsed();
+    assert!(waited >= Duration::from_millis(500), "{waited:?}: ten times 50 ms");
+    daemon.call().hello("test").unwrap();
 }
 
 /// A client that hangs up, and then asks over another connection, has already hung up.
