@@ -107,10 +107,10 @@ impl Fake {
         loop {
             frags.clear();
             rx.sync();
-            let Some(Taken::Frame { bytes, .. }) = tx.take(&mut frags, 300) else { break };
+            let Some(Taken::Frame { bytes, slot, .. }) = tx.take(&mut frags, 300) else { break };
             let frame = Frame { pieces: Pieces::Region(&region, &frags), bytes };
             if rx.put(frame, Prologue { bytes: [0; 16], len: 0, skip: 0 }).is_err() {
-                tx.untake(u32::try_from(frags.len()).unwrap());
+                tx.untake(slot);
                 break;
             }
             rx.publish();

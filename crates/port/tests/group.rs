@@ -15,7 +15,7 @@ use ring::owners::Owner;
 use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
 use ring::{BufferIndex, Region};
-use switch::{Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
+use switch::{Moved, Now, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
 
 const SLOTS: u32 = 128;
 const SIZE: Size = Size { bytes: 64 << 20, stride: 2112, first: None };
@@ -122,9 +122,12 @@ impl Net {
         self.turn(from);
     }
 
+    /// Turns until all frames are taken, and the waits for full members are over.
     fn turn(&mut self, from: usize) {
-        let switch = self.member(from).switch;
-        while self.switches[switch].turn(id(from), Now::START, &mut self.scratch).slots > 0 {}
+        let (switch, mut now) = (self.member(from).switch, Now::START);
+        while self.switches[switch].turn(id(from), now, &mut self.scratch) != Moved::default() {
+            now = now.after_us(50);
+        }
     }
 
     fn receive(&mut self, at: usize) -> u32 {

@@ -16,6 +16,7 @@ use crate::decide::egress::VerdictCache;
 use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
 use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
+use crate::model::patience::Patience;
 use crate::model::port::{Full, Plug};
 use crate::model::stats::PortStats;
 
@@ -24,8 +25,6 @@ pub struct Switch {
     pub(crate) bridge: Bridge,
     pub(crate) ports: Vec<Option<Box<Entry>>>,
     pub(crate) mirrors: Mirrors,
-    /// Some port has `on_full = wait`.
-    pub(crate) has_backpressure: bool,
     /// Most frames that a turn takes before the switch knows whether it floods them.
     pub(crate) staged_max: u32,
     /// Where the forwarding function is `chain`.
@@ -43,10 +42,28 @@ pub(crate) struct Entry {
     pub(crate) on_full: OnFull,
     /// The port has got something in this turn, and its client may sleep.
     pub(crate) rung: bool,
-    /// How often the worker still yields its core to the client before the client reads again.
-    pub(crate) yields_left: u8,
+    /// Most frames of its next turn, from each ring.
+    pub(crate) turn_frames: u32,
+    /// The patience with the client of each of its receive rings.
+    pub(crate) patience: Box<[Patience]>,
+    /// The patience of its own frames with others' rings.
+    pub(crate) own_patience: Patience,
+    /// What the next frame waits for, and the generation of the bridge that said so.
+    pub(crate) waits: Option<(Full, u64)>,
     /// The mirrors of the port.
     pub(crate) mirrors: Option<Box<PortMirrors>>,
+}
+
+impl Entry {
+    /// At a look at a receive ring that is full, or will be with `pending` more frames: whether its
+    /// client may be about to read it.
+    pub(crate) fn look_full(&mut self, queue: usize, pending: u32, now: Now) -> bool {
+        /// Where the size of the ring is not known.
+        const SOME: u32 = 256;
+        let quarter = self.plug.rings().map_or(SOME, |rings| rings.rx[queue].capacity() / 4);
+        let got = self.stats.queues[queue].rx.frames + u64::from(pending);
+        self.patience[queue].look(got, quarter.max(1).into(), now)
+    }
 }
 
 impl Switch {
@@ -55,16 +72,7 @@ impl Switch {
     #[must_use]
     pub fn new(config: SwitchConfig, seed: u64, map: MapTable) -> Self {
         let (bridge, mirrors) = (Bridge::new(config, seed), Mirrors::default());
-        Self {
-            bridge,
-            ports: Vec::new(),
-            mirrors,
-            has_backpressure: false,
-            staged_max: COPIES,
-            steering: None,
-            seed,
-            map,
-        }
+        Self { bridge, ports: Vec::new(), mirrors, staged_max: COPIES, steering: None, seed, map }
     }
 
     /// The tables.
@@ -101,10 +109,21 @@ impl Switch {
         self.bridge.add_port(id, config);
         assert!(stats.queues.len() == plug.queues(), "a row of counters for each queue");
         let cache = VerdictCache::default();
-        let entry =
-            Entry { plug, stats, cache, on_full, rung: false, yields_left: 0, mirrors: None };
+        let patience = vec![Patience::Patient; plug.queues()].into();
+        let entry = Entry {
+            plug,
+            stats,
+            cache,
+            on_full,
+            rung: false,
+            turn_frames: u32::MAX,
+            patience,
+            own_patience: Patience::default(),
+            waits: None,
+            mirrors: None,
+        };
         self.ports[id.index()] = Some(Box::new(entry));
-        self.note_waiting_ports();
+        self.limit_staging();
     }
 
     /// Removes a port and what was learned behind it.
@@ -114,7 +133,7 @@ impl Switch {
         if let Some(steering) = &mut self.steering {
             steering.remove_port(id);
         }
-        self.note_waiting_ports();
+        self.limit_staging();
         Some(entry.plug)
     }
 
@@ -125,13 +144,10 @@ impl Switch {
             entry.plug.set_vnet_header(config.vnet_header);
             config.zero_source |= matches!(entry.plug, Plug::Rings(..));
             self.bridge.set_port(id, config);
-            self.note_waiting_ports();
         }
     }
 
-    fn note_waiting_ports(&mut self) {
-        self.has_backpressure =
-            self.ports.iter().flatten().any(|entry| entry.on_full == OnFull::Wait);
+    fn limit_staging(&mut self) {
         let ports = u32::try_from(self.ports.iter().flatten().count()).unwrap_or(u32::MAX);
         self.staged_max = (COPIES / ports.max(1)).max(1);
     }

@@ -27,20 +27,22 @@
 //! The switch publishes ring indexes once for each run or list. It rings the doorbells at the end
 //! of the turn, after one fence for all of them.
 //!
+//! *Long frames.* A turn takes about 96 KiB, so that ports with short frames need not wait for one
+//! that sends long ones. The switch goes by the frames of the port's last turn.
+//!
 //! *Floods.* A flooded frame costs a copy, or one for each of its segments, for each port that gets
 //! it. The turn of its sender pays for them: it ends after 32,768 copies, and the frames behind
 //! wait in their ring. In a switch with many ports batches are short, because an adapter gives
 //! frames before the switch knows where they go. A run of segments that alone would take twice as
 //! many copies is dropped.
 //!
-//! *Backpressure.* A frame for a full port with `on_full = wait` stays in its transmit ring and
-//! blocks the frames behind it. The switch must deliver nothing before it knows that everything in
-//! front of it fits. A switch with such a port therefore stages only plain frames for single ports,
-//! and only if every such port has room for its whole list. Otherwise it goes on with one frame, or
-//! with one run to be flooded, at a time; floods do not wait. The worker tries again in its next
-//! turn, and asks for a kick before it sleeps ([`Switch::want_room`]). A guest's frames are taken
-//! before the switch knows where they go, so a guest waits for the port that its last frames went
-//! to, if that port is a guest, too.
+//! *Backpressure.* A frame for a full receive ring stays in its transmit ring, and blocks the
+//! frames behind it: with `on_full = wait` until there is room, else briefly, while the client
+//! reads (`model::patience`). The switch cuts a batch at such a frame (`deliver::room`). The worker
+//! tries again in its next turn, and asks for a kick before it sleeps ([`Switch::want_room`]).
+//! Floods wait briefly at most. A guest's frames are taken before the switch knows where they go,
+//! so a guest waits for the port that its last frames went to; frames of interfaces wait for no
+//! port.
 //!
 //! *Chains.* A switch whose forwarding function is `chain` has a loop of its own (`chain::steer`):
 //! frames between functions go where the metadata in their slots says. Chains have no backpressure.
@@ -124,8 +126,8 @@ impl Scratch {
         &self.owed_wakes
     }
 
-    /// Whether the last turn dropped frames of a client that reads its ring and has not kept up.
-    /// Such a client may need the core that the switch runs on.
+    /// Whether frames of the last turn wait briefly for a client, or were dropped though it reads
+    /// its ring. Such a client may need the core that the switch runs on.
     #[must_use]
     pub fn crowded(&self) -> bool {
         self.crowded
@@ -157,14 +159,16 @@ pub(crate) struct Turn<'a> {
     pub(crate) frames_max: u32,
     /// Copies that floods may still make.
     pub(crate) copies_left: u32,
+    /// Bytes taken so far.
+    pub(crate) bytes: u64,
     pub(crate) now: Now,
 }
 
 impl Switch {
     /// Takes at most one batch from `src` and delivers it.
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
-        let frames_max = scratch.frames_max;
-        Turn { switch: self, scratch, src, queue: 0, frames_max, copies_left: COPIES, now }.run()
+        let (frames_max, copies_left) = (scratch.frames_max, COPIES);
+        Turn { switch: self, scratch, src, queue: 0, frames_max, copies_left, bytes: 0, now }.run()
     }
 }
 
@@ -174,21 +178,24 @@ impl Turn<'_> {
         self.scratch.woken.clear();
         self.scratch.owed_wakes.clear();
         self.scratch.crowded = false;
-        if self.switch.is_shut(self.src, self.now) {
+        let src = self.src;
+        self.scratch.heartbeat.beat(Stage::Forward, src);
+        if self.switch.is_shut(src, self.now) {
             return Moved::default();
         }
+        if let Some(full) = self.still_waits() {
+            return Moved { slots: 0, blocked_on: Some(full) };
+        }
         let (ahead, room) = self.room_ahead();
-        let src = self.src;
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
         let staged_max = usize::try_from(self.switch.staged_max).unwrap_or(usize::MAX);
         self.scratch.batch.restrict(room.min(most.into()).min(staged_max));
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let moved = match &mut entry.plug {
             Plug::Rings(host, _) => {
-                self.scratch.heartbeat.beat(Stage::Forward, src);
                 let queues = host.tx.len();
                 let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
-                self.frames_max = self.frames_max.min(each.max(1));
+                self.frames_max = self.frames_max.min(each.max(1)).min(entry.turn_frames);
                 if entry.mirrors.is_some() {
                     self.mirror_returned();
                 }
@@ -200,10 +207,12 @@ impl Turn<'_> {
                 adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
                 // A batch does not wait: the adapter gave none if there was no room ahead.
                 if self.switch.steering.is_some() {
+                    // The rings of functions are looked at.
+                    self.scratch.heartbeat.beat(Stage::Forward, src);
                     self.switch.refresh_instances();
                     self.steer_batch();
                 } else {
-                    self.deliver_batch(false);
+                    self.deliver_batch();
                 }
                 let slots = to_u32(self.scratch.batch.frames().len());
                 self.return_batch();
@@ -213,11 +222,49 @@ impl Turn<'_> {
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);
         }
+        self.note_end(moved);
         debug_assert!(self.scratch.groups.used().is_empty(), "every list has been sent");
         debug_assert!(self.scratch.foreign.is_empty(), "every frame has been counted");
         if moved.slots > 0 || !self.scratch.rung.is_empty() {
             self.ring_doorbells();
         }
         moved
+    }
+}
+
+impl Turn<'_> {
+    /// Notes what the source's next turn has to know.
+    fn note_end(&mut self, moved: Moved) {
+        let generation = self.switch.bridge.generation();
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            entry.waits = moved.blocked_on.map(|full| (full, generation));
+            if moved.slots > 0 {
+                entry.turn_frames = turn_frames(self.bytes, moved.slots);
+            }
+        }
+    }
+}
+
+/// How many frames the next turn of a port takes, if they are as long as those of its last one.
+#[inline]
+fn turn_frames(bytes: u64, frames: u32) -> u32 {
+    /// 64 frames of 1514 bytes.
+    const BYTES: u64 = 96 << 10;
+    const FEWEST: u32 = 16;
+    debug_assert!(frames > 0, "a turn without frames says nothing");
+    let each = (bytes / u64::from(frames)).max(1);
+    u32::try_from(BYTES / each).unwrap_or(u32::MAX).max(FEWEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_turns_of_long_frames_are_short() {
+        assert_eq!(turn_frames(256 * 60, 256), 1638);
+        assert_eq!(turn_frames(64 * 1514, 64), 64);
+        assert_eq!(turn_frames(9000, 1), 16);
+        assert_eq!(turn_frames(0, 5), 98_304);
     }
 }

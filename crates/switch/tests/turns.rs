@@ -20,8 +20,12 @@ mod order;
 mod security;
 #[path = "turns/slot_flags.rs"]
 mod slot_flags;
+#[path = "turns/steps.rs"]
+mod steps;
 #[path = "turns/vnet_headers.rs"]
 mod vnet_headers;
+#[path = "turns/waits.rs"]
+mod waits;
 
 use std::os::fd::AsFd;
 
@@ -188,8 +192,22 @@ impl Net {
         let _ = tx.submit(u32::try_from(pieces.len()).expect("few"));
     }
 
-    fn turn(&mut self, port: usize) -> Moved {
+    /// One turn.
+    fn look(&mut self, port: usize) -> Moved {
         self.switch.turn(id(port), self.now, &mut self.scratch)
+    }
+
+    /// One turn, and another after each brief wait, until that is over.
+    fn turn(&mut self, port: usize) -> Moved {
+        let mut slots = 0;
+        loop {
+            let moved = self.look(port);
+            slots += moved.slots;
+            if !moved.blocked_on.is_some_and(|full| full.is_brief) {
+                return Moved { slots, ..moved };
+            }
+            self.now = self.now.after_us(50);
+        }
     }
 
     /// What has arrived, chains joined; the slots are given back.
@@ -281,156 +299,6 @@ fn an_overflow_is_dropped_and_counted_at_the_destination() {
     net.send(0, &[frame(mac(2), mac(0), 60, 1)]);
     net.turn(0);
     assert_eq!(net.received(2).len(), 1, "others are not affected");
-}
-
-#[test]
-fn a_client_that_takes_frames_and_has_not_kept_up_is_given_way() {
-    let mut net = Net::learning(2);
-    net.introduce();
-    let burst = vec![frame(mac(1), mac(0), 60, 1); usize::from(BATCH)];
-    let crowded = |net: &mut Net| {
-        net.send(0, &burst);
-        net.turn(0);
-        net.scratch.crowded()
-    };
-    assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true], "the second does not fit");
-    let times = (0..100).filter(|_| crowded(&mut net)).count();
-    assert!(
-        (1..20).contains(&times),
-        "a port that takes nothing costs the others nothing: {times}"
-    );
-    net.received(1);
-    assert_eq!([crowded(&mut net), crowded(&mut net)], [false, true]);
-}
-
-#[test]
-fn a_port_that_asks_to_be_waited_for_loses_nothing() {
-    let mut net = Net::learning(1);
-    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
-    net.introduce();
-    let sent: Vec<_> = (0..40).map(|i| frame(mac(1), mac(0), 60, i)).collect();
-    let mut got = Vec::new();
-    for half in sent.chunks(20) {
-        net.send(0, half);
-        net.turn(0);
-        net.turn(0);
-    }
-    let full = net.turn(0).blocked_on.expect("the ring is full");
-    assert!(!net.switch.want_room(full), "a client that fences");
-    assert!(net.switch.is_full(full));
-    got.extend(net.received(1));
-    assert!(!net.switch.is_full(full), "there is room now");
-    net.switch.found_room(full);
-    while net.turn(0).slots > 0 {
-        got.extend(net.received(1));
-    }
-    assert_eq!(got, sent);
-    assert_eq!(net.drops(1, DropReason::NoRoom), 0);
-}
-
-/// Four senders wait for port 0, with runs and with frames for others in between. Meanwhile others
-/// get full batches in every round, and each sender that waits takes nothing and costs one look.
-#[test]
-fn a_stopped_receiver_stops_its_senders_and_no_others() {
-    let mut net = Net::new(SwitchConfig::default());
-    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
-    (0..4).for_each(|_| net.add(PortConfig::default()));
-    let pairs = [(5, 6, OnFull::Drop), (7, 8, OnFull::Wait)];
-    for (_, _, on_full) in pairs {
-        net.add(PortConfig::default());
-        net.add(PortConfig { on_full, ..PortConfig::default() });
-    }
-    net.introduce();
-    for sender in 1..5u8 {
-        let to = |i: u8| if sender < 3 || i.is_multiple_of(2) { mac(0) } else { mac(9) };
-        let sent: Vec<_> = (0..30).map(|i| frame(to(i), mac(sender), 60, i)).collect();
-        net.send(sender.into(), &sent);
-    }
-    while (1..5).map(|sender| net.turn(sender).slots).sum::<u32>() > 0 {}
-    assert_eq!(net.switch.stats(id(0)).map(|it| it.total().rx.frames), Some(31 + 8));
-    for round in 0..50 {
-        for sender in 1..5 {
-            let moved = net.turn(sender);
-            assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port)), (0, Some(id(0))));
-        }
-        for (from, to, _) in pairs {
-            let dst = mac(u8::try_from(to).expect("few"));
-            let src = mac(u8::try_from(from).expect("few"));
-            let sent: Vec<_> = (0..20).map(|_| frame(dst, src, 60, round)).collect();
-            net.send(from, &sent);
-            assert_eq!([net.turn(from).slots, net.turn(from).slots], [u32::from(BATCH), 4]);
-            assert_eq!(net.received(to), sent);
-        }
-    }
-}
-
-#[test]
-fn interleaved_destinations_are_waited_for_together() {
-    let mut net = Net::learning(1);
-    for _ in 0..2 {
-        net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
-    }
-    net.introduce();
-    let mixed = |i: u8| {
-        let to = [mac(1), mac(2), mac(1), mac(2), mac(1), mac(2), mac(0), ALL];
-        frame(to[usize::from(i % 8)], mac(0), 60, i)
-    };
-    let (mut next, mut got) = (0, [Vec::new(), Vec::new()]);
-    while next < 240 {
-        let sent: Vec<_> = (next..next + 12).map(mixed).collect();
-        net.send(0, &sent);
-        next += 12;
-        // Every other time the receivers come late, and only one of them.
-        while net.turn(0).slots > 0 {}
-        let port = usize::from(next % 5 == 0);
-        got[port].extend(net.received(1 + port));
-        while !net.clients[0].tx.is_drained() {
-            net.turn(0);
-            (0..2).for_each(|port| got[port].extend(net.received(1 + port)));
-        }
-        (0..2).for_each(|port| got[port].extend(net.received(1 + port)));
-    }
-    for (port, got) in got.iter().enumerate() {
-        let mine = |bytes: &Vec<u8>| bytes[..6] == mac(1 + u8::try_from(port).expect("few"));
-        let unicast: Vec<_> = got.iter().filter(|bytes| mine(bytes)).cloned().collect();
-        let expected: Vec<_> = (0..240).map(mixed).filter(mine).collect();
-        assert!(unicast == expected, "port {port}: {} frames", unicast.len());
-    }
-}
-
-#[test]
-fn waiting_keeps_the_order_of_frames_of_any_shape() {
-    let mut net = Net::learning(1);
-    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
-    net.add(PortConfig::default());
-    net.introduce();
-    let long = frame(mac(1), mac(0), 3000, 9);
-    let (mut sent, mut got) = (0, Vec::new());
-    for _ in 0..8 {
-        net.send_chain(0, &[&long[..2000], &long[2000..]]);
-        net.send(0, &[frame(mac(2), mac(0), 60, 3)]);
-        sent += 1;
-    }
-    while net.turn(0).slots > 0 {}
-    got.extend(net.received(1));
-    while net.turn(0).slots > 0 {}
-    got.extend(net.received(1));
-    assert_eq!(got, vec![long; sent]);
-}
-
-#[test]
-fn a_flood_waits_for_nobody() {
-    let mut net = Net::learning(2);
-    net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
-    net.introduce();
-    let flood: Vec<_> = (0..12).map(|i| frame(ALL, mac(0), 60, i)).collect();
-    for _ in 0..3 {
-        net.send(0, &flood);
-        while net.turn(0).slots > 0 {}
-        assert_eq!(net.received(1), flood);
-    }
-    assert_eq!(net.received(2).len(), SLOTS as usize - 1);
-    assert_eq!(net.drops(2, DropReason::NoRoom), 36 - 31);
 }
 
 #[test]

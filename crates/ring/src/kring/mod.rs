@@ -142,6 +142,8 @@ pub(crate) struct Kring {
     /// Bits of `Slot::ptr` that say where frames begin; 0: at the start of their buffers. Rings
     /// that have some are staged frame by frame, and cost others nothing.
     offset_mask: u64,
+    /// No frame begins behind this place in its buffer, as the client promises.
+    offset_max: u32,
     /// Bytes of the virtio-net header in front of each frame, likewise.
     vnet_header_len: u8,
 }
@@ -163,6 +165,7 @@ impl Kring {
             bad_index: None,
             resyncs: 0,
             offset_mask: 0,
+            offset_max: 0,
             vnet_header_len: 0,
             owner: Owner::of(port),
             region: region.clone(),
@@ -213,9 +216,9 @@ impl Kring {
     #[inline(always)]
     fn look_for_offsets(&mut self) {
         // Relaxed: on the line of `head`, which was loaded with Acquire just before.
-        let asked = self.atok().sync_flags.load(Ordering::Relaxed) & sync_flag::OFFSETS != 0;
-        if asked != (self.offset_mask != 0) {
-            self.change_offsets(asked);
+        let flags = self.atok().sync_flags.load(Ordering::Relaxed);
+        if (flags & sync_flag::OFFSETS != 0) != (self.offset_mask != 0) {
+            self.change_offsets(flags);
         }
     }
 
@@ -401,8 +404,6 @@ pub struct RxKring {
     pub(crate) returned: Index,
     pub(crate) mirrored: bool,
     room: u32,
-    /// `returned` when [`RxKring::has_moved`] was last asked.
-    seen: Index,
     waiter: Sleeper,
 }
 
@@ -426,8 +427,8 @@ impl RxKring {
         let ring = Kring::new(region, port, at, counts.rx_slots);
         let waiter = Sleeper::default();
         let zero = Index::ZERO;
-        let (tail, head, returned, seen) = (zero, zero, zero, zero);
-        Self { ring, tail, head, returned, mirrored: false, room: 0, seen, waiter }
+        let (tail, head, returned) = (zero, zero, zero);
+        Self { ring, tail, head, returned, mirrored: false, room: 0, waiter }
     }
 
     /// The region that its buffers are in.
@@ -480,11 +481,6 @@ impl RxKring {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.span.slots() - 1
-    }
-
-    /// Whether the client has returned slots since the last call.
-    pub fn has_moved(&mut self) -> bool {
-        std::mem::replace(&mut self.seen, self.returned) != self.returned
     }
 
     /// The next free slot's buffer; `Err` if the client spoilt it, and the slot is passed over.

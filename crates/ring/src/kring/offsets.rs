@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
 use super::{Kring, RingView, RxKring, TxKring};
-use crate::format::abi::{NetmapRing, Slot};
+use crate::format::abi::{NetmapRing, Slot, sync_flag};
 use crate::format::cursor::Index;
 
 impl RingView {
@@ -20,13 +20,14 @@ impl RingView {
 
 impl Kring {
     #[cold]
-    pub(super) fn change_offsets(&mut self, asked: bool) {
+    pub(super) fn change_offsets(&mut self, flags: u32) {
         // SAFETY: the head of the ring is mapped before its slots.
         let mask = unsafe {
             let ring = self.slots.cast::<NetmapRing>().sub(1);
             (&raw const (*ring).offset_mask).read_volatile()
         };
-        self.offset_mask = if asked { mask } else { 0 };
+        self.offset_mask = if flags & sync_flag::OFFSETS != 0 { mask } else { 0 };
+        self.offset_max = flags >> sync_flag::OFFSET_MAX_SHIFT;
     }
 
     /// Where the frame in a slot begins; `None` outside of its buffer.
@@ -71,6 +72,11 @@ impl RxKring {
     #[inline(always)]
     pub(crate) fn is_staged(&self) -> bool {
         self.ring.is_staged()
+    }
+
+    /// No frame begins behind this place in its buffer, as the client promises.
+    pub(crate) fn offset_max(&self) -> u32 {
+        self.ring.offset_max
     }
 
     /// Whether a slot of this ring can say that its frame begins at `offset`.

@@ -14,10 +14,25 @@ use crate::memory::copy::{self};
 use crate::region::Region;
 
 impl RxKring {
-    /// Slots that a frame of `bytes` bytes needs once a VLAN tag is inserted.
+    /// Slots that a frame of `bytes` bytes needs at most, also once a VLAN tag is inserted.
+    #[inline]
     #[must_use]
     pub fn slots_for(&self, bytes: u32) -> u32 {
-        (bytes + 4 + u32::from(self.vnet_header_len())).div_ceil(self.region().stride())
+        let bytes = bytes + 4 + u32::from(self.vnet_header_len());
+        if bytes <= self.region().stride() && !self.has_offsets() {
+            return 1;
+        }
+        self.slots_of_chain(bytes)
+    }
+
+    /// As many slots as it takes where each frame begins as late in its buffer as the client says.
+    #[cold]
+    fn slots_of_chain(&self, bytes: u32) -> u32 {
+        let stride = self.region().stride();
+        if !self.has_offsets() {
+            return bytes.div_ceil(stride);
+        }
+        bytes.div_ceil(stride.saturating_sub(self.offset_max()).max(1)).min(self.capacity())
     }
 
     /// Whether a piece fits one slot as it is, copied line by line.

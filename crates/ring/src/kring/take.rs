@@ -115,12 +115,12 @@ impl TxKring {
         Taken::Frame { bytes: total, slot, flags: first_flags.unwrap_or(0) }
     }
 
-    /// Gives back the last `slots` slots that were taken and not published: the next take gets them
-    /// again.
-    pub fn untake(&mut self, slots: u32) {
-        let span = self.ring.span;
-        debug_assert!(slots < span.slots(), "no more than a ring is given back");
-        self.next = span.add(self.next, (span.slots() - slots) % span.slots());
+    /// Gives back the slots from `slot` on that were taken and not published: the next take gets
+    /// them again. Returns their number.
+    pub fn untake(&mut self, slot: Index) -> u32 {
+        let count = self.ring.span.distance(slot, self.next);
+        self.next = slot;
+        count
     }
 }
 

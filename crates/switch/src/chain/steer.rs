@@ -26,7 +26,6 @@ use crate::deliver::run::key;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Delivery, Entry as Taken, to_u16, to_u32};
 use crate::receive::slot_flags::SlotFlags;
-use crate::receive::take::Take;
 use crate::switch::Switch;
 use crate::turn::{Moved, Turn};
 
@@ -90,7 +89,7 @@ impl Turn<'_> {
         if let Some(moved) = self.steer_run(budget) {
             return moved;
         }
-        let slots = self.take_batch(budget, Take::Any);
+        let slots = self.take_batch(budget);
         self.steer_batch();
         Moved::slots(slots)
     }
@@ -307,7 +306,7 @@ impl Turn<'_> {
             }
         }
         debug_assert_eq!(count, self.scratch.batch.frames().len(), "steering keeps the batch");
-        self.flush_groups(false);
+        self.flush_groups();
         self.count_batch();
     }
 
@@ -442,7 +441,7 @@ impl Turn<'_> {
 
     /// Floods a frame to all ports but functions, and but the port that it came by.
     pub(crate) fn flood_out(&mut self, frame: usize, from: PortId, verdict: &VlanVerdict) {
-        self.flush_groups(false);
+        self.flush_groups();
         let mut targets = std::mem::take(&mut self.scratch.targets);
         targets.clear();
         let all = self.switch.bridge.flood_targets(from, verdict);
@@ -458,7 +457,7 @@ impl Turn<'_> {
                 Ok(tag) => {
                     self.scratch.list.clear();
                     self.scratch.list.push(Delivery { frame: to_u16(frame), tag });
-                    self.send(dst, false, false);
+                    self.send(dst, false);
                 }
                 Err(reason) => self.count_drop(dst, reason, 1),
             }

@@ -1,4 +1,6 @@
 //! The end of a turn: doorbells and flushes, once for each port that got something.
+//!
+//! Whether a client wants to be woken stands in its memory, so to ask is a step for that port.
 
 use packet::PortId;
 use ring::doorbell::store_load_fence;
@@ -27,6 +29,7 @@ impl Turn<'_> {
                     }
                 }
                 Plug::Rings(rings, wake) => {
+                    self.scratch.heartbeat.beat(Stage::Forward, dst);
                     if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
                         self.scratch.heartbeat.beat(Stage::Wake, dst);
                         wake.wake();
@@ -35,6 +38,7 @@ impl Turn<'_> {
                 }
             }
         }
+        self.scratch.heartbeat.beat(Stage::Forward, self.src);
         if let Some(Entry { plug: Plug::Rings(rings, wake), .. }) = self.switch.entry_mut(self.src)
             && any(rings.tx.iter_mut().map(TxKring::wants_kick))
         {

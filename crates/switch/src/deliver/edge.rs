@@ -23,7 +23,7 @@ impl Turn<'_> {
             let others = rest[as_they_are..].iter().take_while(|&frame| !is_accepted(frame));
             let end = at + as_they_are + others.count();
             if as_they_are > 0 {
-                self.send_part(dst, Part::Batch(at..at + as_they_are), false, false);
+                self.send_part(dst, Part::Batch(at..at + as_they_are), false);
             }
             self.send_segments(dst, at + as_they_are, end);
             at = end;
@@ -40,12 +40,12 @@ impl Turn<'_> {
                 continue;
             }
             while !self.scratch.software.fill() {
-                self.send_part(dst, Part::Segments, false, false);
+                self.send_part(dst, Part::Segments, false);
                 self.scratch.software.clear();
             }
         }
         if begin < end {
-            self.send_part(dst, Part::Segments, false, false);
+            self.send_part(dst, Part::Segments, false);
         }
     }
 }

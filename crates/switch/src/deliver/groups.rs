@@ -12,10 +12,23 @@ use crate::receive::batch::Delivery;
 
 const NONE: u16 = u16::MAX;
 
+/// The list of one port.
+#[derive(Clone, Copy)]
+struct List {
+    first: u16,
+    last: u16,
+    /// Frames that the port has room for, and the slots that they take, where that was counted.
+    fitting: (u32, u32),
+}
+
+impl List {
+    const EMPTY: Self = Self { first: NONE, last: NONE, fitting: (0, 0) };
+}
+
 /// The lists of one batch.
 pub struct Groups {
-    /// First and last frame for each port.
-    ends: Box<[(u16, u16)]>,
+    /// The list of each port.
+    lists: Box<[List]>,
     /// The frame after each one in its list, and what happens to its tag.
     links: Box<[(u16, TagAction)]>,
     /// Destinations that have a list.
@@ -28,7 +41,7 @@ impl Groups {
     pub fn new(frames: usize) -> Self {
         assert!(frames < usize::from(NONE), "a frame number is none of a link's special values");
         Self {
-            ends: vec![(NONE, NONE); MAX_PORTS].into_boxed_slice(),
+            lists: vec![List::EMPTY; MAX_PORTS].into_boxed_slice(),
             links: vec![(NONE, TagAction::Keep); frames].into_boxed_slice(),
             used: Vec::with_capacity(frames),
         }
@@ -40,7 +53,7 @@ impl Groups {
             let number = u16::try_from(frame).expect("a batch is small");
             debug_assert!(frame < self.links.len(), "a batch is no longer than its lists");
             self.links[frame] = (NONE, tag);
-            let (first, last) = &mut self.ends[dst.index()];
+            let List { first, last, .. } = &mut self.lists[dst.index()];
             if *first == NONE {
                 *first = number;
                 self.used.push(dst);
@@ -57,25 +70,26 @@ impl Groups {
         &self.used
     }
 
-    /// The frames in the list of `dst`.
-    pub fn frames_of(&self, dst: PortId) -> impl Iterator<Item = usize> + '_ {
-        let at = |number: u16| (number != NONE).then_some(usize::from(number));
-        let first = at(self.ends[dst.index()].0);
-        std::iter::successors(first, move |&frame| at(self.links[frame].0))
+    /// Notes that so many of the frames that are about to be linked fit, and take so many slots.
+    #[inline]
+    pub fn reserve(&mut self, dst: PortId, frames: u32, slots: u32) {
+        let fitting = &mut self.lists[dst.index()].fitting;
+        *fitting = (fitting.0 + frames, fitting.1 + slots);
     }
 
-    /// Empties all lists.
-    pub fn clear(&mut self) {
-        for dst in self.used.drain(..) {
-            self.ends[dst.index()] = (NONE, NONE);
-        }
+    /// The frames in the list of `dst` that fit, and the slots that they take.
+    #[inline]
+    #[must_use]
+    pub fn reserved(&self, dst: PortId) -> (u32, u32) {
+        self.lists[dst.index()].fitting
     }
 
     /// Moves one destination's list into `list`; `None` when all have been handed out.
     pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<PortId> {
         let dst = self.used.pop()?;
         list.clear();
-        let (mut at, _) = std::mem::replace(&mut self.ends[dst.index()], (NONE, NONE));
+        let List { first: mut at, .. } =
+            std::mem::replace(&mut self.lists[dst.index()], List::EMPTY);
         debug_assert!(at != NONE, "a used destination has a list");
         while at != NONE {
             let (next, tag) = self.links[usize::from(at)];
@@ -109,17 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn lists_can_be_looked_at_and_thrown_away() {
+    fn slots_are_reserved_until_the_list_is_handed_out() {
         let (mut groups, mut list) = (Groups::new(8), Vec::new());
         let port = |i| PortId::new(i).expect("small");
-        groups.link(port(1), TagAction::Keep, 0..2);
-        groups.link(port(2), TagAction::Keep, 2..3);
-        groups.link(port(1), TagAction::Keep, 3..4);
-        assert_eq!(groups.used(), [port(1), port(2)]);
-        assert_eq!(groups.frames_of(port(1)).collect::<Vec<_>>(), [0, 1, 3]);
-        assert_eq!(groups.frames_of(port(3)).count(), 0);
-        groups.clear();
-        assert_eq!(groups.next(&mut list), None);
-        assert_eq!(groups.frames_of(port(1)).count(), 0);
+        for frame in [0..1, 1..2] {
+            groups.reserve(port(1), 1, 3);
+            groups.link(port(1), TagAction::Keep, frame);
+        }
+        assert_eq!([1, 2].map(|i| groups.reserved(port(i))), [(2, 6), (0, 0)]);
+        assert_eq!(groups.used(), [port(1)]);
+        assert_eq!(groups.next(&mut list), Some(port(1)));
+        assert_eq!(groups.reserved(port(1)), (0, 0));
     }
 }

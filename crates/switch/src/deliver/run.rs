@@ -26,9 +26,6 @@ impl Turn<'_> {
         let moved = match self.decide(header) {
             Egress::To(dst, TagAction::Keep) => self.run_to(dst, header, budget),
             Egress::Drop(reason) => Some(self.run_drop(header, budget, reason)),
-            Egress::Flood(_) if self.switch.has_backpressure => {
-                Some(self.stage_run(header, budget))
-            }
             Egress::To(..) | Egress::Flood(_) => None,
         };
         let Some(moved) = moved else { return self.stage(budget) };
@@ -36,12 +33,7 @@ impl Turn<'_> {
         if long || moved.blocked_on.is_some() {
             return moved;
         }
-        let budget = budget - moved.slots;
-        let rest = if self.switch.has_backpressure {
-            self.stage_fitting(budget)
-        } else {
-            self.stage(budget)
-        };
+        let rest = self.stage(budget - moved.slots);
         Moved { slots: moved.slots + rest.slots, ..rest }
     }
 
@@ -74,6 +66,7 @@ impl Turn<'_> {
         let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
         let rx_queue = queue_of(queue, rings);
         let rx = &mut rings.rx[rx_queue];
+        self.scratch.heartbeat.between(self.src, dst);
         if rx.room() < budget {
             rx.sync();
             if let Some(port_mirrors) = &mut to.mirrors {
@@ -87,6 +80,7 @@ impl Turn<'_> {
                 port_mirrors.mirror_received(rx_queue, rx, mirrors);
             }
             rx.publish();
+            self.bytes += run.bytes;
             from.stats.queues[queue].tx.add(u64::from(run.frames), run.bytes);
             to.stats.queues[rx_queue].rx.add(u64::from(run.frames), run.bytes);
             if !std::mem::replace(&mut to.rung, true) {
@@ -106,11 +100,11 @@ impl Turn<'_> {
         run: Run,
         budget: u32,
     ) -> Moved {
-        if self.switch.entry_mut(dst).is_some_and(|to| to.on_full == OnFull::Wait) {
-            let full = Full { port: dst, queue, slots: 1 };
+        let on_full = self.switch.entry_mut(dst).map_or(OnFull::Drop, |to| to.on_full);
+        let full = Full { port: dst, queue, slots: 1, is_brief: on_full != OnFull::Wait };
+        if let Some(full) = self.wait(full, 0, 0) {
             return Moved { slots: run.frames, blocked_on: Some(full) };
         }
-        self.note_crowded(dst, queue);
         debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         self.drop_rest(dst, DropReason::NoRoom, header, run, budget - run.frames)
     }
@@ -118,12 +112,9 @@ impl Turn<'_> {
     /// Notes that the switch is about to drop frames for a ring without room: the client may need
     /// this core.
     pub(crate) fn note_crowded(&mut self, dst: PortId, queue: usize) {
-        if let Some(to) = self.switch.entry_mut(dst)
-            && let Some(rings) = to.plug.rings()
-        {
-            let gives = yields_core(&mut to.yields_left, &mut rings.rx[queue]);
-            self.scratch.crowded |= gives;
-        }
+        let now = self.now;
+        let entry = self.switch.entry_mut(dst);
+        self.scratch.crowded |= entry.is_some_and(|to| to.look_full(queue, 0, now));
     }
 
     /// Drops up to `max` more frames of a run, and counts them at the destination.
@@ -157,6 +148,7 @@ impl Turn<'_> {
     /// Counts frames that the switch has taken from the source.
     pub(crate) fn count_taken(&mut self, frames: u32, bytes: u64) {
         let queue = self.queue;
+        self.bytes += bytes;
         if let Some(entry) = self.switch.entry_mut(self.src) {
             entry.stats.queues[queue].tx.add(u64::from(frames), bytes);
         }
@@ -168,21 +160,6 @@ impl Turn<'_> {
             entry.stats.drops.add(reason, u64::from(frames));
         }
     }
-}
-
-/// Whether the worker should yield its core to the client of a ring that has overflowed. The client
-/// gets a few yields for each time that it has read frames, so that a client that reads none costs
-/// the others nothing.
-#[cold]
-pub(crate) fn yields_core(yields_left: &mut u8, rx: &mut RxKring) -> bool {
-    /// The system may let a thread that gives its core away go on at once.
-    const YIELDS: u8 = 8;
-    if rx.has_moved() {
-        *yields_left = YIELDS;
-    }
-    let gives = *yields_left > 0;
-    *yields_left = yields_left.saturating_sub(1);
-    gives
 }
 
 /// The receive ring for frames of transmit ring `queue`, as VALE pairs them.

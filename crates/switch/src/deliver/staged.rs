@@ -9,18 +9,24 @@ use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
 use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, send_to_ring};
-use crate::deliver::run::{queue_of, yields_core};
-use crate::model::config::{COPIES, OnFull};
+use crate::deliver::room::Fitting;
+use crate::deliver::run::queue_of;
+use crate::model::config::COPIES;
 use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, Entry, to_u16, to_u32};
-use crate::receive::take::Take;
 use crate::switch::{Entry as PortEntry, Switch};
 use crate::turn::{Moved, Scratch, Turn};
 
-use packet::ethernet::Header;
+/// Where a run goes.
+enum Target<'a> {
+    /// To this port.
+    One(PortId),
+    /// To all ports that take such a flood.
+    All(&'a VlanVerdict),
+}
 
 /// The frames that are sent.
 #[derive(Clone, Debug)]
@@ -32,105 +38,78 @@ pub(crate) enum Part {
 }
 
 impl Turn<'_> {
-    /// Takes a run and floods it.
-    pub(crate) fn stage_run(&mut self, header: Header, budget: u32) -> Moved {
-        let slots = self.take_batch(budget, Take::Run(header.key()));
-        self.deliver_batch(true);
-        Moved::slots(slots)
-    }
-
-    /// Takes frames of any shape and delivers them.
+    /// Takes frames of any shape, and delivers them up to the first that waits for room.
     pub(crate) fn stage(&mut self, budget: u32) -> Moved {
-        let budget = if self.switch.has_backpressure { 1 } else { budget };
-        let slots = self.take_batch(budget, Take::Any);
-        let blocked_on = self.deliver_batch(true);
-        if blocked_on.is_none() {
-            return Moved::slots(slots);
-        }
-        self.tx().untake(slots);
-        Moved { slots: 0, blocked_on }
-    }
-
-    /// Takes plain frames for single ports and delivers them, if all of them fit where senders wait
-    /// for room. Otherwise it takes none.
-    pub(crate) fn stage_fitting(&mut self, budget: u32) -> Moved {
-        let taken = self.take_batch(budget, Take::SingleSlot);
-        let mut kept = self.link_unicast();
-        if !self.lists_fit() {
-            kept = 0;
-            self.scratch.groups.clear();
-        }
-        self.scratch.batch.truncate(kept);
-        debug_assert!(to_u32(kept) <= taken, "the batch keeps frames that it has taken");
-        self.tx().untake(taken - to_u32(kept));
-        let blocked_on = self.flush_groups(true);
-        debug_assert_eq!(blocked_on, None, "every list fits");
+        let taken = self.take_batch(budget);
+        let (kept, blocked_on) = self.deliver_fitting();
+        let untaken = match self.scratch.batch.truncate(kept) {
+            Some(slot) => self.tx().untake(slot),
+            None => 0,
+        };
         self.count_batch();
-        Moved::slots(to_u32(kept))
+        debug_assert!(untaken <= taken, "the batch gives back frames that it has taken");
+        Moved { slots: taken - untaken, blocked_on }
     }
 
-    /// Links the frames of the batch up to the first that does not go to one port. Returns how many
-    /// frames it has linked.
-    pub(crate) fn link_unicast(&mut self) -> usize {
-        let (count, mut start) = (self.scratch.batch.frames().len(), 0);
-        while start < count {
-            let run = start..self.scratch.batch.run_end(start);
-            let Entry { header, flags, .. } = self.scratch.batch.frames()[start];
-            let Egress::To(dst, tag) = self.decide_taken(header, flags) else { break };
-            if self.is_tag_truncated(&run) {
-                break;
-            }
-            self.scratch.groups.link(dst, tag, run.clone());
-            start = run.end;
-        }
-        start
-    }
-
-    /// Whether every port with `on_full = wait` has room for its list.
-    pub(crate) fn lists_fit(&mut self) -> bool {
-        let Scratch { batch, groups, .. } = &*self.scratch;
-        groups.used().iter().all(|&dst| {
-            let Some(entry) = self.switch.entry_mut(dst) else { return true };
-            if entry.on_full != OnFull::Wait {
-                return true;
-            }
-            let Some(rings) = entry.plug.rings() else { return true };
-            let queue = queue_of(self.queue, rings);
-            let rx = &mut rings.rx[queue];
-            let wanted = groups.frames_of(dst).map(|i| rx.slots_for(batch.frames()[i].bytes)).sum();
-            rx.room() >= wanted || rx.sync() >= wanted
-        })
-    }
-
-    /// Decides and delivers the batch. `Some`: the batch is one frame that `may_wait`, and the ring
-    /// that it is for is full.
-    pub(crate) fn deliver_batch(&mut self, may_wait: bool) -> Option<Full> {
-        let count = self.scratch.batch.frames().len();
+    /// Decides and delivers the whole batch. What has no room is dropped.
+    pub(crate) fn deliver_batch(&mut self) {
         let mut start = 0;
-        while start < count {
-            let Entry { header, flags, .. } = self.scratch.batch.frames()[start];
+        while start < self.scratch.batch.frames().len() {
             let run = start..self.scratch.batch.run_end(start);
-            match self.decide_taken(header, flags) {
-                Egress::Drop(reason) => self.count_drop(self.src, reason, to_u32(run.len())),
-                _ if self.is_tag_truncated(&run) => {
-                    self.count_drop(self.src, DropReason::TooShort, to_u32(run.len()));
-                }
-                Egress::To(dst, tag) => self.scratch.groups.link(dst, tag, run.clone()),
-                Egress::Flood(verdict) => {
-                    self.flush_groups(may_wait);
-                    let admitted = self.limit_flood(&verdict, run.clone());
-                    if !admitted.is_empty() {
-                        self.flood(&verdict, admitted);
-                    }
-                }
-            }
             start = run.end;
+            self.deliver_some(run, |_, run, _| (run, None));
         }
-        let waits = self.flush_groups(may_wait);
-        if waits.is_none() {
-            self.count_batch();
+        self.flush_groups();
+        self.count_batch();
+    }
+
+    /// Decides and delivers the batch up to the first frame that waits. Returns the number of
+    /// frames before it, and the ring that it waits for.
+    fn deliver_fitting(&mut self) -> (usize, Option<Full>) {
+        let (mut start, mut blocked_on) = (0, None);
+        while blocked_on.is_none() && start < self.scratch.batch.frames().len() {
+            let run = start..self.scratch.batch.run_end(start);
+            (start, blocked_on) = self.deliver_some(run, |turn, run, to| match to {
+                Target::One(dst) => turn.fitting(dst, run),
+                Target::All(verdict) => turn.fitting_flood(verdict, run),
+            });
         }
-        waits
+        self.flush_groups();
+        (start, blocked_on)
+    }
+
+    /// Decides a run, and delivers or links as much of it as `fitting` says. Returns where it ends,
+    /// and the ring that the next frame waits for.
+    fn deliver_some(
+        &mut self,
+        run: Range<usize>,
+        fitting: impl FnOnce(&mut Self, Range<usize>, Target<'_>) -> Fitting,
+    ) -> (usize, Option<Full>) {
+        let Entry { header, flags, .. } = self.scratch.batch.frames()[run.start];
+        let (end, all) = (run.end, to_u32(run.len()));
+        match self.decide_taken(header, flags) {
+            Egress::Drop(reason) => self.count_drop(self.src, reason, all),
+            _ if self.is_tag_truncated(&run) => {
+                self.count_drop(self.src, DropReason::TooShort, all);
+            }
+            Egress::To(dst, tag) => {
+                let (run, full) = fitting(self, run, Target::One(dst));
+                let end = run.end;
+                self.scratch.groups.link(dst, tag, run);
+                return (end, full);
+            }
+            Egress::Flood(verdict) => {
+                self.flush_groups();
+                let (run, full) = fitting(self, run, Target::All(&verdict));
+                let end = run.end;
+                let admitted = self.limit_flood(&verdict, run);
+                if !admitted.is_empty() {
+                    self.flood(&verdict, admitted);
+                }
+                return (end, full);
+            }
+        }
+        (end, None)
     }
 
     /// Counts the batch at its source.
@@ -148,12 +127,10 @@ impl Turn<'_> {
     }
 
     /// Gives every destination its list.
-    pub(crate) fn flush_groups(&mut self, may_wait: bool) -> Option<Full> {
-        let mut waits = None;
+    pub(crate) fn flush_groups(&mut self) {
         while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
-            waits = waits.or(self.send(dst, true, may_wait));
+            self.send(dst, true);
         }
-        waits
     }
 
     /// The frames of a run that the source may flood now. The others are dropped.
@@ -192,7 +169,7 @@ impl Turn<'_> {
                         let list = run.clone().map(|i| Delivery { frame: to_u16(i), tag });
                         self.scratch.list.clear();
                         self.scratch.list.extend(list);
-                        self.send(dst, false, false);
+                        self.send(dst, false);
                     }
                     Err(reason) => self.count_drop(dst, reason, to_u32(run.len())),
                 }
@@ -215,27 +192,23 @@ impl Turn<'_> {
     }
 
     /// Sends the list to one port. `alone`: no other port gets these frames, so their buffers may
-    /// be swapped. `Some`: the port is full, and the one frame, which `may_wait`, waits for it.
-    pub(crate) fn send(&mut self, dst: PortId, alone: bool, may_wait: bool) -> Option<Full> {
-        if !self.scratch.batch.has_offloads() {
-            return self.send_part(dst, Part::Batch(0..self.scratch.list.len()), alone, may_wait);
+    /// be swapped.
+    pub(crate) fn send(&mut self, dst: PortId, alone: bool) {
+        if self.scratch.batch.has_offloads() {
+            self.send_with_offloads(dst);
+        } else {
+            self.send_part(dst, Part::Batch(0..self.scratch.list.len()), alone);
         }
-        self.send_with_offloads(dst);
-        None
     }
 
     /// Sends a part of the list, with the arguments of [`send`](Turn::send).
-    pub(crate) fn send_part(
-        &mut self,
-        dst: PortId,
-        part: Part,
-        alone: bool,
-        may_wait: bool,
-    ) -> Option<Full> {
+    pub(crate) fn send_part(&mut self, dst: PortId, part: Part, alone: bool) {
         let (queue, from_function) = (self.queue, self.is_function(self.src));
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
         let Scratch { batch, list, software, crowded, foreign, heartbeat, .. } = &mut *self.scratch;
+        // Also of segments: they are made of these frames.
+        let is_own = batch.is_own_memory();
         let (batch, list) = match part {
             Part::Batch(part) => (&mut *batch, &list[part]),
             Part::Segments => (&mut software.batch, &software.list[..]),
@@ -244,13 +217,14 @@ impl Turn<'_> {
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
             let lost = to_u32(list.len());
             self.count_drop(self.src, DropReason::DeadPort, lost);
-            return None;
+            return;
         };
         let mut rx_queue = 0;
-        let giver = giver(from, queue, batch).filter(|_| alone);
-        if matches!(to.plug, Plug::Adapter(_)) {
-            heartbeat.beat(Stage::Send, dst);
+        match (&from.plug, &to.plug) {
+            (Plug::Adapter(_), Plug::Adapter(_)) if is_own => heartbeat.beat(Stage::Send, dst),
+            _ => heartbeat.between(self.src, dst),
         }
+        let giver = giver(from, queue, batch).filter(|_| alone);
         let sent = match (&mut to.plug, giver) {
             (Plug::Adapter(adapter), None) => adapter.send(batch, list),
             (Plug::Adapter(adapter), Some(giver)) => adapter.send_owned(batch, list, giver),
@@ -266,15 +240,9 @@ impl Turn<'_> {
         };
         debug_assert!(sent.delivered.frames <= list.len() as u64, "a frame arrives once");
         let lost = list.len() as u64 - sent.delivered.frames;
-        if sent.drops.get(DropReason::NoRoom) > 0
-            && let Some(rings) = to.plug.rings()
-        {
-            if to.on_full == OnFull::Wait && may_wait {
-                let bytes = batch.frames().first().map_or(0, |frame| frame.bytes);
-                let slots = rings.rx[rx_queue].slots_for(bytes);
-                return Some(Full { port: dst, queue: rx_queue, slots });
-            }
-            *crowded |= yields_core(&mut to.yields_left, &mut rings.rx[rx_queue]);
+        if sent.drops.get(DropReason::NoRoom) > 0 {
+            let delivered = u32::try_from(sent.delivered.frames).unwrap_or(u32::MAX);
+            *crowded |= to.look_full(rx_queue, delivered, self.now);
         }
         to.stats.queues[rx_queue].rx += sent.delivered;
         to.stats.drops += &sent.drops;
@@ -285,7 +253,6 @@ impl Turn<'_> {
             }
         }
         self.note_rung(dst);
-        None
     }
 }
 

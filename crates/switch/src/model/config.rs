@@ -8,12 +8,13 @@ use crate::model::security::{PortSecurity, SecurityState};
 /// What happens to a frame for a port that has no room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// The frame is dropped and counted, as VALE does.
+    /// The frame is dropped and counted, as VALE does, after a brief wait while the client reads
+    /// (`model::patience`).
     #[default]
     Drop,
-    /// The sender waits, with everything behind the frame; floods do not wait, and are dropped. A
-    /// port that does not read applies backpressure to all of its senders, so this is for ports
-    /// whose users trust each other.
+    /// The sender waits, with everything behind the frame; floods wait briefly at most. A port that
+    /// does not read applies backpressure to all of its senders, so this is for ports whose users
+    /// trust each other.
     Wait,
 }
 

@@ -1,13 +1,19 @@
 //! Where a worker is in its turn, for a watchdog on another thread to read.
 //!
-//! One word holds a counter of steps, the stage of the current step, and the port that it is for:
+//! One word holds a counter of steps, the stage of the current step, and the port that it is for. A
+//! step that copies between the memory of two ports names both; any other step names its port
+//! twice:
 //!
 //! ```text
-//!  63            32 31   28 27            12 11        0
-//! ┌────────────────┬───────┬────────────────┬───────────┐
-//! │ steps          │ stage │ switch         │ port      │
-//! └────────────────┴───────┴────────────────┴───────────┘
+//!  63        44 43        32 31   28 27            12 11        0
+//! ┌────────────┬────────────┬───────┬────────────────┬───────────┐
+//! │ steps      │ other port │ stage │ switch         │ port      │
+//! └────────────┴────────────┴───────┴────────────────┴───────────┘
 //! ```
+//!
+//! Whoever has a region can hold up all accesses to it, so no step may be under way in the name of
+//! one port while the worker touches the memory of another. [`Stage::Forward`] blames nobody by
+//! itself: a thread then reads the memory of its ports to see which of them is slow.
 //!
 //! Writer: the worker, before each step that may wait for the kernel. Reader: the watchdog. All
 //! accesses are relaxed: nothing else is published with the word, and an old value is only an
@@ -28,7 +34,8 @@ pub enum Stage {
     Asleep = 0,
     /// The worker looks at its doorbell and carries out what control asked for.
     Control = 1,
-    /// The worker moves frames of the port's rings to other rings, and copies memory of both.
+    /// The worker accesses the port's rings or buffers, and those of the other port if the step
+    /// names one.
     Forward = 2,
     /// The worker reads frames from the port's socket, interface or guest.
     Receive = 3,
@@ -41,7 +48,7 @@ pub enum Stage {
 /// A step of a worker, as the watchdog sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat {
-    /// Steps so far, modulo 2³².
+    /// Steps so far, modulo 2²⁰.
     pub steps: u32,
     /// What the step does.
     pub stage: Stage,
@@ -49,6 +56,8 @@ pub struct Beat {
     pub switch: usize,
     /// The port that the step is for. [`Stage::Asleep`] and [`Stage::Control`] have none.
     pub port: Option<PortId>,
+    /// The port whose memory the step accesses, too: frames come from there.
+    pub other: Option<PortId>,
 }
 
 /// The worker's side.
@@ -68,9 +77,12 @@ pub struct HeartbeatReader(Arc<Word>);
 #[repr(align(128))]
 struct Word(AtomicU64);
 
+const STEPS_SHIFT: u32 = 44;
+const OTHER_SHIFT: u32 = 32;
 const STAGE_SHIFT: u32 = 28;
 const SWITCH_SHIFT: u32 = 12;
 const _: () = assert!(packet::port::MAX_PORTS == 1 << SWITCH_SHIFT, "a port fits its bits");
+const _: () = assert!(STEPS_SHIFT - OTHER_SHIFT == SWITCH_SHIFT, "so does the other port");
 
 impl Heartbeat {
     /// A handle for the watchdog.
@@ -102,9 +114,22 @@ impl Heartbeat {
     /// Begins a step for a port.
     #[inline(always)]
     pub fn beat(&mut self, stage: Stage, port: PortId) {
+        self.step(stage, port, port);
+    }
+
+    /// Begins a step that brings frames from one port to another, and accesses the memory of both.
+    #[inline(always)]
+    pub fn between(&mut self, from: PortId, to: PortId) {
+        self.step(Stage::Forward, to, from);
+    }
+
+    #[inline(always)]
+    fn step(&mut self, stage: Stage, port: PortId, other: PortId) {
         self.steps = self.steps.wrapping_add(1);
-        let place = u64::from(self.switch) << SWITCH_SHIFT | port.index() as u64;
-        let word = u64::from(self.steps) << 32 | (stage as u64) << STAGE_SHIFT | place;
+        let place = u64::from(self.switch) << SWITCH_SHIFT | u64::from(port.number());
+        let what = u64::from(other.number()) << OTHER_SHIFT | (stage as u64) << STAGE_SHIFT;
+        // The upper bits of the counter fall off.
+        let word = u64::from(self.steps) << STEPS_SHIFT | what | place;
         self.word.0.store(word, Ordering::Relaxed);
     }
 }
@@ -124,11 +149,14 @@ impl HeartbeatReader {
             _ => Stage::Asleep,
         };
         let has_port = !matches!(stage, Stage::Asleep | Stage::Control);
+        let port = has_port.then(|| PortId::from_low_bits(word));
+        let other = has_port.then(|| PortId::from_low_bits(word >> OTHER_SHIFT));
         Beat {
-            steps: u32::try_from(word >> 32).unwrap_or(0),
+            steps: u32::try_from(word >> STEPS_SHIFT).unwrap_or(0),
             stage,
             switch: low(SWITCH_SHIFT, 0xffff),
-            port: has_port.then(|| PortId::from_low_bits(word)),
+            port,
+            other: other.filter(|_| other != port),
         }
     }
 }
@@ -149,13 +177,34 @@ mod tests {
                     let port = PortId::new(port).expect("a port's number");
                     heartbeat.enter(switch);
                     heartbeat.beat(stage, port);
-                    let Beat { stage: shown, switch, port: at, .. } = reader.read();
+                    let Beat { stage: shown, switch, port: at, other, .. } = reader.read();
                     assert_eq!((shown, switch, at), (stage, seen, Some(port)), "{i}");
+                    assert_eq!(other, None);
                 }
             }
         }
         heartbeat.rest(Stage::Control);
         assert_eq!(reader.read().stage, Stage::Control);
+    }
+
+    #[test]
+    fn a_step_between_two_ports_names_both() {
+        let mut heartbeat = Heartbeat { steps: u32::MAX, ..Heartbeat::default() };
+        let reader = heartbeat.reader();
+        let port = |index| PortId::new(index).expect("a port's number");
+        for (from, to) in [(0, 4095), (4095, 0), (1, 2), (2730, 1365)] {
+            heartbeat.enter(65_535);
+            heartbeat.between(port(from), port(to));
+            let Beat { steps, stage, switch, port: at, other } = reader.read();
+            assert_eq!((stage, switch), (Stage::Forward, 65_535));
+            assert_eq!((at, other), (Some(port(to)), Some(port(from))));
+            assert_eq!(steps, heartbeat.steps(), "below 2²⁰");
+        }
+        heartbeat.beat(Stage::Wake, port(4095));
+        assert_eq!((reader.read().port, reader.read().other), (Some(port(4095)), None));
+        heartbeat.between(port(7), port(8));
+        heartbeat.rest(Stage::Asleep);
+        assert_eq!((reader.read().port, reader.read().other), (None, None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod config;
 pub mod heartbeat;
 pub mod now;
+pub(crate) mod patience;
 pub mod port;
 pub mod security;
 pub mod stats;

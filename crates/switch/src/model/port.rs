@@ -278,7 +278,7 @@ impl Sent {
     }
 }
 
-/// A receive ring without room, of a port with `on_full = wait`.
+/// A receive ring without room that a frame waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full {
     /// The port.
@@ -287,4 +287,6 @@ pub struct Full {
     pub queue: usize,
     /// Free slots that the frame needs.
     pub slots: u32,
+    /// The frame waits for microseconds at most, and the worker keeps looking meanwhile.
+    pub is_brief: bool,
 }

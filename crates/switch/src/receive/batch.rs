@@ -69,8 +69,8 @@ pub struct Entry {
     pub header: Header,
     /// Length in bytes.
     pub bytes: u32,
-    /// The slot it came from, if it came from a ring in one piece.
-    pub slot: Option<Index>,
+    /// The first slot, of a frame that came from a ring.
+    first_slot: Option<Index>,
     /// Requests of the sender.
     pub flags: SlotFlags,
     /// The service that it names, if it comes from a function.
@@ -97,7 +97,7 @@ impl Entry {
         Self {
             header,
             bytes,
-            slot: None,
+            first_slot: None,
             flags: SlotFlags::NONE,
             named: 0,
             inner: UNTAGGED,
@@ -107,6 +107,13 @@ impl Entry {
             first,
             count,
         }
+    }
+
+    /// The slot of a frame that came from a ring in one piece.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self) -> Option<Index> {
+        self.first_slot.filter(|_| self.count == 1)
     }
 
     /// The first bytes of the frame, as they were read once: its header, and the type behind a tag.
@@ -167,6 +174,14 @@ impl Batch {
         self.exchange = Some(exchange);
     }
 
+    /// Whether the frames of a port without rings lie in the daemon's own memory, and not in that
+    /// of a guest or of a trust group.
+    #[inline]
+    #[must_use]
+    pub fn is_own_memory(&self) -> bool {
+        self.guest.is_none() && self.exchange.is_none()
+    }
+
     /// How the buffers of the frames are exchanged, if they are.
     #[inline]
     #[must_use]
@@ -179,7 +194,7 @@ impl Batch {
     #[must_use]
     pub fn single(&self, delivery: Delivery) -> Option<Single> {
         let entry = &self.frames[usize::from(delivery.frame)];
-        let slot = entry.slot.filter(|_| delivery.tag == TagAction::Keep)?;
+        let slot = entry.slot().filter(|_| delivery.tag == TagAction::Keep)?;
         Some(Single { slot, piece: self.frags[entry.first as usize], metadata: entry.metadata })
     }
 
@@ -194,7 +209,7 @@ impl Batch {
         let entry = &self.frames[usize::from(delivery.frame)];
         let &[piece] = self.pieces(entry) else { return None };
         let as_it_is = entry.offload == NO_OFFLOAD && delivery.tag == TagAction::Keep;
-        (as_it_is && Arc::ptr_eq(self.region(), region)).then_some((piece, entry.slot))
+        (as_it_is && Arc::ptr_eq(self.region(), region)).then_some((piece, entry.slot()))
     }
 
     /// The pieces of all frames, in order; a piece that was exchanged names the new buffer.
@@ -256,10 +271,10 @@ impl Batch {
         let header = Header::new(region.header(self.frags[first]).to_le_bytes());
         debug_assert!(first < self.frags.len() && bytes > 0, "a frame has a piece");
         let count = to_u32(self.frags.len() - first);
-        let ([_, named], slot) = (flags.to_le_bytes(), Some(slot).filter(|_| count == 1));
+        let ([_, named], first_slot) = (flags.to_le_bytes(), Some(slot));
         let flags = SlotFlags::new(flags, count > 1);
         let entry = Entry::new(header, bytes, to_u32(first), count);
-        self.push_entry(Entry { slot, flags, named, ..entry });
+        self.push_entry(Entry { first_slot, flags, named, ..entry });
     }
 
     /// Closes a frame that came from no ring.
@@ -416,10 +431,12 @@ impl Batch {
         self.frames[frame].metadata = metadata;
     }
 
-    /// Forgets all frames after the first `count`.
-    pub fn truncate(&mut self, count: usize) {
+    /// Forgets all frames after the first `count`. Returns the slot of the first that is forgotten.
+    pub fn truncate(&mut self, count: usize) -> Option<Index> {
         debug_assert!(count <= self.frames.len(), "a batch is cut, not extended");
+        let cut = self.frames.get(count).and_then(|entry| entry.first_slot);
         self.frames.truncate(count);
+        cut
     }
 
     /// The frames, in the order of their arrival.

@@ -5,46 +5,25 @@
 
 use ring::kring::{BadSlot, Taken, TxKring};
 
-use packet::ethernet::Header;
-
 use crate::decide::egress::Egress;
+use crate::deliver::room::adapter_room;
+use crate::deliver::run::queue_of;
 use crate::model::config::OnFull;
+use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::FRAGS_MAX;
-use crate::switch::{Entry, Switch};
+use crate::switch::Switch;
 use crate::turn::{Moved, Turn};
 
 /// How many frames ahead the switch fetches the first bytes of frames that it will classify.
 const AHEAD: u32 = 32;
 
-/// The frames that a batch takes.
-#[derive(Clone, Copy)]
-pub(crate) enum Take {
-    /// Frames of any shape.
-    Any,
-    /// Frames that lie in one plain slot.
-    SingleSlot,
-    /// Such frames with this key.
-    Run(u128),
-}
-
-impl Take {
-    /// Whether the batch may take the next frame of a ring.
-    fn allows(self, tx: &TxKring) -> bool {
-        let key = |bits: u128| Header::new(bits.to_le_bytes()).key();
-        match self {
-            Take::Any => true,
-            Take::SingleSlot => tx.peek().is_some(),
-            Take::Run(wanted) => tx.peek().map(key) == Some(wanted),
-        }
-    }
-}
-
 impl Turn<'_> {
     /// Releases the batch that an adapter has given, and tells the adapter so.
     pub(crate) fn return_batch(&mut self) {
+        self.scratch.heartbeat.beat(Stage::Receive, self.src);
         if let Some(entry) = self.switch.entry_mut(self.src)
             && let Plug::Adapter(adapter) = &mut entry.plug
         {
@@ -66,7 +45,7 @@ impl Turn<'_> {
     pub(crate) fn room_ahead(&mut self) -> (Option<Full>, usize) {
         let any = (None, usize::MAX);
         // In a chain nothing says so.
-        if !self.switch.has_backpressure || self.switch.steering.is_some() {
+        if self.switch.steering.is_some() {
             return any;
         }
         let generation = self.switch.bridge.generation();
@@ -79,12 +58,22 @@ impl Turn<'_> {
         if !from.can_wait() || entry.cache.generation != generation {
             return any;
         }
-        let to = self.switch.entry_mut(dst).filter(|to| to.on_full == OnFull::Wait);
-        let Some(Entry { plug: Plug::Adapter(adapter), .. }) = to else { return any };
-        match adapter.room() {
-            0 => (Some(Full { port: dst, queue: 0, slots: 1 }), 0),
-            room => (None, usize::try_from(room).unwrap_or(usize::MAX)),
+        let Some(to) = self.switch.entry_mut(dst) else { return any };
+        let on_full = to.on_full;
+        self.scratch.heartbeat.between(self.src, dst);
+        let (queue, room) = match &mut to.plug {
+            Plug::Adapter(adapter) => (0, adapter_room(&mut **adapter, on_full, 0)),
+            Plug::Rings(rings, _) => {
+                let queue = queue_of(self.queue, rings);
+                let rx = &mut rings.rx[queue];
+                (queue, if rx.room() > 0 { rx.room() } else { rx.sync() })
+            }
+        };
+        if room > 0 {
+            return (None, usize::try_from(room).unwrap_or(usize::MAX));
         }
+        let full = Full { port: dst, queue, slots: 1, is_brief: on_full != OnFull::Wait };
+        self.wait(full, 0, 0).map_or(any, |full| (Some(full), 0))
     }
 
     /// Takes frames from every transmit ring of the source.
@@ -166,10 +155,11 @@ impl Turn<'_> {
         &mut rings.expect("the source of a turn has rings").tx[queue]
     }
 
-    /// Moves up to `budget` slots' worth of frames from the ring into the batch.
-    pub(crate) fn take_batch(&mut self, budget: u32, take: Take) -> u32 {
+    /// Moves up to `budget` slots' worth of frames of any shape from the ring into the batch.
+    pub(crate) fn take_batch(&mut self, budget: u32) -> u32 {
         let (queue, steered) = (self.queue, self.is_function(self.src));
-        let is_seen = !steered && self.switch.steering.is_some();
+        let is_steered = self.switch.steering.is_some();
+        let is_seen = !steered && is_steered;
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
@@ -178,12 +168,18 @@ impl Turn<'_> {
         if is_seen {
             (0..AHEAD).for_each(|slots| tx.fetch_ahead(slots));
         }
-        while before - tx.ready() < budget && batch.has_room() && take.allows(tx) {
+        while before - tx.ready() < budget && batch.has_room() {
             if is_seen {
                 tx.fetch_ahead(AHEAD);
             }
             let (first, at) = (batch.frags().len(), tx.next_index());
             let taken = tx.take(batch.frags(), FRAGS_MAX);
+            // What is counted stays taken, so it is not behind a frame that may be given back.
+            let is_first = batch.frames().is_empty() || is_steered;
+            if matches!(taken, Some(Taken::Bad(_))) && !is_first {
+                tx.untake(at);
+                break;
+            }
             // Also of what is dropped, and of all its slots: the next frame there is another.
             let mark = if steered { tx.take_metadata(at) } else { 0 };
             match taken {

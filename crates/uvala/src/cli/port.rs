@@ -117,8 +117,8 @@ macro_rules! on_off {
             /// [default: transparent:1]
             #[arg(long, value_name = "VLAN")]
             vlan: Option<VlanMode>,
-            /// When the port's ring is full: drop the frame, or apply backpressure to all senders
-            /// [default: drop]
+            /// When the port's ring is full: drop the frame (after a moment, while the receiver
+            /// reads), or apply backpressure to all senders [default: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<OnFull>,
             /// User (name or UID) that may attach, if the switch lets that user in [default: you]

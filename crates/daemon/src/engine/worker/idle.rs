@@ -27,9 +27,9 @@
 //! A spin is shorter than a sleep and a wake-up. After it the worker yields and sleeps as ever, so
 //! a worker without work takes no time of its core, shared or not.
 //!
-//! A busy worker also yields when it had to drop frames of a client that reads frames: if that
-//! client shares the core, more frames are of no use before it has run. A client that reads nothing
-//! cannot cause this, so it costs the others nothing.
+//! A busy worker also yields while frames wait for a client that reads frames, or were dropped: if
+//! that client shares the core, more frames are of no use before it has run. A client that reads
+//! nothing cannot cause this, so it costs the others nothing.
 
 /// Turns of a spin: about 10 µs, where waking up from sleep takes 5 to 40 µs.
 const SPINS: u32 = 256;

@@ -1,0 +1,98 @@
+//! How long frames wait for a full port whose client reads.
+//!
+//! A client that shares its core with the sender, or sleeps, cannot read before it gets the core.
+//! The switch fills its ring in less time than that takes, and drops faster than any sender writes.
+//! So frames wait for a moment. Both sides of a wait earn it by frames:
+//!
+//! ```text
+//!             full                      WAIT_US over
+//!   Patient ────────► Waiting ───────────────────────► Over: frames are dropped at once
+//!      ▲                 │                               │
+//!      └─────────────────┴───────────────────────────────┘
+//!         enough frames since: the client has read them, the sender has sent them
+//! ```
+//!
+//! *The client* of a ring earns a wait by reading a quarter of it. A ring that is full, and was
+//! full before, has been read as often as it was filled meanwhile: so the counter of frames that
+//! it got says how much its client reads. A client that reads nothing is waited for once.
+//!
+//! *The sender* earns a wait by `SENT` frames, to whatever ports. So no ring, and no number of
+//! rings, slows it down to less than `SENT` frames in `WAIT_US`.
+
+use crate::model::now::Now;
+
+/// Longest wait: a wake-up of a client on another core takes as long.
+const WAIT_US: u64 = 50;
+/// Frames by which a sender earns a wait.
+pub(crate) const SENT: u64 = 256;
+
+/// The patience with the client of a receive ring, or that of a sender.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Patience {
+    /// Enough frames since the last wait, or none yet.
+    #[default]
+    Patient,
+    /// A frame waits.
+    Waiting {
+        /// The count of frames at the beginning.
+        count: u64,
+        /// The time of the first look. It may be old by then: a busy worker seldom reads its clock.
+        since: Now,
+        /// The end of the wait, from a look at a later time on.
+        until: Option<Now>,
+    },
+    /// The wait has ended.
+    Over {
+        /// The count of frames at the beginning of the wait.
+        count: u64,
+    },
+}
+
+impl Patience {
+    /// At a look at a full ring: begins a wait, goes on with it, or ends it. Returns whether the
+    /// frame waits. `count` frames have passed so far; `enough` of them earn a wait.
+    pub(crate) fn look(&mut self, count: u64, enough: u64, now: Now) -> bool {
+        if let Self::Waiting { count: begin, .. } | Self::Over { count: begin } = *self
+            && count.saturating_sub(begin) >= enough
+        {
+            *self = Self::Patient;
+        }
+        *self = match *self {
+            Self::Patient => Self::Waiting { count, since: now, until: None },
+            Self::Waiting { count, until: Some(until), .. } if now >= until => Self::Over { count },
+            Self::Waiting { count, since, until: None } if now != since => {
+                Self::Waiting { count, since, until: Some(now.after_us(WAIT_US)) }
+            }
+            as_it_is => as_it_is,
+        };
+        matches!(self, Self::Waiting { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn us(us: u64) -> Now {
+        Now::from_us(us)
+    }
+
+    #[test]
+    fn test_a_wait_lasts_from_the_second_moment_on() {
+        let mut patience = Patience::default();
+        let looks = [7, 7, 1000, 1049, 1050, 1051, 9_000_000];
+        let waits = looks.map(|at| patience.look(5, 10, us(at)));
+        assert_eq!(waits, [true, true, true, true, false, false, false]);
+    }
+
+    #[test]
+    fn test_enough_frames_earn_another_wait_and_fewer_do_not() {
+        let mut patience = Patience::default();
+        assert!(patience.look(0, 10, us(0)) && patience.look(0, 10, us(1)));
+        assert!(!patience.look(9, 10, us(51)) && !patience.look(9, 10, us(60)));
+        assert!(patience.look(10, 10, us(60)) && patience.look(10, 10, us(61)));
+        // It is waiting, and goes on with a new wait.
+        assert!(patience.look(20, 10, us(110)) && patience.look(20, 10, us(111)));
+        assert!(patience.look(20, 10, us(160)) && !patience.look(20, 10, us(161)));
+    }
+}
