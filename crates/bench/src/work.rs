@@ -1,5 +1,6 @@
 //! A piece of work: what is sent between which ports, by which programs, and where they run.
 
+use protocol::OnFull;
 use serde::{Deserialize, Serialize};
 
 /// Frames handled per turn by each party.
@@ -187,6 +188,8 @@ pub struct Work {
     pub traffic: Traffic,
     /// CPU of each party.
     pub placement: Placement,
+    /// What happens to frames for a full receiver.
+    pub on_full: OnFull,
     /// Ports that are attached and do nothing.
     pub idle_ports: u16,
 }
@@ -202,6 +205,8 @@ pub const COPY: Work = Work {
     forwarding: Forwarding::Learning,
     traffic: Traffic::OneWay,
     placement: Placement::TWO,
+    // No work is spent on frames that are dropped, unless that is measured.
+    on_full: OnFull::Wait,
     idle_ports: 0,
 };
 

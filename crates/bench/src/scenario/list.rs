@@ -3,6 +3,8 @@
 //! Goals are those of the design for two shared cores. They are stated for the near regime; where a
 //! goal for far exists it stands beside it.
 
+use protocol::OnFull;
+
 use super::{Limit, Peer, Ratio, Scenario, chains, of_round_trip, rate};
 use crate::work::{
     Api, Batch, COPY, Forwarding, Path, Payload, Placement, Traffic, Unit, Wait, Work,
@@ -50,6 +52,7 @@ fn throughput() -> Vec<Scenario> {
     let long = Work { frame_len: 1514, batch: Batch::all(64), ..COPY };
     let one = Work { placement: Placement::ONE, ..COPY };
     let untouched = Work { payload: Payload::Untouched, ..COPY };
+    let both = Work { traffic: Traffic::Both, ..COPY };
     let sender1 = Work {
         batch: Batch { sender: 1, switch: 256, receiver: 256 },
         placement: Placement::APART,
@@ -94,10 +97,17 @@ fn throughput() -> Vec<Scenario> {
         },
         rate("sender-batch1", "60 B, the sender publishes every frame", Some(75.0), sender1),
         rate(
-            "both-60",
-            "60 B, two ports, both directions at once",
+            "copy-60-drop",
+            "60 B, sender, switch and receiver isolated, default --on-full",
             None,
-            Work { traffic: Traffic::Both, ..COPY },
+            Work { on_full: OnFull::Drop, ..COPY },
+        ),
+        rate("both-60", "60 B, two ports, both directions at once", None, both),
+        rate(
+            "both-60-drop",
+            "60 B, two ports, both directions, default --on-full",
+            None,
+            Work { on_full: OnFull::Drop, ..both },
         ),
     ]
 }

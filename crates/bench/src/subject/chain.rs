@@ -348,7 +348,7 @@ pub fn receive(part: &Part) -> Result<()> {
         sink.run(rx, Duration::from_secs(25), all)?;
         ensure!(all(&sink), "not all flows were seen in 25 s");
     }
-    sink.run(rx, part.time() / 3, |_| false)?;
+    sink.run(rx, part.warm_up(), |_| false)?;
     sink.times.clear();
     let (before, first, start) = (sink.count, sink.last, Instant::now());
     sink.run(rx, part.time(), |_| false)?;

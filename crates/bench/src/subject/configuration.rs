@@ -33,8 +33,10 @@ fn configuration(work: &Work, dir: &std::path::Path) -> String {
     if work.path == Path::Guests {
         return text + &guests(work, dir);
     }
-    for number in 0..receivers {
-        text += &format!("\n[switch.vale0.port.r{number}]\non_full = \"wait\"\n");
+    let receivers = (0..receivers).map(|number| format!("r{number}"));
+    let sender = (work.traffic == Traffic::Both).then(|| "s".to_owned());
+    for port in receivers.chain(sender) {
+        text += &format!("\n[switch.vale0.port.{port}]\non_full = \"{}\"\n", work.on_full);
     }
     text
 }
@@ -50,7 +52,7 @@ fn guests(work: &Work, dir: &std::path::Path) -> String {
         let socket = dir.join(format!("vm{number}.sock"));
         text += &format!("\n[switch.vale0.port.vm{number}]\nkind = \"vhost-user\"\n");
         text += &format!("socket = \"{}\"\n", socket.display());
-        // As everywhere here, no work is spent on frames that are dropped, unless that is measured.
+        // No work is spent on frames that are dropped, unless that is measured.
         if work.api == Api::Driver && work.traffic == Traffic::OneWay {
             text += "on_full = \"wait\"\n";
         }

@@ -10,6 +10,7 @@ use client::{Port, Rx, Tx};
 
 use super::Part;
 use crate::machine;
+use crate::sample::Reading;
 use crate::stamp::{self, address, header};
 use crate::work::{Path, Payload, Traffic};
 
@@ -103,7 +104,26 @@ struct Sink {
     long: Vec<u8>,
 }
 
+/// What a sink has seen so far.
+#[derive(Clone, Copy)]
+struct Seen {
+    count: u64,
+    last: Option<u64>,
+}
+
+impl Seen {
+    /// Percent of the frames between two moments that did not arrive, where they have numbers.
+    fn lost_percent(self, after: Seen) -> Option<f64> {
+        let sent = after.last?.checked_sub(self.last?).filter(|&sent| sent > 0)?;
+        Some((1.0 - million(after.count - self.count) / million(sent)) * 100.0)
+    }
+}
+
 impl Sink {
+    fn seen(&self) -> Seen {
+        Seen { count: self.count, last: self.last }
+    }
+
     fn new(part: &Part) -> Sink {
         let touched = part.work.payload == Payload::Touched;
         let batch = u32::from(part.work.batch.receiver).max(1);
@@ -186,12 +206,17 @@ pub fn receive(part: &Part) -> Result<()> {
     part.ready()?;
     // The first frame starts the clock, and all parties get a part of the time to start up.
     wait_for_first(&mut ports)?;
-    count(&mut ports, part.time() / 3)?;
-    let before: u64 = ports.iter().map(|(_, sink)| sink.count).sum();
-    let start = Instant::now();
+    count(&mut ports, part.warm_up())?;
+    let seen = |ports: &[(Port, Sink)]| ports.iter().map(|(_, sink)| sink.seen()).collect();
+    let (before, start): (Vec<Seen>, _) = (seen(&ports), Instant::now());
     count(&mut ports, part.time())?;
-    let after: u64 = ports.iter().map(|(_, sink)| sink.count).sum();
-    part.report(million(after - before) / start.elapsed().as_secs_f64())
+    let (after, seconds): (Vec<Seen>, _) = (seen(&ports), start.elapsed().as_secs_f64());
+    let sum = |all: &[Seen]| all.iter().map(|seen| seen.count).sum::<u64>();
+    let value = million(sum(&after) - sum(&before)) / seconds;
+    // Several receivers share the numbers of one sender.
+    let alone = before.len() == 1;
+    let lost_percent = alone.then(|| before[0].lost_percent(after[0])).flatten();
+    part.report_reading(&Reading { lost_percent, ..value.into() })
 }
 
 /// Sends one frame, so that the switch knows where the address lives.
@@ -269,13 +294,15 @@ pub fn both(part: &Part) -> Result<()> {
         if !busy {
             std::thread::yield_now();
         }
-        let (since, before) = *start.get_or_insert((Instant::now(), sink.count));
-        if begin.elapsed() < part.time() / 3 {
+        let (since, before) = *start.get_or_insert((Instant::now(), sink.seen()));
+        if begin.elapsed() < part.warm_up() {
             start = None;
         } else if since.elapsed() >= part.time() {
-            part.report(million(sink.count - before) / since.elapsed().as_secs_f64())?;
+            let value = million(sink.count - before.count) / since.elapsed().as_secs_f64();
+            let lost_percent = before.lost_percent(sink.seen());
+            part.report_reading(&Reading { lost_percent, ..value.into() })?;
             // The other end still counts: go on until the parent ends both.
-            start = Some((Instant::now() + Duration::from_secs(3600), 0));
+            start = Some((Instant::now() + Duration::from_secs(3600), before));
         }
     }
 }

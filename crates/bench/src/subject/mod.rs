@@ -127,7 +127,12 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
     let mut second = Process::start(part(second))?;
     match work.traffic {
         Traffic::RoundTrip(_) => second.value(time),
-        Traffic::Both => Ok((first.value(time)?.value + second.value(time)?.value).into()),
+        Traffic::Both => {
+            let (one, other) = (first.value(time)?, second.value(time)?);
+            let lost = one.lost_percent.zip(other.lost_percent);
+            let lost_percent = lost.map(|(one, other)| f64::midpoint(one, other));
+            Ok(Reading { lost_percent, ..(one.value + other.value).into() })
+        }
         _ => first.value(time),
     }
 }
@@ -136,13 +141,15 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
 struct Process {
     output: BufReader<ChildStdout>,
     kind: Kind,
+    /// How long it runs before it measures.
+    warm_up: Duration,
     _child: Killed,
 }
 
 impl Process {
     /// Starts it, and waits until it is ready.
     fn start(part: Part) -> Result<Process> {
-        let kind = part.kind;
+        let (kind, warm_up) = (part.kind, part.warm_up());
         let is_preloaded = part.work.api == Api::Netmap;
         let dir = part.dir.clone();
         let line = role::command_line(&part)?;
@@ -156,7 +163,7 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let output = BufReader::new(child.stdout.take().context("the process has no output")?);
-        let mut process = Process { output, kind, _child: Killed(child) };
+        let mut process = Process { output, kind, warm_up, _child: Killed(child) };
         match process.line(Duration::from_secs(5))?.as_str() {
             "ready" => Ok(process),
             other => bail!("the {kind:?} process said {other} instead of ready"),
@@ -177,7 +184,7 @@ impl Process {
 
     /// What it measured.
     fn value(&mut self, time: Duration) -> Result<Reading> {
-        let line = self.line(time * 4 + Duration::from_secs(3))?;
+        let line = self.line(self.warm_up + time * 4 + Duration::from_secs(3))?;
         Ok(serde_json::from_str(&line)?)
     }
 }
@@ -214,6 +221,13 @@ fn run_part(part: &Part) -> Result<()> {
 impl Part {
     fn time(&self) -> Duration {
         Duration::from_millis(self.millis)
+    }
+
+    /// How long everything runs before it is measured: until all have started up, and the daemon
+    /// has moved the memory of new ports to huge pages.
+    fn warm_up(&self) -> Duration {
+        let idle = Duration::from_millis(12) * u32::from(self.work.idle_ports);
+        (self.time() / 3).max(Duration::from_millis(500) + idle)
     }
 
     /// How many receivers there are.

@@ -245,7 +245,7 @@ pub fn receive(part: &Part) -> Result<()> {
     let batch = u32::from(part.work.batch.receiver).max(1);
     let mut sink = Sink { touched: part.work.payload == Payload::Touched, count: 0, last: None };
     ensure!(device.poll(libc::POLLIN, PATIENCE)?, "no frame arrived");
-    sink.count_for(&mut device, batch, part.time() / 3)?;
+    sink.count_for(&mut device, batch, part.warm_up())?;
     let (before, start) = (sink.count, Instant::now());
     sink.count_for(&mut device, batch, part.time())?;
     part.report(million(sink.count - before) / start.elapsed().as_secs_f64())

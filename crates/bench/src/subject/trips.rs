@@ -78,11 +78,13 @@ fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
 fn measure(part: &Part, mut trip: impl FnMut(u64) -> Result<()>) -> Result<()> {
     let (begin, mut trips) = (Instant::now(), Vec::new());
     let mut sequence = 0;
-    while begin.elapsed() < part.time() {
+    while begin.elapsed() < part.warm_up() + part.time() {
         sequence += 1;
         let start = Instant::now();
         trip(sequence)?;
-        trips.push(nanoseconds(start.elapsed()));
+        if start.duration_since(begin) >= part.warm_up() {
+            trips.push(nanoseconds(start.elapsed()));
+        }
     }
     part.report(median_us(&mut trips)?)
 }
