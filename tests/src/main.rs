@@ -22,6 +22,7 @@ mod odd_files;
 mod peer_netmap;
 mod scribble;
 mod seccomp;
+mod slow_memory;
 mod wake_ups;
 
 fn main() -> ExitCode {
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
+        Role::Memory(attack) => slow_memory::run(&attack),
         Role::NetmapSend(send) => peer_netmap::send(&send),
         Role::NetmapReceive(receive) => peer_netmap::receive(&receive),
         Role::NetmapResume(resume) => peer_netmap::resume(&resume),

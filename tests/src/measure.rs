@@ -80,6 +80,18 @@ pub fn switches(pid: u32) -> u64 {
     status.flatten().map(of).sum()
 }
 
+/// Bytes of ports' memory that process `pid` has mapped by huge pages.
+///
+/// # Panics
+/// If there is no such process.
+#[must_use]
+pub fn on_huge_pages(pid: u32) -> u64 {
+    let smaps = read(pid, "smaps");
+    let sizes = smaps.lines().filter_map(|line| line.strip_prefix("ShmemPmdMapped:"));
+    let kib = sizes.filter_map(|size| size.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    1024 * kib.sum::<u64>()
+}
+
 fn read(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a process that lives")
 }

@@ -33,6 +33,8 @@ pub enum Role {
     WakeUps(WakeAttack),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
+    /// Attacks by the memory of its port, until stdin ends.
+    Memory(MemoryAttack),
     /// Sends a stream as a netmap program does.
     NetmapSend(Send),
     /// Receives as a netmap program does.
@@ -252,6 +254,15 @@ pub struct InterruptAttack {
     pub station: u32,
     /// Epoll watches of its interrupts, in all.
     pub watches: u32,
+}
+
+/// A client that holds up accesses to the memory of its port.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryAttack {
+    /// The peer's port.
+    pub at: At,
+    /// After so long it ends by itself.
+    pub seconds: u64,
 }
 
 /// A hostile caller.

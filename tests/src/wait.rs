@@ -9,13 +9,21 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 /// When [`PATIENCE`] is over, saying `what` was waited for.
-pub fn find<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn find<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    find_within(PATIENCE, what, look)
+}
+
+/// Waits until `look` finds something that takes longer.
+///
+/// # Panics
+/// When `patience` is over, saying `what` was waited for.
+pub fn find_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
+        assert!(Instant::now() < deadline, "waited {patience:?} in vain for: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

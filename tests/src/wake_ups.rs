@@ -33,7 +33,7 @@ use rustix::pipe::{SpliceFlags, pipe, splice};
 use rustix::thread::futex;
 
 /// The address that the attacker receives by.
-const STATION: u32 = 7;
+pub const STATION: u32 = 7;
 /// An Ethernet type that receivers of streams pass over.
 const OTHER: u16 = 0x88b6;
 
@@ -89,14 +89,17 @@ pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
 }
 
 /// The port that is woken.
-struct Woken {
+pub struct Woken {
+    /// Memory of the port.
+    pub region: Arc<Region>,
     tx: TxRing,
     rx: RxRing,
     words: Arc<PortWake>,
 }
 
 impl Woken {
-    fn new(attached: &Attached, fds: &PortFds) -> Self {
+    /// Maps the memory of a port.
+    pub fn new(attached: &Attached, fds: &PortFds) -> Self {
         let number = |n: u64| usize::try_from(n).expect("it fits the address space");
         let size = |slots| RingSize::new(slots).expect("what the daemon says");
         let counts = RingCounts {
@@ -113,11 +116,12 @@ impl Woken {
             tx: TxRing::new(&region, &port, 0),
             rx: RxRing::new(&region, &port, 0),
             words: PortWake::new(&region, &port).into(),
+            region,
         }
     }
 
     /// Makes the switch learn its address.
-    fn announce(&mut self, fds: &PortFds) {
+    pub fn announce(&mut self, fds: &PortFds) {
         let frame = announcement(STATION);
         assert!(self.tx.refresh() > 0);
         self.tx.buffer(0)[..frame.len()].copy_from_slice(&frame);
@@ -127,7 +131,7 @@ impl Woken {
     }
 
     /// Gives all frames back, and asks to be woken for the next.
-    fn ask(&mut self) {
+    pub fn ask(&mut self) {
         let frames = self.rx.refresh();
         let _ = self.rx.release(frames);
         let _ = self.rx.arm(1);

@@ -35,7 +35,8 @@ fn every_thread_is_filtered_and_gets_no_new_privileges() {
     assert!(added.status.success(), "{added:?}");
     let _port = daemon.open("vale0:a");
     let threads = threads(daemon.pid());
-    for name in ["uvala", "worker0", "worker1", "state-writer", "reclaimer", "vhost-user"] {
+    let names = ["uvala", "worker0", "worker1", "state-writer", "reclaimer", "huge-pages"];
+    for name in names.into_iter().chain(["memory-reader", "vhost-user"]) {
         let fields = threads.get(name).unwrap_or_else(|| panic!("{name}: {:?}", threads.keys()));
         assert_eq!((&*fields["Seccomp"], &*fields["NoNewPrivs"]), ("2", "1"), "{name}");
         let filters: u32 = fields.get("Seccomp_filters").map_or(2, |n| n.parse().unwrap());

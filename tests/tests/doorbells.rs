@@ -39,6 +39,18 @@ fn states(pid: u32) -> String {
         .collect()
 }
 
+/// Whether a thread of the daemon hangs in the kernel. One that moves memory to huge pages, or
+/// waits for that, is there for a part of a second.
+fn hangs(pid: u32) -> bool {
+    (0..20).all(|_| {
+        let waits = states(pid).contains('D');
+        if waits {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        waits
+    })
+}
+
 fn attack(assault: Assault) {
     let user = is_root().then_some(USER);
     let attack = |at| Role::Doorbells(DoorbellAttack { at, assault, seconds: ATTACK });
@@ -73,7 +85,7 @@ fn withstands(assault: &str, attack: impl FnOnce(At) -> Role, user: Option<u32>)
             frames > before
         });
         assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon: {:?}", asked.elapsed());
-        assert!(!states(daemon.pid()).contains('D'), "{assault}: {}", states(daemon.pid()));
+        assert!(!hangs(daemon.pid()), "{assault}: {}", states(daemon.pid()));
     }
     sender.finish();
     let sent = sender.sent();

@@ -62,7 +62,7 @@ fn refuses_and_goes_on(daemon: &Daemon, slots: u32) {
 #[test]
 fn no_address_space_left() {
     // 100 MiB for ports of 17 MiB and more, beside what the program and its threads reserve.
-    let daemon = Setup::new("").address_space(400 << 20).start();
+    let daemon = Setup::new("").address_space(532 << 20).start();
     refuses_and_goes_on(&daemon, 4096);
 }
 

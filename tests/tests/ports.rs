@@ -6,13 +6,16 @@ use std::time::Duration;
 use client::{Error, FRAME_MAX, Interest, Port};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, announcement, fill, mac};
+use harness::measure::on_huge_pages;
 use harness::process::Peer;
 use harness::role::{Become, Receive, Report, Role, Send};
-use harness::wait;
+use harness::{skip, wait};
 use protocol::{
     ErrorCode, PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request, SwitchRef,
     SwitchRequest, exit,
 };
+use ring::Region;
+use ring::layout::{PAGE, RegionLayout};
 
 const SOON: Option<Duration> = Some(wait::PATIENCE);
 
@@ -473,6 +476,37 @@ fn a_quota_of_memory_is_kept() {
     assert_eq!(daemon.ports(), ["vale0:a"]);
     assert_eq!(daemon.switch("vale1"), None);
     drop(daemon.open("vale1:b"));
+}
+
+/// Whether this machine has huge pages to give, as a region of the test's own gets them.
+fn has_huge_pages() -> bool {
+    let layout = RegionLayout::new(PAGE, 4096, 1500).expect("legal");
+    let (region, _fd) = Region::create("probe", layout).expect("memory");
+    let first = region.buffers().next().expect("1500");
+    region.populate_buffers(first, 1500).expect("memory");
+    region.huge_pages().into_iter().for_each(|run| region.collapse(run));
+    on_huge_pages(std::process::id()) > 0
+}
+
+/// No client waits for them, and no frame is lost when its memory moves.
+#[test]
+fn a_port_gets_huge_pages_while_it_is_in_use() {
+    if !has_huge_pages() {
+        return skip("this machine has no huge pages to give");
+    }
+    let daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    let (mut frame, mut got, mut seq) = (Vec::new(), Vec::new(), 0);
+    wait::until("huge pages", || {
+        for _ in 0..500 {
+            fill(&mut frame, BROADCAST, 1, seq, 1514);
+            seq += 1;
+            a.send(&frame).unwrap();
+            assert!(b.recv_timeout(&mut got, SOON).unwrap());
+            assert_eq!(got, frame, "frame {seq}");
+        }
+        on_huge_pages(daemon.pid()) > 0
+    });
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //! too, so that an update of either does not stop the switch.
 
 use Check::{Any, Is, Masked, OwnProcess};
-use Thread::{Control, Disk, Exporter, Function, Looker, Machine, Opener, Watchdog, Worker};
+use Thread::{
+    Collapser, Control, Disk, Exporter, Function, Looker, Machine, Opener, Reader, Watchdog, Worker,
+};
 
 /// A kind of thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,10 @@ pub enum Thread {
     Disk,
     /// Opens and closes interfaces, commits and frees memory (`opener`, `builder`, `reclaimer`).
     Opener,
+    /// Moves memory to huge pages, and opens nothing (`huge-pages`).
+    Collapser,
+    /// Reads the memory of ports to see which is slow, and opens nothing (`memory-reader`).
+    Reader,
     /// Asks the kernel for interfaces (`looker`).
     Looker,
     /// Speaks with one VMM (`vhost-user`, `netdev`).
@@ -32,10 +38,12 @@ pub enum Thread {
 }
 
 /// All threads of the daemon.
-const DAEMON: &[Thread] = &[Control, Worker, Disk, Opener, Looker, Machine, Watchdog];
+const DAEMON: &[Thread] =
+    &[Control, Worker, Disk, Opener, Collapser, Reader, Looker, Machine, Watchdog];
 /// All threads.
-const ALL: &[Thread] =
-    &[Control, Worker, Disk, Opener, Looker, Machine, Watchdog, Function, Exporter];
+const ALL: &[Thread] = &[
+    Control, Worker, Disk, Opener, Collapser, Reader, Looker, Machine, Watchdog, Function, Exporter,
+];
 /// Threads that make sockets.
 const SOCKETS: &[Thread] = &[Control, Opener, Looker, Machine, Watchdog, Function, Exporter];
 
@@ -348,13 +356,16 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_opens_nothing_and_connects_nowhere() {
-        let calls = of_thread(Worker);
-        let has = |number| calls.iter().any(|(call, _)| *call == number);
-        for number in [libc::SYS_openat, libc::SYS_socket, libc::SYS_connect, libc::SYS_clone] {
-            assert!(!has(number), "{:?}", name(number));
+    fn workers_and_who_moves_or_reads_memory_open_nothing_and_connect_nowhere() {
+        for thread in [Worker, Collapser, Reader] {
+            let calls = of_thread(thread);
+            let has = |number| calls.iter().any(|(call, _)| *call == number);
+            for number in [libc::SYS_openat, libc::SYS_socket, libc::SYS_connect, libc::SYS_clone] {
+                assert!(!has(number), "{thread:?}: {:?}", name(number));
+            }
+            assert!(has(libc::SYS_madvise) && has(libc::SYS_futex) && has(libc::SYS_getrusage));
         }
-        assert!(has(libc::SYS_io_submit) && has(libc::SYS_futex));
+        assert!(of_thread(Worker).iter().any(|(call, _)| *call == libc::SYS_io_submit));
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //!   Control ──► Workers ── Job, doorbell ─────► Worker: switches, ports, frames
 //!               │ keys ► places   ◄── reply ──┘
 //!               ├── Build ────► a thread that commits memory or opens an interface
-//!               └── Reclaimer ► a thread that frees memory and closes descriptors
+//!               ├── Reclaimer ► a thread that frees memory and closes descriptors
+//!               ├── HugePages ► a thread that moves the memory of ports to huge pages
+//!               └── SlowMemory► a thread that reads the memory of ports to see which is slow
 //! ```
 //!
 //! [`Workers`] belongs to the control thread. Control names switches and ports by keys that it
@@ -17,7 +19,8 @@
 //! The control thread does everything that can fail (memory, descriptors) before a worker hears of
 //! it: a job for a worker cannot fail. A job runs between two turns of the worker, so it is short,
 //! and the control thread waits for its end. What takes long with the size of the memory does
-//! neither of them: a [`Build`] commits memory, and the [`Reclaimer`] frees it.
+//! neither of them: a [`Build`] commits memory, and the [`Reclaimer`] frees it. No client waits for
+//! [`HugePages`].
 //!
 //! Limits: 4096 ports for each switch; a switch never moves to another worker.
 //!
@@ -27,6 +30,7 @@
 mod audit;
 mod duplicates;
 mod fdb;
+pub mod huge_pages;
 mod interfaces;
 mod machines;
 mod memory;
@@ -36,11 +40,13 @@ mod open;
 mod pipes;
 mod ports;
 pub mod reclaimer;
+mod slow_memory;
 mod slow_wakes;
 mod stats;
 mod switches;
 mod system;
 mod unswitched;
+pub mod usage;
 pub mod watchdog;
 pub mod worker;
 mod workers;
@@ -63,6 +69,7 @@ use switch::{Heartbeat, Plug, PortConfig};
 use crate::config::{Config, WaitPolicy};
 use crate::control::groups::declared::Declared;
 use crate::control::stats::counters;
+use crate::engine::huge_pages::HugePages;
 use crate::engine::reclaimer::Reclaimer;
 use crate::engine::watchdog::{Alarm, Watchdog, Watched};
 use crate::engine::worker::Worker;
@@ -78,6 +85,7 @@ use memory::Memory;
 use netmap::BoundPlace;
 use notices::Notices;
 use open::Closing;
+use slow_memory::SlowMemory;
 use slow_wakes::SlowWakeReports;
 use stats::{counted, shown};
 use system::usable_cpus;
@@ -109,7 +117,9 @@ pub struct Workers {
     /// them.
     machines: BTreeMap<PortKey, MachinePlace>,
     reclaimer: Reclaimer,
+    huge_pages: HugePages,
     watchdog: Watchdog,
+    slow_memory: SlowMemory,
     slow_reports: SlowWakeReports,
     /// The control thread's, until it takes it.
     heartbeat: Option<Heartbeat>,
@@ -193,6 +203,7 @@ impl Workers {
         };
         let failed = |error| StartError::Workers { count: config.count, error };
         let reclaimer = Reclaimer::start().map_err(failed)?;
+        let huge_pages = HugePages::start().map_err(failed)?;
         let (host, notices) = (HostPorts::new().map_err(failed)?, Notices::default());
         let (alarm, mut cpus) = (Alarm::default(), config.cpus.iter().copied().cycle());
         let start = |number| {
@@ -207,7 +218,9 @@ impl Workers {
         let heartbeat = Heartbeat::default();
         let control = Watched { heartbeat: heartbeat.reader(), thread: gettid() };
         let watched = workers.iter().map(|crew| crew.handle.watched()).chain([control]);
-        let watchdog = Watchdog::start(watched.collect(), &alarm).map_err(failed)?;
+        let slow_reports = SlowWakeReports::default();
+        let (slow_memory, queue) = SlowMemory::start(slow_reports.sender()).map_err(failed)?;
+        let watchdog = Watchdog::start(watched.collect(), &alarm, queue).map_err(failed)?;
         Ok(Self {
             workers,
             switches: BTreeMap::new(),
@@ -223,8 +236,10 @@ impl Workers {
             host,
             machines: BTreeMap::new(),
             reclaimer,
+            huge_pages,
             watchdog,
-            slow_reports: SlowWakeReports::default(),
+            slow_memory,
+            slow_reports,
             heartbeat: Some(heartbeat),
             notices,
             closing: Vec::new(),

@@ -429,6 +429,9 @@ mod tests {
         for name in ["a", "b", "c"] {
             let memory = group.join(name, counts(), 0).expect("room");
             memory.reservation.clone().build_while_wanted().expect("memory");
+            let runs = memory.reservation.huge_pages();
+            assert!(!runs.is_empty());
+            std::iter::from_fn(|| runs.take()).for_each(|run| group.region.collapse(run));
             let layout = memory.reservation.layout();
             let buffers = layout.counts().buffers() as usize * 2112 + 2 * PAGE;
             let most = buffers + layout.end() - layout.nifp();

@@ -9,19 +9,21 @@
 //! The owner knows at once what is reserved, so no other port gets it. Building twice has no effect
 //! the second time. Building stops when the reservation is not wanted any more: its place may be
 //! another port's by then, whose builder waits for the lock.
+//!
+//! What is built lies on small pages. Moving it to huge ones takes long where the machine is busy,
+//! so the owner has that done after the port is in use ([`Reservation::huge_pages`]).
 
+use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::layout::PortLayout;
 use ring::{BufferIndex, Region};
 
 /// The bytes to commit between two checks whether the memory is still wanted.
 const PIECE: usize = 32 << 20;
-/// The longest time to spend on huge pages.
-const HUGE_PAGES: Duration = Duration::from_millis(50);
 
 /// Memory that is reserved for ports of one region.
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub struct Reservation {
     /// The lock of the thread that builds in the region.
     building: Arc<Mutex<()>>,
     built: AtomicBool,
+    huge_pages: Arc<Runs>,
 }
 
 /// A port's structures and buffers.
@@ -54,7 +57,7 @@ impl Reservation {
     ) -> Self {
         let (region, name) = (region.clone(), name.to_owned());
         let (building, built) = (Arc::default(), AtomicBool::new(false));
-        Self { region, name, ports, whole, building, built }
+        Self { region, name, ports, whole, building, built, huge_pages: Arc::default() }
     }
 
     /// Makes this one of several reservations of a region, which are built one at a time.
@@ -82,29 +85,29 @@ impl Reservation {
     /// # Errors
     /// `ENOMEM` if there is not enough memory.
     pub fn build(&self) -> io::Result<()> {
-        self.build_while(|| true).map(drop)
+        self.build_while(|| true)
     }
 
-    /// [`Reservation::build`], but stops when only the caller refers to the reservation. Moves
-    /// buffers that lie among those of other ports to huge pages afterwards.
+    /// [`Reservation::build`], but stops when only the caller refers to the reservation.
     ///
     /// # Errors
     /// The errors of [`Reservation::build`]; `Interrupted` if the reservation is not wanted any
     /// more.
     pub fn build_while_wanted(self: Arc<Self>) -> io::Result<()> {
-        let is_new = self.build_while(|| Arc::strong_count(&self) > 1)?;
-        for port in self.ports.iter().filter(|_| is_new && !self.whole) {
-            self.region.collapse_around(&port.buffers, HUGE_PAGES);
-        }
-        Ok(())
+        self.build_while(|| Arc::strong_count(&self) > 1)
     }
 
-    /// Builds; returns `false` if that was done before.
-    fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<bool> {
+    /// The huge pages that the ports lie on; none before they are built.
+    #[must_use]
+    pub fn huge_pages(&self) -> &Arc<Runs> {
+        &self.huge_pages
+    }
+
+    fn build_while(&self, wanted: impl Fn() -> bool) -> io::Result<()> {
         // A thread that panicked in the lock has built nothing.
         let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         if self.built.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(());
         }
         let mut next = self.region.buffers();
         for port in &self.ports {
@@ -116,11 +119,13 @@ impl Reservation {
             let buffers = if next.is_empty() { &port.buffers } else { &next };
             self.furnish(port, buffers, &wanted)?;
         }
-        if self.whole {
-            self.region.collapse(HUGE_PAGES);
-        }
+        let of_port = |port: &ReservedPort| self.region.huge_pages_of(&port.buffers);
+        self.huge_pages.fill(match self.whole {
+            true => self.region.huge_pages(),
+            false => self.ports.iter().flat_map(of_port).collect(),
+        });
         self.built.store(true, Ordering::Relaxed);
-        Ok(true)
+        Ok(())
     }
 
     fn furnish(
@@ -139,6 +144,57 @@ impl Reservation {
 
     fn is_private(&self) -> bool {
         self.whole && self.ports.len() == 1
+    }
+}
+
+/// Huge pages that ports lie on, in runs for [`Region::collapse`], from when the ports are built
+/// until they are taken. All requests for them share them, so each is taken once.
+#[derive(Debug, Default)]
+pub struct Runs(Mutex<VecDeque<Range<usize>>>);
+
+impl Runs {
+    /// Takes the next run.
+    #[must_use]
+    pub fn take(&self) -> Option<Range<usize>> {
+        self.lock().pop_front()
+    }
+
+    /// Leaves all that are not taken.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// How many runs are not taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no run is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// The first huge page goes alone: it shows how long moving one takes.
+    fn fill(&self, runs: Vec<Range<usize>>) {
+        let mut runs = VecDeque::from(runs);
+        if let Some(first) = runs.front_mut().filter(|run| run.len() > 1) {
+            let alone = first.start..first.start + 1;
+            first.start += 1;
+            runs.push_front(alone);
+        }
+        *self.lock() = runs;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Range<usize>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Vec<Range<usize>>> for Runs {
+    fn from(runs: Vec<Range<usize>>) -> Self {
+        Self(Mutex::new(runs.into()))
     }
 }
 
@@ -164,8 +220,34 @@ pub(crate) fn commit(
 mod tests {
     use super::*;
     use crate::shm::PortMemory;
+    use ring::HUGE_PAGE;
     use ring::cursor::RingSize;
     use ring::layout::RingCounts;
+
+    #[test]
+    fn huge_pages_are_known_when_the_memory_is_built_and_taken_once() {
+        let slots = RingSize::new(1024).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let memory = PortMemory::reserve("x", counts, 0, 2112).expect("memory");
+        let runs = memory.reservation.huge_pages();
+        let take = || std::iter::from_fn(|| runs.take()).flatten().count();
+        assert!(runs.is_empty());
+        memory.reservation.build().expect("memory");
+        memory.reservation.build().expect("it is built already");
+        let all = memory.reservation.region().layout().size() / HUGE_PAGE;
+        assert_eq!((all, runs.len(), take(), take()), (2, 2, 2, 0));
+    }
+
+    #[test]
+    fn the_first_huge_page_goes_alone() {
+        let runs = Runs::default();
+        runs.fill(vec![3..11, 11..13]);
+        assert_eq!([(); 4].map(|()| runs.take()), [Some(3..4), Some(4..11), Some(11..13), None]);
+        runs.fill(vec![3..4, 5..7]);
+        assert_eq!((runs.take(), runs.len()), (Some(3..4), 1));
+        runs.clear();
+        assert!(runs.is_empty());
+    }
 
     #[test]
     fn a_plot_that_nobody_waits_for_is_not_finished() {

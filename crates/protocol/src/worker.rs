@@ -41,7 +41,8 @@ pub struct WorkerInfo {
 pub struct StallInfo {
     /// Seconds since it was noticed.
     pub ago_s: u64,
-    /// Milliseconds that it had lasted when it was noticed.
+    /// Milliseconds that it had lasted when it was noticed; with [`StallStage::Memory`], how long
+    /// the memory held up the thread that read it.
     pub lasted_ms: u64,
     /// What the worker did.
     pub stage: StallStage,
@@ -58,7 +59,7 @@ pub struct StallInfo {
 pub enum StallStage {
     /// The worker carried out what control asked for.
     Control,
-    /// The worker moved frames of the port's rings.
+    /// The worker moved frames from or to the port's rings, or looked at them.
     Forward,
     /// The worker read from the port's socket, interface or guest.
     Receive,
@@ -66,6 +67,9 @@ pub enum StallStage {
     Send,
     /// The worker woke the port's client or guest.
     Wake,
+    /// The worker waited in [`StallStage::Forward`], and a thread that then read the memory of the
+    /// port had to wait for it, too. This is no stall of its own.
+    Memory,
 }
 
 /// What held a worker up.
@@ -107,6 +111,7 @@ impl StallStage {
             Self::Receive => "receiving from",
             Self::Send => "sending to",
             Self::Wake => "waking the client of",
+            Self::Memory => "reading the memory of",
         }
     }
 }

@@ -171,6 +171,7 @@ impl Workers {
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
         holders.into_iter().for_each(|holder| self.remove_holder(port, holder));
         let Some(mut bound) = self.bound.remove(&port) else { return };
+        self.forget_memory(port);
         if let Some(kick) = bound.kick.take() {
             // This may be the last descriptor of a file that others have made slow to close.
             self.reclaimer.run(move || drop(kick));
@@ -209,6 +210,21 @@ impl Workers {
                 plug.set_wake(Box::new(wakers));
             }
         });
+    }
+
+    /// Has the memory of a port moved to huge pages, as long as its region is paid for.
+    pub(super) fn request_huge_pages(&self, port: PortKey) {
+        let bound = &self.bound[&port];
+        let life = Arc::downgrade(self.regions[&bound.region].life());
+        self.huge_pages.request(&bound.reservation, life);
+    }
+
+    /// Notes where the memory is that a worker touches in steps for `port`: this one, or the one
+    /// that it mirrors.
+    pub(super) fn note_bound_memory(&self, whose: PortKey, port: PortKey) {
+        let bound = &self.bound[&whose];
+        let life = Arc::downgrade(self.regions[&bound.region].life());
+        self.note_memory(whose, port, &bound.reservation, life);
     }
 
     fn region_fd(&self, port: PortKey) -> io::Result<OwnedFd> {
@@ -340,6 +356,8 @@ impl NetmapPorts for Workers {
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, number, bytes: 0, memory: None };
         self.plug(key, place, port, config);
+        self.note_bound_memory(key, key);
+        self.request_huge_pages(key);
         Ok(())
     }
 
@@ -400,6 +418,7 @@ impl NetmapPorts for Workers {
         let new = self.switches.get_mut(&switch).expect("it is there");
         new.ids.take(id.index());
         new.keys.insert(id, port);
+        self.note_move(port);
         self.on_switch(switch, move |worker, at| {
             let plug = worker.unplug(number).expect("it was plugged in");
             worker.plug(number, at, id, plug, config);

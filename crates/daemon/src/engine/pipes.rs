@@ -49,6 +49,8 @@ impl Pipes for Workers {
         geometry.peer_block = Some(open.peer.nifp() as u64);
         let lease = Lease::new(open.region.clone());
         let (wake, kick) = (open.socket.try_clone()?, open.socket);
+        // From here on nothing fails.
+        self.huge_pages.request(self.pipes[&pipe].reservation(), lease.life());
         Ok(Attachment { geometry, lease, region: open.fd, kick, wake })
     }
 

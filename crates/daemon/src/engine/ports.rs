@@ -64,6 +64,8 @@ impl Ports for Workers {
         let waker = port_waker(region, &layout, waker);
         self.plug(port, place, plug(region, &layout, waker), config);
         let geometry = geometry(&spec.name, region, &layout, &spec.rings);
+        self.note_memory(port, port, &memory.reservation, lease.life());
+        self.huge_pages.request(&memory.reservation, lease.life());
         Ok(Attachment { geometry, lease, region: memory.fd, kick: event, wake })
     }
 
@@ -102,6 +104,7 @@ impl Ports for Workers {
             return counters::none(name.clone());
         }
         self.orphan_monitors(port);
+        self.forget_memory(port);
         // Nothing may be counted between the last look and the end: one job does both.
         let Some(place) = self.ports.remove(&port) else {
             self.remove_bound(port, false);

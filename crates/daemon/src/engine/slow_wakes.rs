@@ -29,6 +29,11 @@ impl Default for SlowWakeReports {
 }
 
 impl SlowWakeReports {
+    /// Where to send reports.
+    pub fn sender(&self) -> Sender<WorkerStall> {
+        self.sender.clone()
+    }
+
     /// The reports since the last call.
     pub fn take(&self) -> impl Iterator<Item = WorkerStall> {
         self.reports.try_iter()
@@ -49,7 +54,7 @@ impl Workers {
     pub(super) fn slow_wakes(&self, port: PortKey, switch: Option<SwitchKey>) -> SlowWakes {
         let worker = switch.map(|switch| self.place(switch).worker);
         let worker = worker.and_then(|worker| u32::try_from(worker).ok());
-        let (sender, bell) = (self.slow_reports.sender.clone(), self.watchdog.ringer());
+        let (sender, bell) = (self.slow_reports.sender(), self.watchdog.ringer());
         let report = move |lasted| {
             let (stage, cause) = (StallStage::Wake, StallCause::Busy);
             if sender.send(WorkerStall { worker, port: Some(port), stage, cause, lasted }).is_ok() {

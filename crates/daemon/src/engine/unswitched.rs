@@ -34,6 +34,7 @@ impl Workers {
     fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
         let switch = self.ports[&port].switch;
         let gone = self.on_switch(switch, move |worker, at| worker.switch(at).remove_mirror(place));
+        self.forget_memory(key);
         if let Some(monitor) = gone {
             tracing::debug!("{}: {} frames not seen", self.bound[&key].label, monitor.missed());
         }
@@ -113,9 +114,14 @@ impl Unswitched for Workers {
             Some(_) if sources.iter().any(|(port, _)| !self.ports.contains_key(port)) => {
                 ServedBy::Orphaned
             }
-            Some(&(port, _)) => ServedBy::Monitor { port, place: self.install(rings, sources) },
+            Some(&(port, _)) => {
+                let place = self.install(rings, sources);
+                self.note_bound_memory(key, port);
+                ServedBy::Monitor { port, place }
+            }
         };
         self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
+        self.request_huge_pages(key);
     }
 
     fn remove_unswitched(&mut self, key: PortKey) {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   workers ── heartbeat ──► watchdog ── stall, bell ──► control thread: log, counters, detach
-//!   control ── heartbeat ──►    │
+//!   control ── heartbeat ──►    │ └── suspicion ──► memory-reader: whose memory is slow?
 //!                               └── WATCHDOG=1 ──► systemd, while all of them go on
 //! ```
 //!
@@ -13,6 +13,10 @@
 //! holds it up. When all workers have slept for a second, the watchdog sleeps, too, until a worker
 //! that wakes up raises the [`Alarm`]. So an idle daemon stays asleep, unless systemd wants
 //! reports.
+//!
+//! A worker that waits while it accesses the memory of ports may wait for any of them. This is a
+//! [`Suspicion`], unless the daemon has read from a disk meanwhile, as on a machine that swaps. It
+//! goes to another thread directly, because the control thread may wait for that worker.
 //!
 //! The thread itself waits for nothing but its own clock. It logs a stall of a second by itself,
 //! because the control thread may wait for that very worker.
@@ -23,16 +27,17 @@ mod thread_account;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
-use switch::{HeartbeatReader, Stage};
+use switch::{Beat, HeartbeatReader, Stage};
 
-use judge::{Judge, Stall};
+use super::usage::Usage;
+use judge::{Cause, Judge, Stall};
 use thread_account::ThreadAccount;
 
 /// Time between two looks.
@@ -49,6 +54,19 @@ pub struct Watched {
     pub heartbeat: HeartbeatReader,
     /// Number of the thread in the system.
     pub thread: Pid,
+}
+
+/// A worker that waits in a step in which it accesses the memory of one port or two.
+#[derive(Debug)]
+pub struct Suspicion {
+    /// Number of the worker.
+    pub worker: usize,
+    /// The step.
+    pub beat: Beat,
+    /// What the daemon had read from disks before the step, and has up to now.
+    pub disk_reads: u64,
+    /// Tells control of what is found.
+    pub bell: StallBell,
 }
 
 /// A running watchdog. Dropping it ends the thread.
@@ -115,17 +133,22 @@ impl Drop for Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread.
+    /// Starts the thread, which puts what it suspects into a queue.
     ///
     /// # Errors
     /// No descriptors or threads left.
-    pub fn start(workers: Vec<Watched>, alarm: &Alarm) -> io::Result<Self> {
+    pub fn start(
+        workers: Vec<Watched>,
+        alarm: &Alarm,
+        suspicions: SyncSender<Suspicion>,
+    ) -> io::Result<Self> {
         let bell = StallBell::new()?;
         let (found, stalls) = channel();
         let workers = workers.iter().map(Worker::new).collect();
         let systemd = SystemdWatchdog::of_this_process();
         let (alarm, ours) = (alarm.clone(), bell.clone());
-        let patrol = Patrol { workers, found, bell: ours, alarm: alarm.clone(), systemd };
+        let patrol =
+            Patrol { workers, found, suspicions, bell: ours, alarm: alarm.clone(), systemd };
         let body = move || {
             confine::narrow(confine::Thread::Watchdog);
             patrol.run();
@@ -161,6 +184,7 @@ struct Worker {
     heartbeat: HeartbeatReader,
     account: ThreadAccount,
     judge: Judge,
+    reads: DiskReads,
     /// The current stall has been logged here.
     logged: bool,
 }
@@ -168,21 +192,25 @@ struct Worker {
 impl Worker {
     fn new(watched: &Watched) -> Self {
         let Watched { heartbeat, thread } = watched;
-        let account = ThreadAccount::of(*thread);
-        let judge = Judge::new(heartbeat.read(), Instant::now(), account.now());
-        Self { heartbeat: heartbeat.clone(), account, judge, logged: false }
+        let (account, beat) = (ThreadAccount::of(*thread), heartbeat.read());
+        let judge = Judge::new(beat, Instant::now(), account.now());
+        let reads = DiskReads::new(beat, Usage::of_process().disk_reads);
+        Self { heartbeat: heartbeat.clone(), account, judge, reads, logged: false }
     }
 
-    fn look(&mut self, number: usize, now: Instant) -> Option<Stall> {
-        let Self { heartbeat, account, judge, logged } = self;
-        let stall = judge.look(heartbeat.read(), now, || account.now());
+    /// A stall that begins, if one does, and what the daemon had read from disks before that step.
+    fn look(&mut self, number: usize, now: Instant, reads_now: u64) -> Option<(Stall, u64)> {
+        let Self { heartbeat, account, judge, reads, logged } = self;
+        let beat = heartbeat.read();
+        let stall = judge.look(beat, now, || account.now());
+        let before = reads.before(beat, reads_now);
         let long = judge.stands(now, LONG);
         if long && !std::mem::replace(logged, long) {
             let stage = heartbeat.read().stage;
             tracing::warn!("worker {number} has stood still for over a second ({stage:?})");
         }
         *logged = long;
-        stall
+        Some((stall?, before))
     }
 
     fn is_awake(&self) -> bool {
@@ -190,10 +218,35 @@ impl Worker {
     }
 }
 
+/// What the daemon had read from disks before a worker began the step that it is in.
+#[derive(Debug)]
+struct DiskReads {
+    step: Beat,
+    before: u64,
+    /// At the last look.
+    last: u64,
+}
+
+impl DiskReads {
+    fn new(step: Beat, reads: u64) -> Self {
+        Self { step, before: reads, last: reads }
+    }
+
+    /// Takes the current step, and the reads so far; returns those before the step.
+    fn before(&mut self, step: Beat, now: u64) -> u64 {
+        if step != self.step {
+            (self.step, self.before) = (step, self.last);
+        }
+        self.last = now;
+        self.before
+    }
+}
+
 /// The thread's state.
 struct Patrol {
     workers: Vec<Worker>,
     found: Sender<(usize, Stall)>,
+    suspicions: SyncSender<Suspicion>,
     bell: StallBell,
     alarm: Alarm,
     systemd: Option<SystemdWatchdog>,
@@ -225,11 +278,18 @@ impl Patrol {
     }
 
     fn look(&mut self, now: Instant) {
+        let reads = Usage::of_process().disk_reads;
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            if let Some(stall) = worker.look(number, now)
-                && self.found.send((number, stall)).is_ok()
-            {
+            let Some((stall, before)) = worker.look(number, now, reads) else { continue };
+            if self.found.send((number, stall)).is_ok() {
                 self.bell.ring();
+            }
+            let waits = stall.beat.stage == Stage::Forward && stall.cause == Cause::Blocked;
+            if waits && before == reads {
+                let (beat, bell) = (stall.beat, self.bell.clone());
+                let suspicion = Suspicion { worker: number, beat, disk_reads: reads, bell };
+                // If too many wait, this one is left out.
+                let _ = self.suspicions.try_send(suspicion);
             }
         }
         if let Some(systemd) = &mut self.systemd {

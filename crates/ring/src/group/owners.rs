@@ -91,6 +91,12 @@ impl Owners {
         Self((0..buffers).map(|_| AtomicU16::new(Owner::POOL.0)).collect())
     }
 
+    /// Whether one port has all buffers, and no other owner is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The owner of a buffer now.
     #[must_use]
     pub fn of(&self, buffer: BufferIndex) -> Owner {

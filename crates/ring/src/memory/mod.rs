@@ -21,7 +21,6 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::io;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
@@ -134,22 +133,15 @@ impl Memory {
         }
     }
 
-    /// Moves the huge pages that lie whole in `size` bytes at `offset` together, where the kernel
-    /// can: the buffers of a few rings lie on more small pages than a TLB has entries. Memory that
-    /// is not committed would be. Without huge pages everything works, only slower, so they are not
-    /// worth more time than `limit`.
-    pub fn collapse(&self, offset: usize, size: usize, limit: Duration) {
-        let begin = Instant::now();
-        let (first, end) = (offset.div_ceil(HUGE_PAGE), (offset + size) / HUGE_PAGE);
-        for page in first..end {
-            let start = self.range(page * HUGE_PAGE, HUGE_PAGE);
-            // SAFETY: the range lies in this mapping; collapsing does not change its contents.
-            // An error means that this page stays as it is.
-            let _ = unsafe { libc::madvise(start.cast(), HUGE_PAGE, libc::MADV_COLLAPSE) };
-            if begin.elapsed() >= limit {
-                break;
-            }
-        }
+    /// Moves the small pages of the huge pages in `size` bytes at `offset` together, where the
+    /// kernel can. What is not committed of these bytes will be. Both are multiples of
+    /// [`HUGE_PAGE`].
+    pub fn collapse(&self, offset: usize, size: usize) {
+        assert!(offset.is_multiple_of(HUGE_PAGE) && size.is_multiple_of(HUGE_PAGE));
+        let start = self.range(offset, size);
+        // SAFETY: the range lies in this mapping; collapsing does not change its contents. After an
+        // error, small pages stay.
+        let _ = unsafe { libc::madvise(start.cast(), size, libc::MADV_COLLAPSE) };
     }
 
     /// Size of the mapping in bytes.

@@ -12,18 +12,20 @@
 
 pub mod extra;
 mod format;
+mod huge_pages;
+mod pages;
 mod pool;
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use crate::format::abi::{FIRST_BUFFER, RegionHeader};
+use crate::format::abi::RegionHeader;
 use crate::format::layout::{BufferIndex, PAGE, RegionLayout};
 use crate::group::owners::{Owner, Owners};
-use crate::memory::{HUGE_PAGE, Memory, sealed};
+use crate::memory::{Memory, sealed};
 
 /// Identity of a region's memory, the same for all processes that map it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +44,9 @@ pub struct Region {
     pool: *mut u8,
     owners: Owners,
     pins: Mutex<Pins>,
+    /// How often a move of memory to huge pages began or ended. Writer: the thread that moves it.
+    /// Reader: who reads pages to see whether that takes long.
+    moves: AtomicU32,
     /// This process made the region.
     is_made: bool,
 }
@@ -73,7 +78,8 @@ impl Region {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
         let id = RegionId { device, inode };
-        Arc::new(Self { memory, layout, id, pool, owners, pins: Mutex::default(), is_made })
+        let (pins, moves) = (Mutex::default(), AtomicU32::new(0));
+        Arc::new(Self { memory, layout, id, pool, owners, pins, moves, is_made })
     }
 
     /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
@@ -227,44 +233,6 @@ impl Region {
         let end = range.end.min(self.memory.size()) / PAGE * PAGE;
         if start < end {
             self.memory.decommit(start, end - start);
-        }
-    }
-
-    /// Moves the region to huge pages where the kernel can and as long as it does not take longer
-    /// than `limit`, from the beginning, where the rings are. All its memory is committed.
-    pub fn collapse(&self, limit: Duration) {
-        self.memory.collapse(0, self.memory.size(), limit);
-    }
-
-    /// Moves what these buffers lie on to huge pages where the kernel can, and as long as it does
-    /// not take longer than `limit`. Not those on which a buffer is the pool's: it would be
-    /// committed.
-    pub fn collapse_around(&self, buffers: &[BufferIndex], limit: Duration) {
-        let begin = Instant::now();
-        let last_byte = self.stride() as usize - 1;
-        let ends = |buffer: &BufferIndex| [0, last_byte].map(|at| self.offset(*buffer) + at);
-        let mut pages: Vec<_> = buffers.iter().flat_map(ends).map(|at| at / HUGE_PAGE).collect();
-        pages.dedup();
-        for page in pages {
-            // No thread gives memory back meanwhile.
-            let _pins = self.pins();
-            if begin.elapsed() < limit && self.is_taken(page) {
-                self.memory.collapse(page * HUGE_PAGE, HUGE_PAGE, limit);
-            }
-        }
-    }
-
-    /// Whether every buffer on a huge page belongs to a member.
-    fn is_taken(&self, page: usize) -> bool {
-        let bytes = page * HUGE_PAGE..(page + 1) * HUGE_PAGE;
-        let number = |at: usize| (at - self.layout.pool) / self.layout.stride as usize;
-        bytes.start >= self.layout.pool && {
-            let mut all = number(bytes.start)..=number(bytes.end - 1);
-            all.all(|number| {
-                let number = u32::try_from(number).expect("a region is below 4 GiB");
-                let of = |buffer| self.owners.of(buffer) != Owner::POOL;
-                number < FIRST_BUFFER || self.check(number).is_some_and(of)
-            })
         }
     }
 

@@ -1,6 +1,6 @@
 //! Checks workers: whether one of them stood still lately.
 
-use protocol::{StallCause, WorkerInfo};
+use protocol::{StallCause, StallStage, WorkerInfo};
 
 use super::{Finding, problem};
 
@@ -25,6 +25,10 @@ fn stall(worker: &WorkerInfo) -> Option<Finding> {
             "give the worker a core of its own (uvala daemon --cpu), or the machine less to do"
                 .to_owned()
         }
+        (Some(port), _) if last.stage == StallStage::Memory => format!(
+            "end the program behind {port}: one of its threads punches holes into the port's \
+             memory, or moves it to huge pages, and has no core for that"
+        ),
         (Some(port), _) => format!("look at the program or interface behind {port}"),
         (None, _) => "look at the daemon's log for the port, as its user or root".to_owned(),
     };
@@ -34,7 +38,7 @@ fn stall(worker: &WorkerInfo) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::{StallInfo, StallStage};
+    use protocol::StallInfo;
 
     fn worker(last_stall: Option<StallInfo>) -> WorkerInfo {
         WorkerInfo {
@@ -63,6 +67,15 @@ mod tests {
         assert!(what.contains("60 ms") && what.contains("vale0:a"), "{what}");
         assert!(cure.contains("vale0:a"), "{cure}");
         assert_eq!(stalls(&[worker(Some(stall(RECENT_S, StallCause::Busy)))]), []);
+    }
+
+    #[test]
+    fn test_slow_memory_is_named_with_what_makes_it_slow() {
+        let slow = StallInfo { stage: StallStage::Memory, ..stall(5, StallCause::Blocked) };
+        let found = stalls(&[worker(Some(slow))]);
+        let [Finding { what, cure, .. }] = &found[..] else { panic!("{found:?}") };
+        assert!(what.contains("reading the memory of vale0:a"), "{what}");
+        assert!(cure.contains("vale0:a") && cure.contains("punches holes"), "{cure}");
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub struct WorkerStall {
     pub stage: StallStage,
     /// What holds it up.
     pub cause: StallCause,
-    /// How long it has stood still so far.
+    /// How long it has stood still so far. With [`StallStage::Memory`], how long the memory of the
+    /// port held up another thread after that.
     pub lasted: Duration,
 }
 

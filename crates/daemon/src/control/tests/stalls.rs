@@ -46,6 +46,28 @@ fn test_a_port_that_stalls_three_times_is_taken_away() {
 }
 
 #[test]
+fn test_a_port_whose_memory_is_slow_three_times_is_taken_away_and_no_other() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    bench.attach(2, 2000, "vale1:b").unwrap();
+    for _ in 0..10 {
+        bench.stall("vale0:a", StallStage::Forward);
+        bench.stall("vale1:b", StallStage::Forward);
+    }
+    for _ in 0..2 {
+        bench.stall("vale0:a", StallStage::Memory);
+    }
+    assert!(bench.has("vale0:a") && bench.has("vale1:b"));
+    bench.stall("vale0:a", StallStage::Memory);
+    assert!(!bench.has("vale0:a") && bench.has("vale1:b"));
+    assert!(bench.attach(3, 1000, "vale0:c").is_err());
+    bench.attach(4, 2000, "vale1:a").unwrap();
+    let worker = bench.workers(0).remove(0);
+    let last = worker.last_stall.expect("one of them");
+    assert_eq!((worker.stalls, last.stage), (20, StallStage::Memory));
+}
+
+#[test]
 fn test_a_port_that_netmap_programs_hold_is_taken_away_like_any() {
     let mut bench = Bench::new();
     bench.bind(1, 1000, "vale0:a").unwrap();

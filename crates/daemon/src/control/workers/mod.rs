@@ -3,9 +3,11 @@
 //! The watchdog reports each worker that stands still for 50 ms. Every stall is logged and counted.
 //! A port is to blame if the worker was in a system call for it alone: it received from the port,
 //! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
-//! two ports, either of them may be the cause, so neither is to blame. A port that is to blame for
-//! three stalls within a minute is taken from its client, or from its VMM: it admits none for a
-//! minute. The client's user, or the owner of the VMM's port, may attach no port for a minute.
+//! two ports, either of them may be the cause, so neither is to blame for that alone. But another
+//! thread reads the memory of both, and reports the one whose memory holds it up, too: that port is
+//! to blame. A port that is to blame for three stalls within a minute is taken from its client, or
+//! from its VMM: it admits none for a minute. The client's user, or the owner of the VMM's port,
+//! may attach no port for a minute.
 //!
 //! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
 
@@ -50,17 +52,23 @@ impl Stalls {
             self.workers.resize(worker + 1, (0, None));
         }
         let (stalls, last) = &mut self.workers[worker];
-        (*stalls, *last) = (*stalls + 1, Some((now, *stall)));
-        match stall.port {
-            Some(port) if blames(stall) => self.strikes.count(port, now),
-            _ => false,
+        // The stall after which memory was read has been counted.
+        *stalls += u64::from(stall.stage != StallStage::Memory);
+        *last = Some((now, *stall));
+        let Some(port) = stall.port.filter(|_| blames(stall)) else { return false };
+        if stall.stage == StallStage::Memory {
+            self.strikes.stop_clock(port, stall.lasted);
         }
+        self.strikes.count(port, now)
     }
 }
 
 /// Whether the port alone held the worker up.
 fn blames(stall: &WorkerStall) -> bool {
-    let alone = matches!(stall.stage, StallStage::Receive | StallStage::Send | StallStage::Wake);
+    let alone = match stall.stage {
+        StallStage::Control | StallStage::Forward => false,
+        StallStage::Receive | StallStage::Send | StallStage::Wake | StallStage::Memory => true,
+    };
     alone && stall.cause != StallCause::NoCore
 }
 
@@ -187,13 +195,17 @@ impl<D: Datapath> Control<D> {
 
 fn log(stall: &WorkerStall, port: Option<&PortName>) {
     let WorkerStall { stage, cause, lasted, .. } = stall;
+    let (ms, did, cause) = (lasted.as_millis(), stage.describe(), cause.describe());
+    if let (StallStage::Memory, Some(port)) = (stage, port) {
+        tracing::warn!("the memory of {port} held a thread up for {ms} ms: {cause}");
+        return;
+    }
     let thread = match stall.worker {
         Some(worker) => format!("worker {worker}"),
         None => "the control thread".to_owned(),
     };
     let port = port.map(|port| format!(" {port}")).unwrap_or_default();
-    let (did, cause) = (stage.describe(), cause.describe());
-    tracing::warn!("{thread} stood still for {} ms, {did}{port}: {cause}", lasted.as_millis());
+    tracing::warn!("{thread} stood still for {ms} ms, {did}{port}: {cause}");
 }
 
 #[cfg(test)]
@@ -222,6 +234,17 @@ mod tests {
         for stage in [StallStage::Receive, StallStage::Send, StallStage::Wake] {
             assert!(costs(stage, StallCause::Blocked) && costs(stage, StallCause::Busy));
         }
+    }
+
+    #[test]
+    fn a_port_whose_memory_is_slow_goes_and_no_stall_counts_twice() {
+        let (mut stalls, now) = (Stalls::default(), Instant::now());
+        let both = [StallStage::Forward, StallStage::Memory];
+        let both = both.map(|stage| stall(stage, StallCause::Blocked));
+        let found = [0, 1, 2].map(|_| both.map(|stall| stalls.count(&stall, now)));
+        assert_eq!(found, [[false, false], [false, false], [false, true]]);
+        let (count, last) = stalls.of(1);
+        assert_eq!((count, last.map(|(_, stall)| stall.stage)), (3, Some(StallStage::Memory)));
     }
 
     #[test]

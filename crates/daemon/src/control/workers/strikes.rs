@@ -15,6 +15,13 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 pub struct Strikes(BTreeMap<PortKey, VecDeque<Instant>>);
 
 impl Strikes {
+    /// The time for which a port has held its worker up makes its earlier stalls no older: else a
+    /// port whose stalls last for half a minute would never have three of them.
+    pub fn stop_clock(&mut self, port: PortKey, lasted: Duration) {
+        let times = self.0.get_mut(&port).into_iter().flatten();
+        times.for_each(|at| *at += lasted);
+    }
+
     /// Counts a stall of a port; reports whether it is one too many. The port starts over then.
     pub fn count(&mut self, port: PortKey, now: Instant) -> bool {
         let recent = |at: &Instant| now.duration_since(*at) < WINDOW;
@@ -58,6 +65,16 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         let found = [0, 1, 2, 3, 4, 64, 70].map(|second| strikes.count(PortKey(1), at(second)));
         assert_eq!(found, [false, false, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn the_time_of_a_stall_makes_the_earlier_ones_no_older() {
+        let (mut strikes, begin) = (Strikes::default(), Instant::now());
+        let found = [0, 1, 2].map(|minute: u32| {
+            strikes.stop_clock(PortKey(1), WINDOW);
+            strikes.count(PortKey(1), begin + minute * WINDOW)
+        });
+        assert_eq!(found, [false, false, true]);
     }
 
     #[test]

@@ -106,7 +106,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn step(stage: Stage, steps: u32) -> Beat {
-        Beat { steps, stage, switch: 0, port: None }
+        Beat { steps, stage, switch: 0, port: None, other: None }
     }
 
     /// Looks every 10 ms at a worker that stands in a step; `per_look` is its account of 10 ms.

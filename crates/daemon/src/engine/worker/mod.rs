@@ -15,14 +15,16 @@
 //!                                                 worker sleeps: that port's kick wakes it
 //! ```
 //!
+//! A port that waits briefly ([`Full::is_brief`]) stays active: its wait ends by the clock.
+//!
 //! *Idle ports cost nothing.* The worker arms a port that has had no frame for `QUIET_TURNS` turns.
 //! A port whose sleeping client gets a frame becomes active: the client will probably answer, and
 //! then need not ring.
 //!
 //! *Sleep.* A worker without work arms all its ports, looks at each once more (the barrier between
 //! the two pairs with the client's fence) and blocks in its doorbell. While there is work it polls
-//! the doorbell every `LOOK_AFTER` frames or turns. [`idle`] decides when it spins, yields and
-//! sleeps.
+//! the doorbell now and then. [`idle`] decides when it spins, yields and sleeps, [`looks`] when it
+//! looks.
 //!
 //! *Interrupt moderation.* A guest whose interrupts are moderated is interrupted later. The worker
 //! remembers such ports, asks the switch after each turn whether an interrupt is due, and does not
@@ -44,11 +46,12 @@ pub mod handle;
 pub mod health;
 pub mod idle;
 mod kicks;
+pub mod looks;
 mod sys;
 pub mod turn_times;
+mod watch;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -64,7 +67,9 @@ use crate::engine::reclaimer::Reclaimer;
 use crate::engine::watchdog::Alarm;
 use idle::{Idle, IdleStrategy, Next};
 use kicks::Kicks;
+use looks::Looks;
 use turn_times::TurnTimes;
+use watch::{descriptor, watch};
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
 pub const BATCH: u16 = 256;
@@ -75,8 +80,6 @@ const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
-/// Frames, or turns, after which a busy worker looks at its doorbell and its clock.
-const LOOK_AFTER: u32 = 4096;
 
 /// Something for a worker to do between two turns.
 pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -108,8 +111,9 @@ pub struct Worker {
     rung: Vec<u32>,
     started: Instant,
     now: Now,
-    /// Work since the last look at doorbell and clock.
-    since_look: u32,
+    /// The millisecond of the last housekeeping.
+    ticked_ms: u64,
+    looks: Looks,
     /// Whether a client was too slow in these turns.
     crowded: bool,
     times: TurnTimes,
@@ -167,7 +171,8 @@ impl Worker {
             rung: Vec::with_capacity(64),
             started: Instant::now(),
             now: Now::START,
-            since_look: 0,
+            ticked_ms: 0,
+            looks: Looks::NEW,
             crowded: false,
             times: TurnTimes::default(),
             timed: false,
@@ -190,10 +195,12 @@ impl Worker {
                     self.look_now_and_then(work);
                 }
                 // The worker has yielded often enough, but has to look again soon.
-                Next::Park if !self.owing.is_empty() => self.look_now_and_then(LOOK_AFTER),
+                Next::Park if !self.owing.is_empty() => self.look(),
                 Next::Yield => {
                     sched_yield();
-                    self.look_now_and_then(LOOK_AFTER / 4);
+                    if self.looks.is_due_after_yield() {
+                        self.look();
+                    }
                 }
                 Next::Park => self.park(),
             }
@@ -239,6 +246,10 @@ impl Worker {
         }
         self.crowded |= self.scratch.crowded();
         port.waits_for = moved.blocked_on;
+        if moved.blocked_on.is_some_and(|full| full.is_brief) {
+            // The wait ends by the clock, which a busy worker seldom reads.
+            self.now = time_since(self.started);
+        }
         if moved.slots > 0 || moved.blocked_on.is_some() {
             port.quiet = 0;
             port.busy = port.busy.saturating_add(1);
@@ -278,8 +289,10 @@ impl Worker {
     /// Wakes the peers of owing ports, where the wake-up is due.
     #[cold]
     fn send_due_wakes(&mut self) {
-        let Self { owing, switches, .. } = self;
+        let Self { owing, switches, scratch, .. } = self;
         owing.retain(|&(switch, id)| {
+            scratch.heartbeat().enter(switch);
+            scratch.heartbeat().beat(Stage::Wake, id);
             let switch = switches.get_mut(switch).and_then(Option::as_mut);
             switch.is_some_and(|switch| switch.wake_if_due(id))
         });
@@ -326,9 +339,19 @@ impl Worker {
         plug.is_light()
     }
 
+    /// The plug of a port, to look at its memory, which the watchdog is told.
     fn plug_of(&mut self, number: u32) -> Option<&mut Plug> {
         let port = self.ports.get(number as usize)?.as_ref()?;
+        self.scratch.heartbeat().enter(port.switch);
+        self.scratch.heartbeat().beat(Stage::Forward, port.id);
         self.switches[port.switch].as_mut()?.plug_mut(port.id)
+    }
+
+    /// The switch with a port that is, or was, full, likewise.
+    fn switch_with(&mut self, switch: usize, full: Full) -> &mut Switch {
+        self.scratch.heartbeat().enter(switch);
+        self.scratch.heartbeat().beat(Stage::Forward, full.port);
+        self.switch(switch)
     }
 
     fn pending(&mut self, number: u32) -> bool {
@@ -377,13 +400,15 @@ impl Worker {
         self.armed = armed;
         if self.active.is_empty() {
             self.scratch.heartbeat().rest(Stage::Asleep);
+            self.looks.rest();
             self.doorbell.wait(&mut self.rung);
             self.answer();
         } else {
             // The pending frames may wait for functions, and the functions for this worker: it
             // polls the doorbell and the clock, also where it never yields otherwise.
             sched_yield();
-            self.look_now_and_then(LOOK_AFTER);
+            self.looks.rest();
+            self.look();
         }
     }
 
@@ -391,7 +416,8 @@ impl Worker {
     /// port's client publishes without fences.
     fn want_room(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return false };
-        port.waits_for.is_some_and(|full| self.switch(port.switch).want_room(full))
+        let full = port.waits_for.filter(|full| !full.is_brief);
+        full.is_some_and(|full| self.switch_with(port.switch, full).want_room(full))
     }
 
     /// Whether an armed port may be left alone: it has no frame, or its frame waits for a full
@@ -399,39 +425,47 @@ impl Worker {
     fn sleeps(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return true };
         let Some(full) = port.waits_for else { return !self.pending(number) };
-        if self.switch(port.switch).is_full(full) {
+        if full.is_brief {
+            return false;
+        }
+        if self.switch_with(port.switch, full).is_full(full) {
             self.blocked.push((number, full));
             return true;
         }
         // The request is taken back, also for other ports that wait for the same ring.
         self.unblock_ring(port.switch, full.port);
-        self.switch(port.switch).found_room(full);
+        self.switch_with(port.switch, full).found_room(full);
         false
     }
 
     #[inline]
     fn look_now_and_then(&mut self, work: u32) {
-        self.since_look += work.max(16);
-        if self.since_look >= LOOK_AFTER {
-            self.since_look = 0;
-            self.doorbell.poll(&mut self.rung);
-            self.answer();
+        if self.looks.is_due_after_turn(work) {
+            self.look();
         }
+    }
+
+    /// Looks at doorbell and clock.
+    fn look(&mut self) {
+        self.doorbell.poll(&mut self.rung);
+        self.answer();
     }
 
     /// Serves the ports that rang, and what is due by the clock.
     fn answer(&mut self) {
         self.scratch.heartbeat().rest(Stage::Control);
         self.alarm.raise();
-        let elapsed = self.started.elapsed().as_millis();
-        let now = Now::from_ms(u64::try_from(elapsed).unwrap_or(u64::MAX));
-        let ticked = std::mem::replace(&mut self.now, now) != now;
+        self.now = time_since(self.started);
+        let now = self.now;
+        self.looks.looked(now);
+        let ticked = std::mem::replace(&mut self.ticked_ms, now.as_ms()) != now.as_ms();
         while let Some(number) = self.rung.pop() {
             self.serve(number);
             if let Some(other) = self.kicks.also(number) {
                 self.serve(other);
             }
         }
+        self.scratch.heartbeat().rest(Stage::Control);
         self.run_jobs();
         if ticked {
             if self.idle.wants_ticks() {
@@ -455,7 +489,7 @@ impl Worker {
     }
 
     /// A port has rung: for its own frames, or because it has made room.
-    fn serve(&mut self, number: u32) {
+    pub fn serve(&mut self, number: u32) {
         self.unblock(number);
         self.activate(number);
     }
@@ -482,7 +516,7 @@ impl Worker {
     fn unblock_all(&mut self) {
         while let Some((number, full)) = self.blocked.pop() {
             let Some(Some(port)) = self.ports.get(number as usize).copied() else { continue };
-            self.switch(port.switch).found_room(full);
+            self.switch_with(port.switch, full).found_room(full);
             self.activate(number);
         }
     }
@@ -496,7 +530,7 @@ impl Worker {
         waiting.retain(|entry| {
             let frees = waits_here(self, entry);
             if frees {
-                self.switch(switch).found_room(entry.1);
+                self.switch_with(switch, entry.1).found_room(entry.1);
                 self.activate(entry.0);
             }
             !frees
@@ -577,43 +611,6 @@ impl Worker {
         plug
     }
 
-    /// Stops watching a busy socket.
-    #[cold]
-    fn unwatch(&mut self, number: u32) {
-        let Self { ports, switches, doorbell, .. } = self;
-        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
-        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        if let Some(plug) = plug.filter(|plug| plug.is_socket())
-            && let Some(fd) = descriptor(plug)
-        {
-            doorbell.unwatch(Some(fd));
-            port.unwatched = true;
-        }
-    }
-
-    /// Stops watching a descriptor at its end, which would be readable for ever.
-    #[cold]
-    fn look_away(&mut self, number: u32) {
-        let Self { ports, switches, doorbell, .. } = self;
-        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
-        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        if std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched) {
-            doorbell.unwatch(plug.as_deref().and_then(descriptor));
-        }
-    }
-
-    /// Watches the socket again, because the worker stops looking at it.
-    fn rewatch(&mut self, number: u32) {
-        let Self { ports, switches, doorbell, .. } = self;
-        let Some(Some(port)) = ports.get_mut(number as usize) else { return };
-        port.busy = 0;
-        if !std::mem::take(&mut port.unwatched) {
-            return;
-        }
-        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        port.watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
-    }
-
     /// Replaces the plug of a port; the switch keeps all that it knows of the port.
     pub fn replug(&mut self, number: u32, plug: Plug) -> Option<Plug> {
         let watched = watch(&self.doorbell, number, &plug);
@@ -672,20 +669,7 @@ impl Worker {
     }
 }
 
-/// The descriptor that becomes readable when the plug has something to receive.
-fn descriptor(plug: &Plug) -> Option<BorrowedFd<'_>> {
-    let fd = plug.watched()?.downcast_ref::<OwnedFd>();
-    Some(fd.expect("adapters are watched by descriptors").as_fd())
-}
-
-/// Has the doorbell watch the plug's descriptor, if it has one.
-fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
-    let Some(fd) = descriptor(plug) else { return false };
-    match doorbell.watch(fd, number) {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
-            false
-        }
-    }
+/// The time, as the switches count it.
+fn time_since(start: Instant) -> Now {
+    Now::from_us(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,19 +1,10 @@
 //! What the system knows of this thread, and does to others.
 
-// UNSAFETY: getrusage is in no safe wrapper that we use.
-#![allow(unsafe_code)]
-
-use std::mem::MaybeUninit;
+use crate::engine::usage::Usage;
 
 /// How often this thread had to leave its core to others, by a yield or at the end of its time.
 pub fn preemptions() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: a structure of that type for the kernel to write; all zeros are a value of it too.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+    Usage::of_thread().preemptions
 }
 
 /// Makes every thread of every registered process pass a full barrier. Where the kernel cannot, no
