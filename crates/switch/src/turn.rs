@@ -183,10 +183,14 @@ impl Turn<'_> {
         if self.switch.is_shut(src, self.now) {
             return Moved::default();
         }
-        if let Some(full) = self.still_waits() {
+        let Some(entry) = self.switch.entry_mut(src) else { return Moved::default() };
+        let is_adapter = matches!(entry.plug, Plug::Adapter(_));
+        if entry.waits.is_some()
+            && let Some(full) = self.still_waits()
+        {
             return Moved { slots: 0, blocked_on: Some(full) };
         }
-        let (ahead, room) = self.room_ahead();
+        let (ahead, room) = if is_adapter { self.room_ahead() } else { (None, usize::MAX) };
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
         let staged_max = usize::try_from(self.switch.staged_max).unwrap_or(usize::MAX);
         self.scratch.batch.restrict(room.min(most.into()).min(staged_max));
@@ -222,7 +226,9 @@ impl Turn<'_> {
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);
         }
-        self.note_end(moved);
+        if moved.slots > 1 || moved.blocked_on.is_some() {
+            self.note_end(moved);
+        }
         debug_assert!(self.scratch.groups.used().is_empty(), "every list has been sent");
         debug_assert!(self.scratch.foreign.is_empty(), "every frame has been counted");
         if moved.slots > 0 || !self.scratch.rung.is_empty() {
@@ -238,7 +244,7 @@ impl Turn<'_> {
         let generation = self.switch.bridge.generation();
         if let Some(entry) = self.switch.entry_mut(self.src) {
             entry.waits = moved.blocked_on.map(|full| (full, generation));
-            if moved.slots > 0 {
+            if moved.slots > 1 {
                 entry.turn_frames = turn_frames(self.bytes, moved.slots);
             }
         }

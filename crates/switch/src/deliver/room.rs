@@ -95,17 +95,21 @@ impl Turn<'_> {
         source.own_patience.look(sent, SENT, now).then_some(full)
     }
 
-    /// What the port's next frame still waits for. It is not taken and decided anew, unless it
-    /// waits without end and may go elsewhere by now.
+    /// What the port's next frame still waits for, if it waited. The frame is not taken and decided
+    /// anew, unless it waits without end and may go elsewhere by now.
+    #[cold]
     pub(crate) fn still_waits(&mut self) -> Option<Full> {
         let generation = self.switch.bridge.generation();
         let entry = self.switch.entry_mut(self.src)?;
-        let (full, then) = entry.waits?;
+        let (full, then) = entry.waits.take()?;
         if entry.mirrors.is_some() || !full.is_brief && then != generation {
             return None;
         }
         self.scratch.heartbeat.between(self.src, full.port);
-        if self.switch.is_full(full) { self.wait(full, 0, 0) } else { None }
+        let full = Some(full).filter(|&full| self.switch.is_full(full))?;
+        let full = self.wait(full, 0, 0)?;
+        self.switch.entry_mut(self.src)?.waits = Some((full, then));
+        Some(full)
     }
 }
 
