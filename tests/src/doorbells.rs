@@ -5,25 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client::Error;
-use client::control::Connection;
 use harness::role::{Assault, DoorbellAttack, Report};
-use protocol::Attach;
 use rustix::event::epoll;
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use rustix::pipe::{SpliceFlags, splice};
 
-/// Attaches and attacks until stdin ends, or its time is over: a test that waits for the daemon
-/// must not wait for ever.
+/// Attaches and attacks until stdin ends, or its time is over.
 pub fn run(attack: &DoorbellAttack) -> Result<Report, Error> {
     let ended = super::end_of_stdin();
-    let connection = Connection::open(Some(&attack.at.dir))?;
-    let (_, fds) = connection.attach(Attach::new(attack.at.port.parse()?))?;
-    let seconds = attack.seconds;
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(seconds));
-        std::process::exit(0);
-    });
+    let (_connection, _, fds) = super::attach_for(&attack.at, attack.seconds)?;
     let mut held = Vec::new();
     match attack.assault {
         Assault::Flags => {}

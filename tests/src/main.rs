@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use client::control::{Connection, PortFds};
 use client::{Error, Port};
 use harness::frames::{Tally, announcement, fill};
 use harness::role::{At, Become, Receive, Report, Role, Send};
+use protocol::{Attach, Attached};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
 mod doorbells;
@@ -99,6 +101,18 @@ fn exec(program: &Become) -> Result<Report, Error> {
 
 fn open(at: &At) -> Result<Port, Error> {
     at.options().open(&at.port)
+}
+
+/// Attaches to a port, for a process that ends after this many seconds: a test that waits for the
+/// daemon must not wait for ever.
+fn attach_for(at: &At, seconds: u64) -> Result<(Connection, Attached, PortFds), Error> {
+    let connection = Connection::open(Some(&at.dir))?;
+    let (attached, fds) = connection.attach(Attach::new(at.port.parse()?))?;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(seconds));
+        std::process::exit(0);
+    });
+    Ok((connection, attached, fds))
 }
 
 fn send_stream(send: &Send) -> Result<Report, Error> {

@@ -87,8 +87,8 @@ impl Owned {
     /// # Panics
     /// If it is gone.
     pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.expect("a process"), signal).expect("our own child");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal)
+            .expect("our own child");
     }
 
     /// Gives it the lowest priority. Call this before the process starts threads: they inherit it.
@@ -96,8 +96,8 @@ impl Owned {
     /// # Panics
     /// If it is gone.
     pub fn lower_priority(&self) {
-        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
-        rustix::process::setpriority_process(pid, 19).expect("our own child");
+        rustix::process::setpriority_process(Some(rustix::process::Pid::from_child(&self.0)), 19)
+            .expect("our own child");
     }
 
     /// Kills it as by `kill -9` and waits for its end.

@@ -177,6 +177,13 @@ impl fmt::Debug for Attacker {
 }
 
 impl Attacker {
+    fn new(
+        user: Option<u32>,
+        role: impl Fn(&mut Random) -> Role + std::marker::Send + 'static,
+    ) -> Self {
+        Self { user, is_humble: false, role: Box::new(role) }
+    }
+
     /// A hostile client: another user, where the test can be two. Its calls then name the pair's
     /// ports, too.
     #[must_use]
@@ -190,7 +197,7 @@ impl Attacker {
         let role = move |random: &mut Random| {
             Role::HostileClient(HostileClient { seed: random.any(), ..client.clone() })
         };
-        Self { user: other_user(), is_humble: false, role: Box::new(role) }
+        Self::new(other_user(), role)
     }
 
     /// A hostile guest and its VMM, at the port that is for them.
@@ -203,15 +210,14 @@ impl Attacker {
         let role = move |random: &mut Random| {
             Role::HostileGuest(HostileGuest { socket: socket.clone(), seed: random.any() })
         };
-        Self { user: other_user(), is_humble: false, role: Box::new(role) }
+        Self::new(other_user(), role)
     }
 
     /// Clients that come, send, receive or hoard in one way or another, and are killed.
     #[must_use]
     pub fn passer_by(daemon: &Daemon) -> Self {
         let dir = daemon.dir();
-        let role = move |random: &mut Random| passer_by(&dir, random);
-        Self { user: None, is_humble: false, role: Box::new(role) }
+        Self::new(None, move |random| passer_by(&dir, random))
     }
 
     /// Has the lowest priority: what it costs the pair then is the switch's time, not a share of

@@ -1,5 +1,5 @@
 //! A client that holds up accesses to the memory of its port: a thread punches holes into it, and
-//! hardly gets a core for that. Whoever touches the buffers meanwhile waits for the thread.
+//! seldom gets a core for that. A worker that touches the buffers meanwhile waits for the thread.
 //!
 //! ```text
 //!   one core    SPINNERS threads that compute ── and the thread of class SCHED_IDLE, which punches
@@ -14,9 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client::Error;
-use client::control::Connection;
 use harness::role::{MemoryAttack, Report};
-use protocol::Attach;
 use ring::Region;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -30,13 +28,7 @@ const SPINNERS: usize = 2;
 /// Attaches and attacks until stdin ends, or its time is over.
 pub fn run(attack: &MemoryAttack) -> Result<Report, Error> {
     let ended = super::end_of_stdin();
-    let connection = Connection::open(Some(&attack.at.dir))?;
-    let (attached, fds) = connection.attach(Attach::new(attack.at.port.parse()?))?;
-    let seconds = attack.seconds;
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(seconds));
-        std::process::exit(0);
-    });
+    let (connection, attached, fds) = super::attach_for(&attack.at, attack.seconds)?;
     let mut port = Woken::new(&attached, &fds);
     port.announce(&fds);
     // The frame must not be gone before the switch has it.

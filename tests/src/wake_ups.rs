@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client::Error;
-use client::control::{Connection, PortFds};
+use client::control::PortFds;
 use harness::Random;
 use harness::frames::{announcement, mac};
 use harness::role::{Report, WakeAssault, WakeAttack};
 use packet::build::ethernet;
-use protocol::{Attach, Attached};
+use protocol::Attached;
 use ring::Region;
 use ring::cursor::RingSize;
 use ring::doorbell::WakeBy;
@@ -37,17 +37,10 @@ pub const STATION: u32 = 7;
 /// An Ethernet type that receivers of streams pass over.
 const OTHER: u16 = 0x88b6;
 
-/// Attaches and attacks until stdin ends, or its time is over: a test that waits for the daemon
-/// must not wait for ever.
+/// Attaches and attacks until stdin ends, or its time is over.
 pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
     let ended = super::end_of_stdin();
-    let connection = Connection::open(Some(&attack.at.dir))?;
-    let (attached, fds) = connection.attach(Attach::new(attack.at.port.parse()?))?;
-    let seconds = attack.seconds;
-    std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(seconds));
-        std::process::exit(0);
-    });
+    let (connection, attached, fds) = super::attach_for(&attack.at, attack.seconds)?;
     let mut victim = Woken::new(&attached, &fds);
     victim.announce(&fds);
     feed(attack)?;

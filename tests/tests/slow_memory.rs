@@ -1,5 +1,5 @@
 //! A client holds up all accesses to the memory of its port, and so its worker with all other
-//! ports. That costs the client its port, and nobody else.
+//! ports. That costs the client its port, and no other client anything.
 
 use std::time::Duration;
 

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_and_who_moves_or_reads_memory_open_nothing_and_connect_nowhere() {
+    fn workers_and_threads_that_move_or_read_memory_open_nothing_and_connect_nowhere() {
         for thread in [Worker, Collapser, Reader] {
             let calls = of_thread(thread);
             let has = |number| calls.iter().any(|(call, _)| *call == number);

@@ -55,6 +55,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// What a frame for this port, `port`, waits for: so many slots of a receive ring.
+    #[inline]
+    pub(crate) fn full(&self, port: PortId, queue: usize, slots: u32) -> Full {
+        Full { port, queue, slots, is_brief: self.on_full != OnFull::Wait }
+    }
+
     /// At a look at a receive ring that is full, or will be with `pending` more frames: whether its
     /// client may be about to read it.
     pub(crate) fn look_full(&mut self, queue: usize, pending: u32, now: Now) -> bool {

@@ -309,7 +309,7 @@ mod tests {
         pages.request(&built().reservation, Arc::downgrade(&life));
         pages.request(&memory.reservation, Arc::downgrade(&life));
         let end = Instant::now() + Duration::from_secs(60);
-        // It drops its request when it is done.
+        // The thread drops a request that is done.
         while Arc::weak_count(&life) > 0 {
             assert!(Instant::now() < end, "it waits for ever");
             std::thread::sleep(Duration::from_millis(5));

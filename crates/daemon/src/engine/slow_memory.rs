@@ -2,10 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! Whoever has a region can have the kernel work on its pages: punch holes, or move them to huge
-//! pages. Until that is done, others wait for these pages. It takes long in a thread that hardly
-//! gets a core, and no seal prevents it. A worker that waits so while it copies between two ports
-//! does not know for which. So a thread reads the memory of both:
+//! A client can have the kernel work on the pages of its region: punch holes, or move them to huge
+//! pages. Until that is done, other threads wait for these pages. It takes long in a thread that
+//! seldom gets a core, and no seal prevents it. A worker that waits so while it copies between two
+//! ports does not know for which. So a thread reads the memory of both:
 //!
 //! ```text
 //!   watchdog ── waits, in a step for two ports ──► queue ──► this thread: reads the pages of both
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A reading is of a few pages of one port. It counts against that port if it takes 20 ms in which
-//! the thread waits for something else than a core ([`Reading::is_slow`]). Two things that nobody
-//! is to blame for make it wait, too:
+//! the thread waits for something else than a core ([`Reading::is_slow`]). Two things make it wait
+//! for which no port is to blame:
 //!
 //! - The machine swaps. From before the stall until the reading is over, no thread of the daemon
 //!   may have read from a disk. Major page faults would not tell: the kernel also counts those that
@@ -261,7 +261,7 @@ impl Reading {
         }
     }
 
-    /// Whether somebody held the memory up.
+    /// Whether another process held the memory up.
     fn is_slow(&self) -> bool {
         let held_up = self.took.saturating_sub(self.for_core);
         self.waits > 0 && held_up >= SLOW && !self.moved

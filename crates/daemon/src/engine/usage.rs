@@ -29,11 +29,11 @@ impl Usage {
         Self::of(libc::RUSAGE_SELF)
     }
 
-    fn of(whom: libc::c_int) -> Self {
+    fn of(threads: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: a structure of that type for the kernel to write, and all zeros are one.
         let usage = unsafe {
-            libc::getrusage(whom, usage.as_mut_ptr());
+            libc::getrusage(threads, usage.as_mut_ptr());
             usage.assume_init()
         };
         let count = |number: libc::c_long| u64::try_from(number).unwrap_or(0);
@@ -51,7 +51,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_sleeps_waits() {
+    fn a_thread_that_sleeps_has_waited() {
         let before = Usage::of_thread();
         std::thread::sleep(Duration::from_millis(5));
         let after = Usage::of_thread();

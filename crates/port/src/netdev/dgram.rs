@@ -239,12 +239,23 @@ mod tests {
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
     use super::*;
-    use crate::machine::State;
+    use crate::machine::{MachinePort, State};
     use crate::sys::descriptors::accept;
-    use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
+    use crate::sys::descriptors::fixture::{at_once, send_lingering};
     use std::os::unix::net::UnixDatagram;
+    use std::path::Path;
     use std::time::Duration;
     use tempfile::tempdir;
+
+    /// A port to which the kernel delivers descriptors, as an older kernel does to any, and a
+    /// socket that sends to it.
+    fn opened_for_descriptors(dir: &Path) -> (Box<dyn Adapter>, MachinePort, UnixDatagram) {
+        let (adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let _ = accept(port.listener.fd().expect("a socket"));
+        let peer = UnixDatagram::unbound().expect("descriptors");
+        peer.connect(dir.join("vm.sock")).expect("it is there");
+        (adapter, port, peer)
+    }
 
     #[test]
     fn frames_are_datagrams_in_both_directions() {
@@ -310,21 +321,15 @@ mod tests {
         soon("ours", || send(&mut *adapter, &[7; 60], 1) == 1);
     }
 
-    /// An older kernel delivers what this one is told to refuse.
     #[test]
     fn a_peer_that_blocks_the_connector_is_evicted() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
-        let _ = accept(port.listener.fd().expect("a socket"));
+        let (mut adapter, port, peer) = opened_for_descriptors(dir);
         let _receives = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
-        let peer = UnixDatagram::unbound().expect("descriptors");
-        peer.connect(dir.join("vm.sock")).expect("it is there");
         soon_in(&port, State::Up);
         assert_eq!(send(&mut *adapter, &[7; 60], 1), 1);
-        let (stream, deaf) = lingering();
-        send_beside(&peer, &[1; 60], &stream, 1).expect("it is not refused here");
-        drop(stream);
+        let deaf = send_lingering(&peer, &[1; 60], 1);
         assert_eq!(turn(&mut *adapter).0, [[1; 60]]);
         // The connector closes the descriptor now.
         std::thread::sleep(Duration::from_millis(100));
@@ -346,19 +351,13 @@ mod tests {
         soon("ours", || send(&mut *adapter, &[7; 60], 1) == 1);
     }
 
-    /// An older kernel delivers what this one is told to refuse.
     #[test]
     fn descriptors_are_closed_elsewhere_while_the_port_pauses() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
-        let _ = accept(port.listener.fd().expect("a socket"));
-        let peer = UnixDatagram::unbound().expect("descriptors");
-        peer.connect(dir.join("vm.sock")).expect("it is there");
+        let (mut adapter, _port, peer) = opened_for_descriptors(dir);
         for byte in [1, 2] {
-            let (stream, deaf) = lingering();
-            send_beside(&peer, &[byte; 60], &stream, 253).expect("it is not refused here");
-            drop(stream);
+            let deaf = send_lingering(&peer, &[byte; 60], 253);
             peer.send(&[9; 60]).expect("room");
             let (frames, _) = at_once(|| turn(&mut *adapter));
             assert_eq!(frames, [[byte; 60]], "the next one waits");

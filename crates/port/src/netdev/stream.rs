@@ -277,7 +277,7 @@ mod tests {
     use super::{DropReason, FRAME_MAX, LENGTH};
     use crate::machine::{MachinePort, State};
     use crate::sys::descriptors::accept;
-    use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
+    use crate::sys::descriptors::fixture::{at_once, send_lingering};
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::time::Duration;
@@ -292,14 +292,29 @@ mod tests {
         (0..len).map(|i| i.to_le_bytes()[0]).collect()
     }
 
-    /// A port that is connected to a peer.
-    fn opened() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
+    /// A port that was prepared, and then connected to a peer.
+    fn opened_after(
+        prepare: impl FnOnce(&MachinePort),
+    ) -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
             open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
+        prepare(&port);
         let peer = another(&dir);
         soon_in(&port, State::Up);
         (adapter, port, peer, dir)
+    }
+
+    /// A port that is connected to a peer.
+    fn opened() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
+        opened_after(|_| ())
+    }
+
+    /// One to which the kernel delivers descriptors, as an older kernel does to any.
+    fn opened_for_descriptors() -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
+        opened_after(|port| {
+            let _ = accept(port.listener.fd().expect("it listens"));
+        })
     }
 
     fn another(dir: &TempDir) -> UnixStream {
@@ -392,18 +407,10 @@ mod tests {
         assert_eq!(send(&mut *adapter, &frame(60), 1), 1);
     }
 
-    /// An older kernel delivers what this one is told to refuse.
     #[test]
     fn peer_that_sends_descriptors_is_disconnected_and_they_are_closed_elsewhere() {
-        let dir = tempdir().expect("a directory");
-        let (mut adapter, port) =
-            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
-        let _ = accept(port.listener.fd().expect("it listens"));
-        let peer = another(&dir);
-        soon_in(&port, State::Up);
-        let (stream, _deaf) = lingering();
-        send_beside(&peer, &framed(&frame(60)), &stream, 253).expect("it is not refused here");
-        drop(stream);
+        let (mut adapter, port, peer, _dir) = opened_for_descriptors();
+        let _deaf = send_lingering(&peer, &framed(&frame(60)), 253);
         at_once(|| turn(&mut *adapter));
         soon("a complaint", || port.status().complaint().is_some());
         let complaint = port.status().complaint().expect("just seen");
@@ -412,15 +419,8 @@ mod tests {
 
     #[test]
     fn descriptors_that_were_never_received_are_closed_elsewhere() {
-        let dir = tempdir().expect("a directory");
-        let (adapter, port) =
-            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
-        let _ = accept(port.listener.fd().expect("it listens"));
-        let peer = another(&dir);
-        soon_in(&port, State::Up);
-        let (stream, _deaf) = lingering();
-        send_beside(&peer, b"x", &stream, 1).expect("it is not refused here");
-        drop(stream);
+        let (adapter, port, peer, _dir) = opened_for_descriptors();
+        let _deaf = send_lingering(&peer, b"x", 1);
         at_once(|| drop((port, adapter)));
     }
 
@@ -462,15 +462,9 @@ mod tests {
         assert_eq!((frames, port.status().ends()), (vec![frame(77)], 1));
     }
 
-    /// An older kernel delivers what this one is told to refuse.
     #[test]
     fn a_peer_that_blocks_the_connector_is_evicted() {
-        let dir = tempdir().expect("a directory");
-        let (mut adapter, port) =
-            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
-        let _ = accept(port.listener.fd().expect("it listens"));
-        let mut peer = another(&dir);
-        soon_in(&port, State::Up);
+        let (mut adapter, port, mut peer, dir) = opened_for_descriptors();
         peer.write_all(&framed(&frame(60))).expect("room");
         assert_eq!(turn(&mut *adapter).0, [frame(60)]);
         // The port rejects another connection, and then none for a moment: the next one waits until
@@ -478,9 +472,7 @@ mod tests {
         let _rejected = another(&dir);
         soon("a rejection", || port.status().rejected().is_some());
         let mut second = another(&dir);
-        let (stream, deaf) = lingering();
-        send_beside(&second, b"x", &stream, 1).expect("it is not refused here");
-        drop(stream);
+        let deaf = send_lingering(&second, b"x", 1);
         // An end or an error: what it sent is unread.
         let _ = second.read(&mut [0]);
         peer.write_all(&framed(&frame(99))).expect("room");

@@ -77,7 +77,7 @@ pub(crate) mod fixture {
     pub(crate) const LINGER: Duration = Duration::from_secs(4);
 
     /// A TCP connection that takes [`LINGER`] to close, and its other end, which does not read.
-    pub(crate) fn lingering() -> (TcpStream, TcpStream) {
+    fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (deaf, _) = listener.accept().expect("it comes");
@@ -87,7 +87,7 @@ pub(crate) mod fixture {
         (stream, deaf)
     }
 
-    /// Sends bytes and this many copies of a descriptor, and closes the last one here.
+    /// Sends bytes and this many copies of a descriptor.
     pub(crate) fn send_beside(
         to: impl AsFd,
         bytes: &[u8],
@@ -101,6 +101,14 @@ pub(crate) mod fixture {
         sendmsg(to, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)
     }
 
+    /// Sends bytes and this many copies of a [`lingering`] connection, whose last descriptor here
+    /// it closes; returns the other end.
+    pub(crate) fn send_lingering(to: impl AsFd, bytes: &[u8], copies: usize) -> TcpStream {
+        let (stream, deaf) = lingering();
+        send_beside(to, bytes, &stream, copies).expect("it is not refused here");
+        deaf
+    }
+
     /// Checks that something does not wait for a lingering connection.
     pub(crate) fn at_once<T>(what: impl FnOnce() -> T) -> T {
         let start = Instant::now();
@@ -112,14 +120,12 @@ pub(crate) mod fixture {
 
 #[cfg(test)]
 mod tests {
-    use super::fixture::{at_once, lingering, send_beside};
+    use super::fixture::{at_once, send_beside, send_lingering};
     use super::*;
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
     fn every_descriptor_comes(ours: OwnedFd, theirs: OwnedFd) {
-        let (stream, _deaf) = lingering();
-        send_beside(&theirs, b"frame", &stream, MOST).expect("it is not refused here");
-        drop(stream);
+        let _deaf = send_lingering(&theirs, b"frame", MOST);
         let mut bytes = [0; 100];
         let (length, fds) = at_once(|| receive(&ours, &mut bytes)).expect("a message");
         assert_eq!((length, fds.len()), (5, MOST));

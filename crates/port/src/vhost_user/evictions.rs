@@ -1,7 +1,6 @@
 //! Tests: evictions of a frontend that blocks the port's thread.
 
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,14 +10,14 @@ use ring::intake::Intake;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::pwrite;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use switch::decide::bridge::TagAction;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::tests::{open_at, soon};
 use crate::machine::State;
-use crate::sys::descriptors::fixture::{at_once, lingering, send_beside};
+use crate::sys::descriptors::fixture::{at_once, send_lingering};
+use crate::sys::vhost;
 
 /// Descriptors, the driver's area and the device's of each queue, a page each.
 const PLACE: u64 = 3 * 4096;
@@ -69,12 +68,7 @@ impl Vmm {
         let size = u32::try_from(8 * words.len()).expect("short");
         let header = [request, 1, size].into_iter().flat_map(u32::to_ne_bytes);
         let bytes: Vec<u8> = header.chain(payload).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds = fd.as_slice();
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        let bytes = [IoSlice::new(&bytes)];
-        sendmsg(&self.socket, &bytes, &mut control, SendFlags::NOSIGNAL).expect("it reads");
+        vhost::send(&self.socket, &bytes, fd).expect("it reads");
     }
 
     /// Makes buffers available: room for frames, or frames.
@@ -142,9 +136,7 @@ fn a_frontend_that_blocks_the_thread_is_evicted() {
     let _rejected = UnixStream::connect(&path).expect("it listens");
     soon("a rejection", || port.status().rejected().is_some());
     let mut second = UnixStream::connect(&path).expect("it listens");
-    let (stream, deaf) = lingering();
-    send_beside(&second, b"x", &stream, 1).expect("room");
-    drop(stream);
+    let deaf = send_lingering(&second, b"x", 1);
     // An end or an error: what it sent is unread.
     let _ = second.read(&mut [0]);
     vmm.make(1, 2);

@@ -120,9 +120,9 @@ fn pause(looks: u32) {
     match looks {
         // Most syncs take less than a microsecond.
         ..64 => core::hint::spin_loop(),
-        // It may be waiting for this core.
+        // The holder may be waiting for this core.
         64..128 => rustix::thread::sched_yield(),
-        // It may have a lower priority. A raw system call: no point of cancellation.
+        // The holder may have a lower priority. The raw call is no point of cancellation.
         _ => {
             let nap = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 50_000 };
             let _ = rustix::thread::nanosleep(&nap);

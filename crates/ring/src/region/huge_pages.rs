@@ -18,7 +18,7 @@
 //! call, which does not hold the pool's lock because the control thread waits for that; the memory
 //! of such buffers is given back after the call.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Region;
@@ -66,7 +66,7 @@ impl Region {
     }
 
     /// How often this process began or ended to move memory of the region: an odd number while it
-    /// does so, and whoever touches that memory may have to wait.
+    /// does so, and a thread that touches that memory may have to wait.
     #[must_use]
     pub fn moves(&self) -> u32 {
         self.moves.load(Ordering::SeqCst)
@@ -77,7 +77,7 @@ impl Region {
     fn decommit_free(&self, page: usize) {
         let pins = self.pins();
         if !self.is_taken(page) {
-            let all = self.numbers_on(page).filter_map(|number| self.check(number));
+            let all = self.numbers_on(bytes_of(page)).filter_map(|number| self.check(number));
             let free = all.filter(|buffer| self.owners.of(*buffer) == Owner::POOL);
             self.decommit_buffers(&free.collect::<Vec<_>>(), &pins);
         }
@@ -89,18 +89,15 @@ impl Region {
             let of = |buffer| self.owners.of(buffer) != Owner::POOL;
             number < FIRST_BUFFER || self.check(number).is_some_and(of)
         };
-        let is_of_pool = page * HUGE_PAGE >= self.layout.pool;
-        self.owners.is_empty() || (is_of_pool && self.numbers_on(page).all(is_members))
+        let bytes = bytes_of(page);
+        let is_of_pool = bytes.start >= self.layout.pool;
+        self.owners.is_empty() || (is_of_pool && self.numbers_on(bytes).all(is_members))
     }
+}
 
-    /// The numbers of the buffers on a huge page of the pool; those behind the last are no buffers.
-    fn numbers_on(&self, page: usize) -> RangeInclusive<u32> {
-        let number = |at: usize| {
-            let number = (at - self.layout.pool) / self.layout.stride as usize;
-            u32::try_from(number).expect("a region is below 4 GiB")
-        };
-        number(page * HUGE_PAGE)..=number((page + 1) * HUGE_PAGE - 1)
-    }
+/// The bytes of a huge page.
+fn bytes_of(page: usize) -> Range<usize> {
+    page * HUGE_PAGE..(page + 1) * HUGE_PAGE
 }
 
 /// Huge pages in order, as runs of at most [`RUN`].

@@ -45,7 +45,7 @@ pub struct Region {
     owners: Owners,
     pins: Mutex<Pins>,
     /// How often a move of memory to huge pages began or ended. Writer: the thread that moves it.
-    /// Reader: who reads pages to see whether that takes long.
+    /// Reader: a thread that reads pages to see whether that takes long.
     moves: AtomicU32,
     /// This process made the region.
     is_made: bool,

@@ -8,7 +8,7 @@
 //! change meanwhile. If the pool gets it back just before the read, its page is committed, until
 //! a port has the buffer again.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::Region;
 use crate::format::layout::{PAGE, PortLayout};
@@ -32,6 +32,16 @@ impl Region {
         }
     }
 
+    /// The numbers of the buffers that lie on these bytes of the pool; those behind the last are no
+    /// buffers.
+    pub(super) fn numbers_on(&self, bytes: Range<usize>) -> RangeInclusive<u32> {
+        let number = |at: usize| {
+            let number = (at - self.layout.pool) / self.layout.stride as usize;
+            u32::try_from(number).expect("a region is below 4 GiB")
+        };
+        number(bytes.start)..=number(bytes.end - 1)
+    }
+
     fn is_page_of(&self, port: &PortLayout, page: usize) -> bool {
         let start = page * PAGE;
         if self.owners.is_empty() {
@@ -40,11 +50,7 @@ impl Region {
         if start < self.layout.pool {
             return (port.nifp()..port.end()).contains(&start);
         }
-        let number = |at: usize| {
-            let number = (at - self.layout.pool) / self.layout.stride as usize;
-            u32::try_from(number).expect("a region is below 4 GiB")
-        };
-        let mut buffers = (number(start)..=number(start + PAGE - 1)).filter_map(|n| self.check(n));
+        let mut buffers = self.numbers_on(start..start + PAGE).filter_map(|n| self.check(n));
         buffers.any(|buffer| self.owners.of(buffer) == Owner::of(port))
     }
 }

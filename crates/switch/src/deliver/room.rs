@@ -36,19 +36,17 @@ impl Turn<'_> {
         if room.end == run.end {
             return (run, None);
         }
-        let is_brief = entry.on_full != OnFull::Wait;
-        let full = Full { port: dst, queue, slots: room.wanted, is_brief };
+        let full = entry.full(dst, queue, room.wanted);
         match self.wait(full, before + fit, to_u32(room.end)) {
             None => (run, None),
             full => (run.start..room.end, full),
         }
     }
 
-    /// What fits of a run that is to be flooded. No flood waits without end.
+    /// What fits of a run that is to be flooded to the ports in `scratch.targets`. No flood waits
+    /// without end.
     pub(crate) fn fitting_flood(&mut self, verdict: &VlanVerdict, run: Range<usize>) -> Fitting {
-        let mut targets = std::mem::take(&mut self.scratch.targets);
-        targets.clear();
-        targets.extend(self.switch.bridge.flood_targets(self.src, verdict));
+        let targets = std::mem::take(&mut self.scratch.targets);
         let (mut end, mut full) = (run.end, None);
         // Also those behind a full one: they are waited for at the same time.
         for &dst in &targets {
@@ -173,7 +171,7 @@ impl Room {
 pub(crate) fn adapter_room(adapter: &mut dyn Adapter, on_full: OnFull, reserved: u32) -> u32 {
     match on_full {
         OnFull::Wait => adapter.room().saturating_sub(reserved),
-        // It says how many are sure to fit. More may, and what does not is dropped.
+        // The adapter says how many are sure to fit. More may, and it drops what does not.
         OnFull::Drop if reserved > 0 || adapter.room() > 0 => u32::MAX,
         OnFull::Drop => 0,
     }

@@ -8,8 +8,6 @@ use ring::run::{End, Key, Run, deliver_run, drop_run};
 
 use crate::decide::bridge::TagAction;
 use crate::decide::egress::Egress;
-use crate::model::config::OnFull;
-use crate::model::port::Full;
 use crate::model::stats::DropReason;
 use crate::switch::Switch;
 use crate::turn::{Moved, Turn};
@@ -100,9 +98,8 @@ impl Turn<'_> {
         run: Run,
         budget: u32,
     ) -> Moved {
-        let on_full = self.switch.entry_mut(dst).map_or(OnFull::Drop, |to| to.on_full);
-        let full = Full { port: dst, queue, slots: 1, is_brief: on_full != OnFull::Wait };
-        if let Some(full) = self.wait(full, 0, 0) {
+        let full = self.switch.entry_mut(dst).map(|to| to.full(dst, queue, 1));
+        if let Some(full) = full.and_then(|full| self.wait(full, 0, 0)) {
             return Moved { slots: run.frames, blocked_on: Some(full) };
         }
         debug_assert!(run.frames <= budget, "a run takes no more than its budget");

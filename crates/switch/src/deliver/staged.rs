@@ -100,6 +100,9 @@ impl Turn<'_> {
             }
             Egress::Flood(verdict) => {
                 self.flush_groups();
+                let targets = self.switch.bridge.flood_targets(self.src, &verdict);
+                self.scratch.targets.clear();
+                self.scratch.targets.extend(targets);
                 let (run, full) = fitting(self, run, Target::All(&verdict));
                 let end = run.end;
                 let admitted = self.limit_flood(&verdict, run);
@@ -153,11 +156,9 @@ impl Turn<'_> {
         self.switch.bridge.may_flood(from, class, segments, self.now)
     }
 
-    /// Copies a run of frames to every port in its VLAN that takes such frames.
+    /// Copies a run of frames to the ports in `scratch.targets`, as far as each may carry them.
     pub(crate) fn flood(&mut self, verdict: &VlanVerdict, run: Range<usize>) {
-        let mut targets = std::mem::take(&mut self.scratch.targets);
-        targets.clear();
-        targets.extend(self.switch.bridge.flood_targets(self.src, verdict));
+        let targets = std::mem::take(&mut self.scratch.targets);
         debug_assert!(!targets.contains(&self.src), "a flood does not go back");
         if targets.is_empty() {
             self.count_drop(self.src, DropReason::NoDestination, to_u32(run.len()));

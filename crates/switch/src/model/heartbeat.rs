@@ -11,9 +11,9 @@
 //! └────────────┴────────────┴───────┴────────────────┴───────────┘
 //! ```
 //!
-//! Whoever has a region can hold up all accesses to it, so no step may be under way in the name of
-//! one port while the worker touches the memory of another. [`Stage::Forward`] blames nobody by
-//! itself: a thread then reads the memory of its ports to see which of them is slow.
+//! A client can hold up all accesses to its region, so no step may be under way in the name of one
+//! port while the worker touches the memory of another. [`Stage::Forward`] by itself blames no
+//! port: a thread then reads the memory of its ports to see which of them is slow.
 //!
 //! Writer: the worker, before each step that may wait for the kernel. Reader: the watchdog. All
 //! accesses are relaxed: nothing else is published with the word, and an old value is only an

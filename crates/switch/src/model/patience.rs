@@ -91,7 +91,7 @@ mod tests {
         assert!(patience.look(0, 10, us(0)) && patience.look(0, 10, us(1)));
         assert!(!patience.look(9, 10, us(51)) && !patience.look(9, 10, us(60)));
         assert!(patience.look(10, 10, us(60)) && patience.look(10, 10, us(61)));
-        // It is waiting, and goes on with a new wait.
+        // A receiver that reads during a wait earns another.
         assert!(patience.look(20, 10, us(110)) && patience.look(20, 10, us(111)));
         assert!(patience.look(20, 10, us(160)) && !patience.look(20, 10, us(161)));
     }

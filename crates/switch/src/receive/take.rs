@@ -8,7 +8,6 @@ use ring::kring::{BadSlot, Taken, TxKring};
 use crate::decide::egress::Egress;
 use crate::deliver::room::adapter_room;
 use crate::deliver::run::queue_of;
-use crate::model::config::OnFull;
 use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
@@ -59,10 +58,9 @@ impl Turn<'_> {
             return any;
         }
         let Some(to) = self.switch.entry_mut(dst) else { return any };
-        let on_full = to.on_full;
         self.scratch.heartbeat.between(self.src, dst);
         let (queue, room) = match &mut to.plug {
-            Plug::Adapter(adapter) => (0, adapter_room(&mut **adapter, on_full, 0)),
+            Plug::Adapter(adapter) => (0, adapter_room(&mut **adapter, to.on_full, 0)),
             Plug::Rings(rings, _) => {
                 let queue = queue_of(self.queue, rings);
                 let rx = &mut rings.rx[queue];
@@ -72,7 +70,7 @@ impl Turn<'_> {
         if room > 0 {
             return (None, usize::try_from(room).unwrap_or(usize::MAX));
         }
-        let full = Full { port: dst, queue, slots: 1, is_brief: on_full != OnFull::Wait };
+        let full = to.full(dst, queue, 1);
         self.wait(full, 0, 0).map_or(any, |full| (Some(full), 0))
     }
 
@@ -174,9 +172,9 @@ impl Turn<'_> {
             }
             let (first, at) = (batch.frags().len(), tx.next_index());
             let taken = tx.take(batch.frags(), FRAGS_MAX);
-            // What is counted stays taken, so it is not behind a frame that may be given back.
-            let is_first = batch.frames().is_empty() || is_steered;
-            if matches!(taken, Some(Taken::Bad(_))) && !is_first {
+            // A bad frame is counted and stays taken, so none in front of it may be given back.
+            let may_give_back = !batch.frames().is_empty() && !is_steered;
+            if matches!(taken, Some(Taken::Bad(_))) && may_give_back {
                 tx.untake(at);
                 break;
             }

@@ -99,7 +99,7 @@ fn noted() -> (Net, Notes) {
 fn no_step_blames_a_port_for_the_memory_of_another() {
     let (mut net, notes) = noted();
     assert_eq!(net.look(2).slots, 1);
-    // Between two ports without rings nobody's memory but the daemon's is touched.
+    // Between two ports without rings, the worker touches no memory but the daemon's.
     let expected = [
         ("recv", Stage::Receive, Some(2), None),
         ("send", Stage::Send, Some(3), None),

@@ -116,7 +116,7 @@ fn a_batch_is_cut_where_a_frame_waits_and_goes_on_in_order() {
                 break;
             }
         }
-        // They read in turn, and one too late.
+        // The receivers read in turn, and so seldom that their rings fill up.
         if round % 2 == 0 {
             let reader = round / 2 % 3;
             got[reader].extend(net.received(1 + reader));

@@ -1,5 +1,5 @@
-//! The judge, the table of ports, and memory that nobody holds up. Memory that somebody holds up is
-//! in `tests/tests/slow_memory.rs`: that takes another process, and luck.
+//! The judge, the table of ports, and memory without delay. A client that holds its memory up is in
+//! `tests/tests/slow_memory.rs`: that takes another process, and luck.
 
 use std::sync::mpsc::Receiver;
 
@@ -29,14 +29,14 @@ fn a_reading_that_waits_for_its_memory_is_slow() {
 }
 
 #[test]
-fn a_thread_that_works_or_has_no_core_blames_nobody() {
+fn a_thread_that_works_or_has_no_core_blames_no_port() {
     assert!(!reading(300, 0, 0).is_slow());
     assert!(!reading(300, 281, 1).is_slow());
     assert!(!reading(300, 400, 1).is_slow());
 }
 
 #[test]
-fn memory_that_the_daemon_moves_is_nobodys_fault() {
+fn memory_that_the_daemon_moves_blames_no_port() {
     assert!(!Reading { moved: true, ..reading(500, 0, 1) }.is_slow());
 }
 
@@ -109,7 +109,7 @@ fn memory_is_known_by_the_place_of_its_port_while_the_port_is_there() {
 }
 
 #[test]
-fn memory_that_nobody_holds_up_blames_nobody() {
+fn memory_without_delay_blames_no_port() {
     let (workers, leases) = workers();
     let (reader, reports) = reader_with_reports(&workers);
     let suspicion = suspicion(&workers, 0);

@@ -69,7 +69,7 @@ fn a_worker_that_waits_in_a_step_is_reported_once_with_its_port() {
     assert!(standing.suspicions.try_recv().is_err(), "what it waits for is that port's alone");
 }
 
-/// While this runs, the process may have read from a disk: then nobody is suspected.
+/// The watchdog suspects no port while the process reads from a disk, so this tries again.
 #[test]
 fn a_worker_that_waits_between_two_ports_suspects_both() {
     let end = Instant::now() + Duration::from_secs(60);
@@ -87,7 +87,7 @@ fn a_worker_that_waits_between_two_ports_suspects_both() {
 }
 
 #[test]
-fn a_worker_that_computes_between_two_ports_suspects_nobody() {
+fn a_worker_that_computes_between_two_ports_suspects_neither() {
     let standing = Standing::after(true, |heartbeat| heartbeat.between(port(4), port(9)));
     assert!(standing.rings_within(60));
     assert_eq!(standing.watchdog.take().len(), 1);

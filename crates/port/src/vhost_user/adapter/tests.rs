@@ -165,16 +165,8 @@ fn long_frames_are_few_in_a_turn() {
 
 #[test]
 fn an_interrupt_that_was_put_off_comes_before_the_port_goes() {
-    let (guest, sender) = (Guest::new(), Guest::new());
-    let (batch, list) = eight_frames(&sender);
-    let (mut machine, event) =
-        wants_interrupts(&guest, Some(Coalesce { frames: 0, usecs: u16::MAX }));
-    guest.load(0, 1514, SIZE);
-    for delivery in &list[..2] {
-        machine.send(&batch, &[*delivery]);
-        machine.flush();
-    }
-    assert_eq!((interrupts(&event), machine.owes_wake()), (1, true));
+    let guest = Guest::new();
+    let Owing { machine, event, .. } = owes_an_interrupt(&guest);
     drop(machine);
     assert_eq!(interrupts(&event), 1);
 }
@@ -327,6 +319,27 @@ fn eight_frames(sender: &Guest) -> (Batch, Vec<Delivery>) {
     (batch, (0..8).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect())
 }
 
+/// A machine that owes its driver an interrupt for the second of two frames.
+struct Owing {
+    machine: Machine,
+    event: OwnedFd,
+    batch: Batch,
+    list: Vec<Delivery>,
+}
+
+fn owes_an_interrupt(guest: &Guest) -> Owing {
+    let (batch, list) = eight_frames(&Guest::new());
+    let (mut machine, event) =
+        wants_interrupts(guest, Some(Coalesce { frames: 0, usecs: u16::MAX }));
+    guest.load(0, 1514, SIZE);
+    for delivery in &list[..2] {
+        machine.send(&batch, &[*delivery]);
+        machine.flush();
+    }
+    assert_eq!((interrupts(&event), machine.owes_wake()), (1, true));
+    Owing { machine, event, batch, list }
+}
+
 #[test]
 fn a_driver_that_cannot_keep_up_loses_frames_and_not_its_processor() {
     const ROUNDS: u16 = 20_000;
@@ -442,16 +455,8 @@ fn evict(machine: &Machine) {
 
 #[test]
 fn queues_of_an_evicted_frontend_are_not_served() {
-    let (guest, sender) = (Guest::new(), Guest::new());
-    let (batch, list) = eight_frames(&sender);
-    let (mut machine, event) =
-        wants_interrupts(&guest, Some(Coalesce { frames: 0, usecs: u16::MAX }));
-    guest.load(0, 1514, SIZE);
-    for delivery in &list[..2] {
-        machine.send(&batch, &[*delivery]);
-        machine.flush();
-    }
-    assert_eq!((interrupts(&event), machine.owes_wake()), (1, true));
+    let guest = Guest::new();
+    let Owing { mut machine, event, batch, list } = owes_an_interrupt(&guest);
     evict(&machine);
     guest.load(1, USUAL_BUFFER, 10);
     assert!(!machine.pending());
