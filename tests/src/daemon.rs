@@ -1,5 +1,6 @@
 //! The daemon of one test, in a directory of its own.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -78,7 +79,7 @@ impl Setup {
     #[must_use]
     pub fn start(self) -> Daemon {
         let place = Scratch::new("daemon");
-        std::fs::write(place.path().join("uvala.toml"), &self.config).expect("room");
+        std::fs::write(place.path().join("uvala.toml"), all_workers(&self.config)).expect("room");
         if self.user.is_some() {
             std::os::unix::fs::chown(place.path(), self.user, self.user).expect("root may");
         }
@@ -92,10 +93,40 @@ impl Setup {
     fn spawn(&self, place: &Path, more: &[&str]) -> Owned {
         let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
         let (config, dir) = (text(place.join("uvala.toml")), text(place.join("run")));
-        let args = [&["daemon", "-c", &config, "--dir", &dir], more].concat();
+        let count = std::env::var(WORKERS).unwrap_or_default();
+        let workers = ["--workers", &count];
+        let workers = if count.is_empty() { &[] } else { &workers[..] };
+        let args = [&["daemon", "-c", &config, "--dir", &dir], workers, more].concat();
         let log = File::options().create(true).append(true).open(place.join("log"));
         let mut command = uvala(self.limits.clone(), &args, self.user);
         Owned::spawn(command.stdin(Stdio::null()).stderr(log.expect("room for a log")))
+    }
+}
+
+/// The number of workers that daemons of tests get. All workers then run each switch of which the
+/// test does not say otherwise.
+const WORKERS: &str = "UVALA_WORKERS";
+
+/// The configuration with switches of all workers, if the environment asks for several. Switches
+/// with chains stay as they are.
+fn all_workers(config: &str) -> String {
+    const ALL: &str = "workers = \"all\"\n";
+    if std::env::var_os(WORKERS).is_none() || config.contains("\"chain\"") {
+        return config.to_owned();
+    }
+    let tables = config.lines().filter_map(|line| line.strip_prefix("[switch."));
+    let names: BTreeSet<&str> = tables.filter_map(|rest| rest.split(['.', ']']).next()).collect();
+    let mut text = config.to_owned();
+    for name in names {
+        let table = format!("[switch.{name}]\n");
+        match text.contains(&table) {
+            true => text = text.replace(&table, &format!("{table}{ALL}")),
+            false => text += &format!("\n{table}{ALL}"),
+        }
+    }
+    match text.contains("[new_switch]\n") {
+        true => text.replace("[new_switch]\n", &format!("[new_switch]\n{ALL}")),
+        false => format!("{text}\n[new_switch]\n{ALL}"),
     }
 }
 
@@ -137,7 +168,7 @@ impl Daemon {
     /// # Panics
     /// If it cannot be written.
     pub fn reconfigure(&self, config: &str) {
-        std::fs::write(self.place.path().join("uvala.toml"), config).expect("room");
+        std::fs::write(self.place.path().join("uvala.toml"), all_workers(config)).expect("room");
     }
 
     /// The directory of the daemon's socket.

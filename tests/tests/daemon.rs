@@ -73,9 +73,9 @@ fn workers_that_cannot_start_are_reported_with_what_to_do() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let few = Become { descriptors: Some(60), ..Become::default() };
-    let (code, message) = run(few, &["--workers", "256"]);
+    let (code, message) = run(few, &["--workers", "64"]);
     assert_eq!(code, Some(i32::from(exit::NO_MEMORY)), "{message}");
-    assert!(message.contains("cannot start 256 workers"), "{message}");
+    assert!(message.contains("cannot start 64 workers"), "{message}");
     for cpu in ["5000", "1023"] {
         let (code, message) = run(Become::default(), &["--cpu", cpu]);
         assert_eq!(code, Some(i32::from(exit::BAD_CONFIG)), "{message}");

@@ -101,7 +101,7 @@ impl Fake {
     /// Sends back what there is; returns the number of frames.
     fn turn(&mut self) -> u32 {
         let Krings { tx, rx, .. } = &mut self.host;
-        let (tx, rx, mut frames, mut frags) = (&mut tx[0], &mut rx[0], 0, Vec::new());
+        let (tx, mut rx, mut frames, mut frags) = (&mut tx[0], rx[0].lock(), 0, Vec::new());
         let region = tx.region().clone();
         tx.sync();
         loop {
@@ -118,7 +118,9 @@ impl Fake {
         }
         tx.publish();
         store_load_fence();
-        if rx.wants_kick() | tx.wants_kick() {
+        let is_due = rx.wants_kick() | tx.wants_kick();
+        drop(rx);
+        if is_due {
             self.wake();
         }
         frames
@@ -135,7 +137,7 @@ impl Fake {
     /// Sleeps until the client kicks. `false`: it is gone.
     fn park(&mut self) -> bool {
         self.host.arm();
-        self.host.rx[0].want_room();
+        self.host.rx[0].lock().want_room();
         store_load_fence();
         if self.host.is_light() {
             rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).unwrap();
@@ -143,7 +145,7 @@ impl Fake {
         let mut kicks = [0; 64];
         let here = self.turn() > 0 || rustix::io::read(&self.kicks, &mut kicks).unwrap() > 0;
         self.host.disarm();
-        self.host.rx[0].found_room();
+        self.host.rx[0].lock().found_room();
         here
     }
 

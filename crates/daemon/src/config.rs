@@ -17,7 +17,7 @@ use std::str::FromStr;
 use port::group::Size;
 pub use protocol::config::ConfigError;
 use protocol::config::{self, InvalidValue};
-use protocol::{Mode, toml_error};
+use protocol::{Mode, RunBy, toml_error};
 pub use tracing::Level;
 
 use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
@@ -52,6 +52,8 @@ pub struct Config {
     pub rings: RingSpec,
     /// Permissions of switches that clients create.
     pub switch_mode: Mode,
+    /// Workers of switches that clients create.
+    pub switch_workers: RunBy,
     /// Addresses that are learned on a port of an ordinary user if nothing else is set; 0: any
     /// number.
     pub max_macs: u32,

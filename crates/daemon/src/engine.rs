@@ -22,7 +22,13 @@
 //! neither of them: a [`Build`] commits memory, and the [`Reclaimer`] frees it. No client waits for
 //! [`HugePages`].
 //!
-//! Limits: 4096 ports for each switch; a switch never moves to another worker.
+//! A switch belongs to one worker, its *home*. A switch of all workers has a replica at each: its
+//! ports are spread over the workers, and each replica knows all of them ([`Workers::plug`]).
+//! Control tells every replica what concerns the switch ([`Workers::on_replicas`]), and the port's
+//! worker what concerns its frames ([`Workers::on_port`]).
+//!
+//! Limits: 4096 ports for each switch; 64 workers; neither a switch nor a port moves to another
+//! worker.
 //!
 //! [`Build`]: crate::model::opening::Build
 //! [`Datapath`]: crate::control::datapath::Datapath
@@ -53,6 +59,7 @@ mod workers;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use packet::PortId;
@@ -75,6 +82,7 @@ use crate::engine::watchdog::{Alarm, Watchdog, Watched};
 use crate::engine::worker::Worker;
 use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
 use crate::engine::worker::idle::{IdleStrategy, Spin};
+use crate::engine::worker::peers::Peers;
 use crate::model::error::DatapathError;
 use crate::model::keys::{GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::specs::ShmSpec;
@@ -87,7 +95,7 @@ use notices::Notices;
 use open::Closing;
 use slow_memory::SlowMemory;
 use slow_wakes::SlowWakeReports;
-use stats::{counted, shown};
+use stats::{Counted, counted, shown};
 use system::usable_cpus;
 
 /// Turns without work after which a worker sleeps.
@@ -97,6 +105,8 @@ const YIELDS: u32 = 100;
 #[derive(Debug)]
 pub struct Workers {
     workers: Vec<Crew>,
+    /// Places of switches, the same at all workers.
+    places: Places,
     switches: BTreeMap<SwitchKey, SwitchPlace>,
     ports: BTreeMap<PortKey, PortPlace>,
     /// Trust groups, by user and name.
@@ -132,7 +142,6 @@ pub struct Workers {
 #[derive(Debug)]
 struct Crew {
     handle: WorkerHandle,
-    switches: Places,
     ports: Places,
 }
 
@@ -161,7 +170,10 @@ impl Places {
 
 #[derive(Debug)]
 struct SwitchPlace {
-    worker: usize,
+    /// The worker that runs the switch, or that ages the addresses of all replicas.
+    home: usize,
+    /// All workers have a replica.
+    is_spread: bool,
     at: usize,
     ids: Places,
     keys: BTreeMap<PortId, PortKey>,
@@ -171,16 +183,26 @@ struct SwitchPlace {
 struct PortPlace {
     switch: SwitchKey,
     id: PortId,
+    worker: usize,
     number: u32,
     /// Bytes of the port's region, if no other port is in it.
     bytes: usize,
     memory: Option<Memory>,
 }
 
+/// What is left of a port.
+struct Unplugged {
+    plug: Option<Plug>,
+    last: Counted,
+    /// Slots with frames in its rings.
+    abandoned: u64,
+}
+
 /// A port that is reserved.
 #[derive(Debug)]
 struct Site {
     spec: ShmSpec,
+    worker: usize,
     memory: PortMemory,
     /// What its client kicks by, made together with the memory.
     kick: Arc<KickSlot>,
@@ -208,13 +230,14 @@ impl Workers {
         let (alarm, mut cpus) = (Alarm::default(), config.cpus.iter().copied().cycle());
         let start = |number| {
             let options = WorkerOptions { strategy, cpu: cpus.next(), batch: config.batch };
-            let sender = notices.sender(number as usize, host.ringer().clone());
+            let sender = notices.sender(host.ringer().clone());
             let (reclaimer, alarm) = (reclaimer.clone(), alarm.clone());
             let handle = WorkerHandle::spawn(number, options, reclaimer, sender, alarm)?;
-            Ok(Crew { handle, switches: Places::default(), ports: Places::default() })
+            Ok(Crew { handle, ports: Places::default() })
         };
         let workers = (0..config.count).map(start).collect::<io::Result<_>>();
         let workers: Vec<Crew> = workers.map_err(failed)?;
+        introduce(&workers);
         let heartbeat = Heartbeat::default();
         let control = Watched { heartbeat: heartbeat.reader(), thread: gettid() };
         let watched = workers.iter().map(|crew| crew.handle.watched()).chain([control]);
@@ -223,6 +246,7 @@ impl Workers {
         let watchdog = Watchdog::start(watched.collect(), &alarm, queue).map_err(failed)?;
         Ok(Self {
             workers,
+            places: Places::default(),
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             groups: BTreeMap::new(),
@@ -250,39 +274,117 @@ impl Workers {
         &self.switches[&switch]
     }
 
-    /// Runs `job` on the worker of a switch, with the switch's place.
+    /// Runs `job` on the home of a switch, with the switch's place.
     fn on_switch<R: Send + 'static>(
         &self,
         switch: SwitchKey,
         job: impl FnOnce(&mut Worker, usize) -> R + Send + 'static,
     ) -> R {
-        let SwitchPlace { worker, at, .. } = *self.place(switch);
-        self.workers[worker].handle.call(move |worker| job(worker, at))
+        let SwitchPlace { home, at, .. } = *self.place(switch);
+        self.workers[home].handle.call(move |worker| job(worker, at))
     }
 
-    /// The place of a switch's next port: its number in the switch, and at the worker.
-    fn next_place(&self, switch: SwitchKey) -> Result<(PortId, u32), DatapathError> {
+    /// Runs `job` on the worker of a port, with the switch's place.
+    fn on_port<R: Send + 'static>(
+        &self,
+        place: &PortPlace,
+        job: impl FnOnce(&mut Worker, usize) -> R + Send + 'static,
+    ) -> R {
+        let at = self.place(place.switch).at;
+        self.workers[place.worker].handle.call(move |worker| job(worker, at))
+    }
+
+    /// Runs `job` on all workers of a switch one after the other, with the switch's place.
+    fn on_replicas<R: Send + 'static>(
+        &self,
+        switch: SwitchKey,
+        job: impl FnOnce(&mut Worker, usize) -> R + Clone + Send + 'static,
+    ) -> Vec<R> {
+        let at = self.place(switch).at;
+        let run = |worker: usize| {
+            let job = job.clone();
+            self.workers[worker].handle.call(move |worker| job(worker, at))
+        };
+        self.workers_of(switch).map(run).collect()
+    }
+
+    /// The workers that run a switch: one, or all.
+    fn workers_of(&self, switch: SwitchKey) -> Range<usize> {
         let place = self.place(switch);
+        if place.is_spread { 0..self.workers.len() } else { place.home..place.home + 1 }
+    }
+
+    /// The worker for the next port of a switch: the one with the fewest ports.
+    fn next_worker(&self, switch: SwitchKey) -> usize {
+        let fewest = self.workers_of(switch).min_by_key(|&it| self.workers[it].ports.taken());
+        fewest.expect("a switch has a worker")
+    }
+
+    /// The place of a switch's next port at a worker: its number in the switch, and at the worker.
+    fn next_place(&self, switch: SwitchKey, worker: usize) -> Result<(PortId, u32), DatapathError> {
         let full = || DatapathError::Full("ports of one switch: 4096 is the limit");
-        let id = PortId::new(place.ids.free()).ok_or_else(full)?;
-        let number = u32::try_from(self.workers[place.worker].ports.free()).ok();
+        let id = PortId::new(self.place(switch).ids.free()).ok_or_else(full)?;
+        let number = u32::try_from(self.workers[worker].ports.free()).ok();
         Ok((id, number.ok_or_else(full)?))
     }
 
-    /// Plugs a finished port in. Cannot fail.
+    /// The place of a switch's next port, which has no region of its own.
+    fn new_place(&self, switch: SwitchKey) -> Result<PortPlace, DatapathError> {
+        let worker = self.next_worker(switch);
+        let (id, number) = self.next_place(switch, worker)?;
+        Ok(PortPlace { switch, id, worker, number, bytes: 0, memory: None })
+    }
+
+    /// Plugs a finished port in. Cannot fail. All other workers of the switch know the port before
+    /// its own, which takes its first frames.
     fn plug(&mut self, key: PortKey, place: PortPlace, plug: Plug, config: PortConfig) {
-        let PortPlace { switch, id, number, .. } = place;
+        let PortPlace { switch, id, number, worker, .. } = place;
         let home = self.switches.get_mut(&switch).expect("control made the switch");
         home.ids.take(id.index());
         home.keys.insert(id, key);
-        self.workers[home.worker].ports.take(number as usize);
+        self.workers[worker].ports.take(number as usize);
+        let plug = if home.is_spread { plug.into_common() } else { plug };
+        let at = home.at;
+        for other in self.workers_of(switch).filter(|&other| other != worker) {
+            let (plug, config) = (plug.for_delivery(), config.clone());
+            let job = move |worker: &mut Worker| worker.add_elsewhere(at, id, plug, config);
+            self.workers[other].handle.call(job);
+        }
+        self.on_port(&place, move |worker, at| worker.plug(number, at, id, plug, config));
         self.ports.insert(key, place);
-        self.on_switch(switch, move |worker, at| worker.plug(number, at, id, plug, config));
     }
 
-    /// The doorbell of the worker of a switch.
-    fn ringer_of(&self, switch: SwitchKey) -> Ringer {
-        self.workers[self.place(switch).worker].handle.ringer().clone()
+    /// Unplugs a port: first its own worker, then the others, so that none delivers to it any more.
+    /// Returns its last counters.
+    fn unplug(&self, place: &PortPlace) -> Unplugged {
+        let &PortPlace { switch, id, number, worker, .. } = place;
+        let (mut last, plug) = self.on_port(place, move |worker, at| {
+            worker.disconnect(number);
+            // Nothing may be counted between the last look and the end: one job does both.
+            (counted(worker.switch(at), id), worker.unplug(number))
+        });
+        let at = self.place(switch).at;
+        for other in self.workers_of(switch).filter(|&other| other != worker) {
+            let job = move |worker: &mut Worker| {
+                let last = counted(worker.switch(at), id);
+                (last, worker.remove_elsewhere(at, id))
+            };
+            let (more, handle) = self.workers[other].handle.call(job);
+            last.add(&more);
+            // Here the plug itself stays, so nothing takes long to free.
+            drop(handle);
+        }
+        let (plug, abandoned) = self.on_port(place, move |_, _| {
+            let mut plug = plug;
+            let abandoned = plug.as_mut().map_or(0, Plug::in_rings);
+            (plug, abandoned)
+        });
+        Unplugged { plug, last, abandoned }
+    }
+
+    /// The doorbell of a worker.
+    fn ringer_of(&self, worker: usize) -> Ringer {
+        self.workers[worker].handle.ringer().clone()
     }
 
     fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {
@@ -293,8 +395,21 @@ impl Workers {
 impl Workers {
     fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
         let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
-        let counted = self.on_switch(switch, move |worker, at| counted(worker.switch(at), id));
-        shown(name, &counted)
+        let all = self.on_replicas(switch, move |worker, at| counted(worker.switch(at), id));
+        let sum = all.into_iter().reduce(|mut sum, more| {
+            sum.add(&more);
+            sum
+        });
+        sum.map_or_else(|| counters::none(name.clone()), |sum| shown(name.clone(), &sum))
+    }
+}
+
+/// Makes the workers known to each other.
+fn introduce(workers: &[Crew]) {
+    let peers = Peers::new(workers.iter().map(|crew| crew.handle.ringer().clone()));
+    for (number, crew) in (0..).zip(workers) {
+        let peers = peers.clone();
+        crew.handle.call(move |worker| worker.join(number, peers));
     }
 }
 

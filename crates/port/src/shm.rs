@@ -16,7 +16,7 @@ use crate::sys::{PortWaker, Waker};
 /// The switch's side of a client's port whose rings have just been formatted.
 #[must_use]
 pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static) -> Plug {
-    Plug::Rings(Krings::new(region, layout), Box::new(wake))
+    Plug::rings_with(Krings::new(region, layout), wake)
 }
 
 /// Wakes the client of the port, by its socket or in its memory.

@@ -129,7 +129,7 @@ impl Pair {
         let (_bell, ringer) = bell().expect("descriptors");
         for (i, &id) in ids.iter().enumerate() {
             let opened = packet::open(&format!("unear{i}"), None, false, &ringer)?;
-            switch.add_port(id, Plug::Adapter(opened.adapter), PortConfig::default());
+            switch.add_port(id, Plug::adapter(opened.adapter), PortConfig::default());
         }
         let scratch =
             Scratch::new(64, Intake::new(intake::FRAMES, STANDARD_FRAME).expect("memory"));

@@ -80,7 +80,7 @@ impl Net {
         let buffers: BTreeSet<_> = region.slot_buffers(layout).map(BufferIndex::get).collect();
         assert_eq!(buffers.len(), 2 * SLOTS as usize, "each slot has a buffer of its own");
         assert!(region.slot_buffers(layout).all(|buffer| region.owners().of(buffer) == own));
-        let host = Plug::Rings(Krings::new(region, layout), Box::new(NoDoorbell));
+        let host = Plug::rings_with(Krings::new(region, layout), NoDoorbell);
         self.switches[switch].add_port(id(at), host, PortConfig::default());
         let (tx, rx) = (TxRing::new(region, layout, 0), RxRing::new(region, layout, 0));
         self.region = Some(region.clone());

@@ -79,6 +79,16 @@ choice! {
     Wait = "wait",
 }
 
+choice! {
+    /// Which workers run a switch.
+    RunBy, "one or all";
+    /// One worker, with all ports.
+    #[default]
+    One = "one",
+    /// All workers, each with a share of the ports.
+    All = "all",
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

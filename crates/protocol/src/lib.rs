@@ -53,7 +53,7 @@ pub use chain::{
     FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, sent_by_function,
 };
-pub use choices::{Forwarding, OnFull};
+pub use choices::{Forwarding, OnFull, RunBy};
 pub use drops::{DROP_REASONS, DropReason};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};

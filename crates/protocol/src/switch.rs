@@ -3,7 +3,7 @@
 use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::{ChainSpec, Forwarding, Mode, NewPorts, PortSettings, RuleSpec};
+use super::{ChainSpec, Forwarding, Mode, NewPorts, PortSettings, RuleSpec, RunBy};
 use crate::name::{PortName, SwitchName};
 
 /// Most addresses that a forwarding database may hold.
@@ -45,6 +45,9 @@ pub struct SwitchSettings {
     /// not bit 1 (PAUSE).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_fwd_mask: Option<u16>,
+    /// The workers that run the switch: `one` or `all`. To be changed while it has no port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<RunBy>,
     /// Numeric user that owns the switch (only root and the daemon's user may give it away).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
@@ -139,6 +142,9 @@ pub struct SwitchInfo {
     /// Reserved group addresses whose frames are forwarded, by bits.
     #[serde(default)]
     pub group_fwd_mask: u16,
+    /// The workers that run the switch.
+    #[serde(default)]
+    pub workers: RunBy,
     /// Numeric owner.
     pub owner: u32,
     /// Numeric group.

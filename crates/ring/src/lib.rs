@@ -36,6 +36,7 @@
 //! | `guest`, `umem` | memory that a VMM lends, and memory that the kernel fills |
 //! | `intake` | frames that the daemon reads itself |
 //! | `memory` | mappings, copies, and a large table of words |
+//! | `shared` | what several workers use, one at a time |
 //!
 //! The client's half ([`user`]) and the switch's half ([`kring`]) are different types with
 //! different trust. The client may see its own slots and buffers as slices. The switch sees nothing
@@ -65,6 +66,8 @@ pub mod kring;
 mod memory;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod shared;
 #[cfg(not(loom))]
 pub mod umem;
 #[cfg(not(loom))]

@@ -117,7 +117,7 @@ impl Net {
                 assert!(region.owners().pass(buffer, Owner::POOL, Owner::of(&port)));
             }
             region.format_port("bench", &port, own, false).expect("memory");
-            let host = Plug::Rings(Krings::new(&region, &port), Box::new(NoDoorbell));
+            let host = Plug::rings_with(Krings::new(&region, &port), NoDoorbell);
             self.switch.add_port(self::port(self.clients.len()), host, PortConfig::default());
             self.clients.push((TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0)));
         }

@@ -111,7 +111,7 @@ fn worker(work: &Receiver<Work>, taken: &Sender<(Duration, Option<Tables>)>) {
     let mut switch = Switch::new(config, 7, HugeTable::new);
     for work in work {
         if let Work::Lose(port) = work {
-            switch.add_port(port, Plug::Adapter(Box::new(Nothing)), PortConfig::default());
+            switch.add_port(port, Plug::adapter(Box::new(Nothing)), PortConfig::default());
         }
         let begin = Instant::now();
         let old = match work {

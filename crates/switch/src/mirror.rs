@@ -25,6 +25,7 @@ use ring::doorbell::store_load_fence;
 use ring::frame::Frag;
 use ring::kring::{RxKring, TxKring};
 use ring::krings::Krings;
+use ring::shared::Shared;
 
 use crate::model::port::Wake;
 use crate::receive::batch::FRAGS_MAX;
@@ -32,7 +33,7 @@ use crate::receive::batch::FRAGS_MAX;
 /// Rings that get copies of frames which other ports send or receive.
 pub struct Mirror {
     rings: Krings,
-    wake: Box<dyn Wake>,
+    wake: Arc<dyn Wake>,
     missed: u64,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct PortMirrors {
 impl Mirror {
     /// A mirror with these rings, which are not plugged in anywhere else.
     #[must_use]
-    pub fn new(rings: Krings, wake: Box<dyn Wake>) -> Self {
+    pub fn new(rings: Krings, wake: Arc<dyn Wake>) -> Self {
         Self { rings, wake, missed: 0 }
     }
 
@@ -90,7 +91,7 @@ impl Mirror {
     }
 
     /// Replaces the doorbell of the mirror's client.
-    pub fn set_wake(&mut self, wake: Box<dyn Wake>) {
+    pub fn set_wake(&mut self, wake: Arc<dyn Wake>) {
         self.wake = wake;
     }
 
@@ -102,6 +103,7 @@ impl Mirror {
     /// once.
     fn fill(&mut self, queue: usize, fill: impl FnOnce(&mut RxKring) -> u64) {
         let Some(rx) = self.rings.rx.get_mut(queue) else { return };
+        let rx = &mut *rx.lock();
         let before = rx.tail();
         rx.sync();
         self.missed += fill(rx);
@@ -148,7 +150,7 @@ impl PortMirrors {
         Self {
             taps: Vec::new(),
             sent: port.tx.iter().map(TxKring::untaken).collect(),
-            received: port.rx.iter().map(RxKring::tail).collect(),
+            received: port.rx.iter().map(|rx| rx.with(RxKring::tail)).collect(),
             room: Vec::with_capacity(FRAGS_MAX),
         }
     }
@@ -168,7 +170,7 @@ impl PortMirrors {
 
     /// Holds returned slots back in rings whose returned slots are mirrored.
     fn hold_returned(&self, port: &mut Krings) {
-        for (queue, rx) in port.rx.iter_mut().enumerate() {
+        for (queue, mut rx) in port.rx.iter_mut().map(Shared::lock).enumerate() {
             let wanted = self.mirrors_at(queue, MirrorPoint::Returned).next().is_some()
                 || self.mirrors_at(queue, MirrorPoint::SentReturned).next().is_some();
             if wanted != rx.is_mirrored() {

@@ -8,6 +8,7 @@ use packet::PortId;
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::leaver::Leaver;
+use ring::shared::Shared;
 
 use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
@@ -29,6 +30,8 @@ pub struct Switch {
     pub(crate) staged_max: u32,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
+    /// Another worker's replica ages the addresses.
+    is_replica: bool,
     seed: u64,
     /// Maps the tables of the flow cache.
     map: MapTable,
@@ -66,7 +69,8 @@ impl Entry {
     pub(crate) fn look_full(&mut self, queue: usize, pending: u32, now: Now) -> bool {
         /// Where the size of the ring is not known.
         const SOME: u32 = 256;
-        let quarter = self.plug.rings().map_or(SOME, |rings| rings.rx[queue].capacity() / 4);
+        let quarter =
+            self.plug.rings().map_or(SOME, |rings| rings.rx[queue].with(RxKring::capacity) / 4);
         let got = self.stats.queues[queue].rx.frames + u64::from(pending);
         self.patience[queue].look(got, quarter.max(1).into(), now)
     }
@@ -77,8 +81,13 @@ impl Switch {
     /// cannot choose addresses that collide. `map` maps the tables of the flow cache.
     #[must_use]
     pub fn new(config: SwitchConfig, seed: u64, map: MapTable) -> Self {
-        let (bridge, mirrors) = (Bridge::new(config, seed), Mirrors::default());
-        Self { bridge, ports: Vec::new(), mirrors, staged_max: COPIES, steering: None, seed, map }
+        Self::with_bridge(Bridge::new(config, seed), seed, map)
+    }
+
+    fn with_bridge(bridge: Bridge, seed: u64, map: MapTable) -> Self {
+        let (ports, mirrors, steering) = (Vec::new(), Mirrors::default(), None);
+        let (staged_max, is_replica) = (COPIES, false);
+        Self { bridge, ports, mirrors, staged_max, steering, is_replica, seed, map }
     }
 
     /// The tables.
@@ -132,7 +141,15 @@ impl Switch {
         self.limit_staging();
     }
 
-    /// Removes a port and what was learned behind it.
+    /// The same switch for another worker: the same settings, the same forwarding database, and no
+    /// port yet. It has no mirrors and no chains.
+    #[must_use]
+    pub fn replica(&self) -> Self {
+        Self { is_replica: true, ..Self::with_bridge(self.bridge.replica(), self.seed, self.map) }
+    }
+
+    /// Removes a port and what was learned behind it. Of a switch of several workers, the one to
+    /// which the port belongs removes it first: the others learn nothing by it.
     pub fn remove_port(&mut self, id: PortId) -> Option<Plug> {
         let entry = self.ports.get_mut(id.index())?.take()?;
         self.bridge.remove_port(id);
@@ -215,19 +232,14 @@ impl Switch {
     /// Slots with frames in the rings of a port, which its client has not returned or the switch
     /// has not taken.
     pub fn in_rings(&mut self, id: PortId) -> u64 {
-        let Some(rings) = self.plug_mut(id).and_then(Plug::rings) else { return 0 };
-        let unread = rings.rx.iter_mut().map(|rx| {
-            rx.sync();
-            debug_assert!(rx.room() <= rx.capacity(), "a ring has no more room than slots");
-            u64::from(rx.capacity() - rx.room())
-        });
-        unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
+        self.plug_mut(id).map_or(0, Plug::in_rings)
     }
 
     /// Wakes a port's peer if its interrupt moderation timer has expired. Returns whether the peer
     /// still waits for its wake-up.
     pub fn wake_if_due(&mut self, id: PortId) -> bool {
         let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };
+        let mut adapter = adapter.lock();
         adapter.wake_if_due();
         adapter.owes_wake()
     }
@@ -242,16 +254,19 @@ impl Switch {
         self.ports.get_mut(id.index())?.as_deref_mut()
     }
 
-    /// Asks the client of a full ring for a kick when it makes room. The worker calls this before
-    /// it sleeps, and then asks [`Switch::is_full`] once more. `true`: the client publishes without
-    /// fences, so the worker first issues its process-wide barrier.
-    pub fn want_room(&mut self, full: Full) -> bool {
+    /// Asks the client of a full ring for a kick when it makes room. The worker, which has this
+    /// number, calls this before it sleeps, and then asks [`Switch::is_full`] once more. `true`:
+    /// the client publishes without fences, so the worker first issues its process-wide barrier.
+    pub fn want_room(&mut self, full: Full, worker: u32) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            adapter.want_room();
+            adapter.wait(worker);
+            adapter.lock().want_room();
             store_load_fence();
             return false;
         }
         let Some(rx) = self.rx_ring(full) else { return false };
+        rx.wait(worker);
+        let mut rx = rx.lock();
         rx.want_room();
         store_load_fence();
         rx.is_light()
@@ -260,21 +275,33 @@ impl Switch {
     /// Whether there is still no room.
     pub fn is_full(&mut self, full: Full) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            return adapter.room() < full.slots;
+            return adapter.lock().room() < full.slots;
         }
-        self.rx_ring(full).is_some_and(|rx| rx.sync() < full.slots)
+        self.rx_ring(full).is_some_and(|rx| rx.lock().sync() < full.slots)
     }
 
-    fn rx_ring(&mut self, full: Full) -> Option<&mut RxKring> {
+    fn rx_ring(&mut self, full: Full) -> Option<&mut Shared<RxKring>> {
         self.entry_mut(full.port)?.plug.rings()?.rx.get_mut(full.queue)
+    }
+
+    /// The workers that wait for room at this port, a bit each. Its client has made some, and from
+    /// here on they wait no more.
+    pub fn take_waiting(&mut self, id: PortId) -> u64 {
+        match self.plug_mut(id) {
+            None => 0,
+            Some(Plug::Adapter(adapter)) => adapter.take_waiting(),
+            Some(Plug::Rings(rings, _)) => {
+                rings.rx.iter().fold(0, |all, rx| all | rx.take_waiting())
+            }
+        }
     }
 
     /// Withdraws the request of [`want_room`](Self::want_room).
     pub fn found_room(&mut self, full: Full) {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            adapter.found_room();
+            adapter.lock().found_room();
         } else if let Some(rx) = self.rx_ring(full) {
-            rx.found_room();
+            rx.lock().found_room();
         }
     }
 
@@ -317,7 +344,9 @@ impl Switch {
     #[must_use]
     pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;
-        self.bridge.age(now, BUCKETS);
+        if !self.is_replica {
+            self.bridge.age(now, BUCKETS);
+        }
         self.detect_stalls(now);
         self.refresh_gate(now);
         self.steering.as_mut()?.age(now)

@@ -69,6 +69,8 @@ pub struct Scratch {
     pub(crate) classified: Classified,
     pub(crate) software: SoftwareOffload,
     pub(crate) targets: Vec<PortId>,
+    /// Slots that are reserved for the list.
+    pub(crate) reserved: u32,
     /// Metadata of frames that a function has sent without owning their buffers.
     pub(crate) foreign: Vec<u64>,
     pub(crate) rung: Vec<PortId>,
@@ -93,6 +95,7 @@ impl Scratch {
             classified: Classified::new(capacity),
             software: SoftwareOffload::new(intake),
             targets: Vec::with_capacity(MAX_PORTS),
+            reserved: 0,
             foreign: Vec::with_capacity(capacity),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
@@ -208,7 +211,7 @@ impl Turn<'_> {
             Plug::Adapter(adapter) => {
                 self.scratch.heartbeat.beat(Stage::Receive, src);
                 self.scratch.batch.clear();
-                adapter.recv(&mut self.scratch.batch, &mut entry.stats.drops);
+                adapter.lock().recv(&mut self.scratch.batch, &mut entry.stats.drops);
                 // A batch does not wait: the adapter gave none if there was no room ahead.
                 if self.switch.steering.is_some() {
                     // The rings of functions are looked at.

@@ -2,6 +2,9 @@
 //! is switched by the [`Bridge`] and by a model as naive as can be, and must come out of the same
 //! ports with the same tags. The counters of the run are held against `simulation.snap`, so that a
 //! change of behaviour shows as a difference in review; `UPDATE_SNAPSHOT=1` rewrites the file.
+//!
+//! A switch of several workers has a bridge for each, and switches a frame by the bridge of its
+//! port's worker. The result is the same for any number of workers.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,12 +26,7 @@ const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.sn
 
 #[test]
 fn test_bridge_switches_as_the_model_does() {
-    let mut report = String::new();
-    for forwarding in Forwarding::ALL {
-        let mut world = World::new(forwarding);
-        (0..STEPS).for_each(|_| world.step());
-        world.report(&mut report);
-    }
+    let report = simulate(1);
     if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
         std::fs::write(SNAPSHOT, &report).unwrap();
     }
@@ -37,6 +35,25 @@ fn test_bridge_switches_as_the_model_does() {
         report == committed,
         "not as in simulation.snap (UPDATE_SNAPSHOT=1 accepts):\n{report}"
     );
+}
+
+#[test]
+fn test_bridges_of_several_workers_switch_as_that_of_one() {
+    let one = simulate(1);
+    for workers in 2..=4 {
+        assert!(simulate(workers) == one, "{workers} workers");
+    }
+}
+
+/// Runs a world for each forwarding function; returns its counters.
+fn simulate(workers: usize) -> String {
+    let mut report = String::new();
+    for forwarding in Forwarding::ALL {
+        let mut world = World::new(forwarding, workers);
+        (0..STEPS).for_each(|_| world.step());
+        world.report(&mut report);
+    }
+    report
 }
 
 /// SplitMix64: small, and the same everywhere.
@@ -102,7 +119,8 @@ struct World {
     /// How many sockets there are; a port is there while something is plugged in.
     sockets: usize,
     now: u64,
-    bridge: Bridge,
+    /// One for each worker. A port belongs to the worker that its number names.
+    bridges: Vec<Bridge>,
     model: Model,
     /// The port that each host is plugged into.
     hosts: Vec<usize>,
@@ -110,7 +128,7 @@ struct World {
 }
 
 impl World {
-    fn new(forwarding: Forwarding) -> Self {
+    fn new(forwarding: Forwarding, workers: usize) -> Self {
         let config = SwitchConfig {
             forwarding,
             ageing_ms: AGEING_MS,
@@ -118,12 +136,14 @@ impl World {
             group_fwd_mask: GROUPS,
             ..SwitchConfig::default()
         };
+        let bridge = Bridge::new(config, 1);
+        let replicas: Vec<_> = (1..workers).map(|_| bridge.replica()).collect();
         let sockets = if forwarding == Forwarding::Patch { 3 } else { 12 };
         let mut world = Self {
             random: Random(1),
             sockets,
             now: 0,
-            bridge: Bridge::new(config, 1),
+            bridges: replicas.into_iter().chain([bridge]).collect(),
             model: Model {
                 forwarding,
                 ports: vec![None; sockets],
@@ -197,17 +217,18 @@ impl World {
     fn switch(&mut self, src: usize, frame: &Frame) -> Outcome {
         let now = Now::from_ms(self.now);
         let (header, flags) = (frame.header(), frame.flags());
-        let verdict = self.bridge.decide_with_flags(port(src), header, flags, now);
-        let generation = self.bridge.generation();
-        assert_eq!(self.bridge.decide_with_flags(port(src), header, flags, now), verdict);
-        assert_eq!(self.bridge.generation(), generation);
+        let bridge = self.bridge_of(src);
+        let verdict = bridge.decide_with_flags(port(src), header, flags, now);
+        let generation = bridge.generation();
+        assert_eq!(bridge.decide_with_flags(port(src), header, flags, now), verdict);
+        assert_eq!(bridge.generation(), generation);
         let targets = match verdict.forward {
             Verdict::Drop(reason) => return Err(reason),
             Verdict::To(dst) => vec![dst],
-            Verdict::Flood(_) => self.bridge.flood_targets(port(src), &verdict).collect(),
+            Verdict::Flood(_) => bridge.flood_targets(port(src), &verdict).collect(),
         };
         let copy = |dst: PortId| {
-            let action = self.bridge.egress(port(src), dst, &verdict)?;
+            let action = bridge.egress(port(src), dst, &verdict)?;
             Ok((dst.index(), retag(&frame.tags, action)))
         };
         // A flood reaches the others all the same.
@@ -216,6 +237,19 @@ impl World {
         let copies = targets.into_iter().map(copy).filter(arrives);
         let copies: Vec<_> = copies.collect::<Result<_, _>>()?;
         if copies.is_empty() { Err(DropReason::NoDestination) } else { Ok(copies) }
+    }
+
+    /// The bridge of a port's worker.
+    fn bridge_of(&mut self, index: usize) -> &mut Bridge {
+        let workers = self.bridges.len();
+        &mut self.bridges[index % workers]
+    }
+
+    /// The bridges of all workers, that of the port's worker first.
+    fn bridges_from(&mut self, index: usize) -> impl DoubleEndedIterator<Item = &mut Bridge> {
+        let first = index % self.bridges.len();
+        let (before, from) = self.bridges.split_at_mut(first);
+        from.iter_mut().chain(before)
     }
 
     fn move_host(&mut self) {
@@ -229,7 +263,8 @@ impl World {
         if self.random.one_in(50) {
             self.now += AGEING_MS;
         }
-        self.bridge.age(Now::from_ms(self.now), usize::MAX);
+        let now = Now::from_ms(self.now);
+        self.bridges[0].age(now, usize::MAX);
         self.model.sweep(self.now);
     }
 
@@ -237,7 +272,7 @@ impl World {
         let index = self.random.below(self.sockets);
         if self.model.ports[index].is_some() {
             let config = self.some_config();
-            self.bridge.set_port(port(index), config.clone());
+            self.bridges_from(index).for_each(|it| it.set_port(port(index), config.clone()));
             self.model.set_port(index, config);
         }
     }
@@ -250,14 +285,14 @@ impl World {
         if self.sockets > 3 && !self.random.one_in(4) {
             return;
         }
-        self.bridge.remove_port(port(index));
+        self.bridges_from(index).for_each(|it| it.remove_port(port(index)));
         self.model.ports[index] = None;
         self.model.fdb.retain(|_, entry| entry.port != index);
     }
 
     fn replug(&mut self, index: usize) {
         let config = self.some_config();
-        self.bridge.add_port(port(index), config.clone());
+        self.bridges_from(index).rev().for_each(|it| it.add_port(port(index), config.clone()));
         self.model.ports[index] = Some(config);
         self.model.first[index].clear();
     }
@@ -291,29 +326,30 @@ impl World {
         let (host, index) = (self.random.below(HOSTS), self.random.below(self.sockets));
         let vlan = VlanId::new(self.random.pick(&[1, 2, 3])).unwrap();
         if self.random.one_in(2) {
-            self.bridge.remove_entry(vlan, mac(host));
+            self.bridge_of(host).remove_entry(vlan, mac(host));
             self.model.fdb.remove(&(vlan, mac(host)));
-        } else if self.bridge.add_static(vlan, mac(host), port(index)).is_ok() {
+        } else if self.bridge_of(host).add_static(vlan, mac(host), port(index)).is_ok() {
             self.model.fdb.insert((vlan, mac(host)), Entry { port: index, seen: None });
         }
     }
 
     fn flush(&mut self) {
         let index = self.random.below(self.sockets);
-        self.bridge.flush(Flush::Port(port(index)));
+        self.bridge_of(index + 1).flush(Flush::Port(port(index)));
         self.model.fdb.retain(|_, entry| entry.port != index || entry.seen.is_none());
     }
 
     fn report(&self, out: &mut String) {
-        let stats = self.bridge.fdb().stats();
+        let bridge = &self.bridges[0];
+        let stats = bridge.fdb().stats();
         assert_eq!(stats.moved, self.model.moved);
         assert_eq!((stats.evicted, stats.refused_full), (0, 0));
-        let name = self.bridge.config().forwarding;
+        let name = bridge.config().forwarding;
         writeln!(
             out,
             "{name:?}: {} ms, entries {}, learned {}, moved {}, aged {}, refused {}",
             self.now,
-            self.bridge.fdb().count(),
+            bridge.fdb().count(),
             stats.learned,
             stats.moved,
             stats.aged,

@@ -159,7 +159,7 @@ impl Net {
         client: Client,
         config: PortConfig,
     ) {
-        let host = Plug::Rings(Krings::new(region, port), Box::new(NoDoorbell));
+        let host = Plug::rings_with(Krings::new(region, port), NoDoorbell);
         self.switch.add_port(id(self.clients.len()), host, config);
         self.clients.push(client);
     }

@@ -82,7 +82,7 @@ impl World {
         let config = SwitchConfig { forwarding: Forwarding::Chain, ..Default::default() };
         let mut switch = Switch::new(config, 7, HugeTable::new);
         let mut add = |port: usize, host: Krings, config| {
-            switch.add_port(id(port), Plug::Rings(host, Box::new(NoDoorbell)), config);
+            switch.add_port(id(port), Plug::rings_with(host, NoDoorbell), config);
         };
         let mut station = |port, config| {
             let Small { mut ports, client, .. } = members(1);

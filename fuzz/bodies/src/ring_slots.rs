@@ -21,6 +21,7 @@ use ring::kring::{RxKring, TxKring};
 use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout};
 use ring::run::{Key, copy_run, drop_run, swap_run};
+use ring::shared::Guard;
 use ring::user::RxRing;
 
 use crate::Input;
@@ -71,7 +72,7 @@ impl World {
             4..=6 => self.hand_over(from, input),
             7 | 8 => {
                 self.ports[from].sync_tx();
-                self.ports[to].rx[0].sync();
+                self.ports[to].rx[0].lock().sync();
             }
             9..=11 => self.put(from, to, input),
             12 | 13 => self.run(from, to, input),
@@ -126,7 +127,7 @@ impl World {
 
     /// The staged path: one frame of any shape.
     fn put(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
-        let (source, destination) = pair(&mut self.ports, from, to);
+        let (source, mut destination) = pair(&mut self.ports, from, to);
         let mut frags = Vec::new();
         let taken = source.take(&mut frags, 4);
         let Some(ring::kring::Taken::Frame { bytes, .. }) = taken else {
@@ -148,14 +149,14 @@ impl World {
     /// The fused path: a run with one header.
     fn run(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
         let (max, mask) = (u32::from(input.u8()), u128::from_le_bytes(input.bytes()));
-        let (source, destination) = pair(&mut self.ports, from, to);
+        let (source, mut destination) = pair(&mut self.ports, from, to);
         let Some(header) = source.peek() else { return };
         let (key, ready) = (Key::new(header, mask), source.ready());
         destination.sync();
         let run = match (Arc::ptr_eq(source.region(), destination.region()), max % 8) {
             (_, 0) => drop_run(source, key, max),
-            (true, _) => swap_run(source, destination, key, max),
-            (false, _) => copy_run(source, destination, key, max),
+            (true, _) => swap_run(source, &mut destination, key, max),
+            (false, _) => copy_run(source, &mut destination, key, max),
         };
         assert!(run.frames <= ready.min(max));
         assert!(run.bytes <= u64::from(run.frames) * u64::from(STRIDE));
@@ -165,20 +166,20 @@ impl World {
     /// Mirrors the frames that one port sends and receives to another.
     fn mirror(&mut self, from: usize, to: usize) {
         let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
-        let (to, mut frags) = (&mut eye.rx[0], Vec::with_capacity(4));
+        let (to, mut frags) = (&mut eye.rx[0].lock(), Vec::with_capacity(4));
         to.sync();
         let room = u64::from(to.room());
         let ready = looked_at.tx[0].ready();
         let missed = looked_at.tx[0].mirror(looked_at.tx[0].untaken(), to, &mut frags);
         assert!(missed <= u64::from(ready));
-        looked_at.rx[0].mirror(Index::ZERO, to, &mut frags);
+        looked_at.rx[0].lock().mirror(Index::ZERO, to, &mut frags);
         assert!(u64::from(to.room()) <= room);
     }
 
     /// Mirrors the slots that a port's client has returned to another.
     fn show_returned(&mut self, from: usize, to: usize, input: &mut Input<'_>) {
         let Ok([looked_at, eye]) = self.ports.get_disjoint_mut([from, to]) else { return };
-        let (rx, to) = (&mut looked_at.rx[0], &mut eye.rx[0]);
+        let (rx, to) = (&mut looked_at.rx[0].lock(), &mut eye.rx[0].lock());
         let what = input.u8();
         rx.set_mirrored(!what.is_multiple_of(4));
         rx.sync();
@@ -193,7 +194,7 @@ impl World {
     }
 
     fn publish(&mut self, from: usize, to: usize) {
-        let (source, destination) = pair(&mut self.ports, from, to);
+        let (source, mut destination) = pair(&mut self.ports, from, to);
         source.publish();
         destination.publish();
         source.wants_kick();
@@ -201,7 +202,7 @@ impl World {
     }
 
     fn read_honest(&mut self) {
-        self.ports[HONEST].rx[0].publish();
+        self.ports[HONEST].rx[0].lock().publish();
         let frames = self.honest.refresh();
         assert!(frames < SLOTS);
         for i in 0..frames {
@@ -214,8 +215,8 @@ impl World {
 
     fn check_honest(mut self) -> u32 {
         self.read_honest();
-        self.ports[HONEST].rx[0].sync();
-        assert_eq!(self.ports[HONEST].rx[0].room(), SLOTS - 1, "all slots came back");
+        self.ports[HONEST].rx[0].lock().sync();
+        assert_eq!(self.ports[HONEST].rx[0].lock().room(), SLOTS - 1, "all slots came back");
         assert_eq!(self.honest.resyncs(), 0);
         self.received
     }
@@ -227,13 +228,13 @@ fn place(port: usize) -> PortLayout {
 }
 
 /// The transmit ring of one port and the receive ring of another, or of the same.
-fn pair(ports: &mut [Krings], from: usize, to: usize) -> (&mut TxKring, &mut RxKring) {
+fn pair(ports: &mut [Krings], from: usize, to: usize) -> (&mut TxKring, Guard<'_, RxKring>) {
     if from == to {
         let Krings { tx, rx, .. } = &mut ports[from];
-        return (&mut tx[0], &mut rx[0]);
+        return (&mut tx[0], rx[0].lock());
     }
     let [source, destination] = ports.get_disjoint_mut([from, to]).expect("two ports");
-    (&mut source.tx[0], &mut destination.rx[0])
+    (&mut source.tx[0], destination.rx[0].lock())
 }
 
 /// Keeps the header, inserts a tag or strips one.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use port::machine::quota::Limits;
-use protocol::Mode;
 use protocol::check::is_group_name;
 use protocol::config::values::{GroupId, Number, UserId, from_text};
 use protocol::config::{InvalidValue, RawSwitch, ValidationError};
 use protocol::name::SwitchName;
+use protocol::{Mode, RunBy};
 use ring::cursor::RingSize;
 use ring::layout::{DEFAULT_STRIDE, RingCounts};
 use serde::Deserialize;
@@ -93,6 +93,7 @@ struct RawRings {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct RawNewSwitch {
     mode: Mode,
+    workers: RunBy,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +175,7 @@ impl RawConfig {
             },
             rings,
             switch_mode: self.new_switch.mode,
+            switch_workers: self.new_switch.workers,
             max_macs: self.new_port.max_macs.0,
             group_memory: self.new_group.memory.0,
             groups,
@@ -265,7 +267,7 @@ impl Default for RawRings {
 
 impl Default for RawNewSwitch {
     fn default() -> Self {
-        Self { mode: mode(0o600) }
+        Self { mode: mode(0o600), workers: RunBy::One }
     }
 }
 

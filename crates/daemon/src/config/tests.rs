@@ -192,7 +192,7 @@ fn test_bad_value_is_refused_with_line_and_good_values() {
     assert!(text.contains(":2: 00:00:00:00:00:00 is not the address of a station"), "{text}");
     assert!(error("[rings]\nbuffer_stride = 2049\n").contains("multiple of 64"));
     assert!(error("[quota]\nmemory = \"much\"\n").contains("512MiB"));
-    assert!(error("[workers]\ncount = 0\n").contains("from 1 to 256"));
+    assert!(error("[workers]\ncount = 0\n").contains("from 1 to 64"));
     assert!(error("[workers]\nbatch = 0\n").contains("from 1 to 1024"));
     assert!(error("[switch.eth0]\n").contains("'vale'"));
     let text = error("[switch.vale0]\n[switch.vale0.port.a-b]\n");

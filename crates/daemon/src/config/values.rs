@@ -7,6 +7,8 @@ use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use tracing::Level;
 
+use ring::shared::WORKERS_MAX as MAX_WORKERS;
+
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
 
 protocol::checked_values! {
@@ -37,9 +39,6 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
     }
     in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
 }
-
-/// Limit for the number of workers.
-const MAX_WORKERS: u32 = 256;
 
 fn parse_slots(text: &str) -> Result<RingSize, String> {
     let slots = in_range(text, RingSize::MIN, RingSize::MAX)?;

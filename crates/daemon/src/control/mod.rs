@@ -149,6 +149,7 @@ impl<D: Datapath> Control<D> {
                 new_group: config.new_group().bytes,
                 declared: Declared::of(config),
                 switch_mode: config.switch_mode,
+                switch_workers: config.switch_workers,
                 max_macs: config.max_macs,
                 started: Instant::now(),
             },

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::Mode;
+use protocol::{Mode, RunBy};
 
 use super::deferred::{Deferred, Opened};
 use super::machines;
@@ -29,6 +29,8 @@ pub(super) struct Defaults {
     pub(super) declared: Declared,
     /// Mode of a switch.
     pub(super) switch_mode: Mode,
+    /// Workers of a switch that comes with its first port.
+    pub(super) switch_workers: RunBy,
     /// Addresses that are learned on a port of an ordinary user.
     pub(super) max_macs: u32,
     /// When the daemon started.

@@ -96,7 +96,7 @@ impl Workers {
         let plugged = self.ports.iter().filter_map(|(&port, place)| {
             let memory = place.memory.as_ref().filter(|memory| memory.group == *group)?;
             let rings = Rings::new(&memory.layout, memory.given);
-            let worker = Some(self.place(place.switch).worker);
+            let worker = Some(place.worker);
             Some(Member { port, place: Place::Rings(rings), worker })
         });
         let begins = self.sites.iter().filter_map(|(&port, Site { spec, memory, .. })| {
@@ -107,7 +107,7 @@ impl Workers {
         let shares = self.groups.get(group).into_iter().flat_map(Group::shares);
         let interfaces = shares.filter_map(|share| {
             let port = self.host.who_has(&share)?;
-            let worker = Some(self.place(self.switch_of(port)?.0).worker);
+            let worker = Some(self.ports.get(&port)?.worker);
             Some(Member { port, place: Place::Share(share), worker })
         });
         let mut all: Vec<_> = plugged.chain(begins).chain(interfaces).collect();

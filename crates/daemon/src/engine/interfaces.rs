@@ -48,6 +48,7 @@ use switch::{Adapter, Flush, Plug};
 
 use super::duplicates::{Other, Others, Side};
 use super::open::{Means, open};
+use super::worker::Worker;
 use super::{PortPlace, Workers, open};
 use crate::control::datapath::interfaces::Interfaces;
 use crate::model::error::MakeHostError;
@@ -378,10 +379,9 @@ impl Workers {
         link: Option<Arc<Link>>,
         (home, interface): (Home, Interface),
     ) -> Result<(), MakeHostError> {
-        let (id, number) = self.next_place(spec.switch)?;
-        let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
+        let place = self.new_place(spec.switch)?;
         let absent = link.is_none();
-        self.plug(spec.key, place, Plug::Adapter(adapter), spec.config.clone());
+        self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
         let mut place = HostPlace {
             name: spec.name.clone(),
             kind: spec.kind,
@@ -463,7 +463,7 @@ impl Workers {
 
     /// The interface has been opened again, or could not be.
     fn take_back(&mut self, key: PortKey, opened: Result<Opened, HostError>) {
-        let PortPlace { switch, number, .. } = self.ports[&key];
+        let PortPlace { switch, worker, number, .. } = self.ports[&key];
         let Some(place) = self.host.ports.get(&key) else { return };
         let wanted = (place.kind, &place.wanted);
         let accepted = opened.and_then(|opened| self.accept(switch, wanted, opened));
@@ -474,8 +474,9 @@ impl Workers {
                 place.home = opened.home;
                 place.trouble.clear();
                 place.say_how();
-                let plug = Plug::Adapter(opened.adapter);
-                let old = self.on_switch(switch, move |worker, _| worker.replug(number, plug));
+                let adapter = opened.adapter;
+                let job = move |worker: &mut Worker| worker.replug(number, adapter);
+                let old = self.workers[worker].handle.call(job);
                 self.reclaimer.run(move || drop(old));
                 let index = self.host.ports[&key].interface.index;
                 self.host.catch_up(index);
@@ -524,7 +525,7 @@ impl Interfaces for Workers {
     }
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.next_place(spec.switch)?;
+        self.new_place(spec.switch)?;
         self.host.monitor()?;
         let opened = match spec.opening.as_ref().and_then(Opening::take) {
             Some(opened) => opened?,

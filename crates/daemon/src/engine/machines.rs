@@ -11,7 +11,7 @@ use port::{netdev, vhost_user};
 use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use switch::{Adapter, Flush, Plug};
 
-use super::{PortPlace, Workers};
+use super::Workers;
 use crate::control::datapath::machines::Machines;
 use crate::model::error::MakeMachineError;
 use crate::model::keys::PortKey;
@@ -73,9 +73,8 @@ impl Workers {
         adapter: Box<dyn Adapter>,
         port: Result<MachinePort, String>,
     ) -> Result<(), MakeMachineError> {
-        let (id, number) = self.next_place(spec.switch)?;
-        let place = PortPlace { switch: spec.switch, id, number, bytes: 0, memory: None };
-        self.plug(spec.key, place, Plug::Adapter(adapter), spec.config.clone());
+        let place = self.new_place(spec.switch)?;
+        self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
         let place = MachinePlace { socket: spec.socket.clone(), port, ends: 0 };
         self.machines.insert(spec.key, place);
         Ok(())
@@ -97,7 +96,7 @@ impl Workers {
 
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
-        self.next_place(spec.switch)?;
+        self.new_place(spec.switch)?;
         let (socket, bell) = (&spec.socket, self.host.ringer());
         let (adapter, port) = match spec.kind {
             PortKind::Stream => netdev::open_stream(socket, bell)?,
@@ -127,7 +126,7 @@ impl Machines for Workers {
         // for room here wait no more.
         if let Some(place) = self.ports.get(&port) {
             let number = place.number;
-            self.on_switch(place.switch, move |worker, _| worker.serve(number));
+            self.on_port(place, move |worker, _| worker.serve(number));
         }
     }
 

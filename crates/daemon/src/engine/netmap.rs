@@ -39,7 +39,7 @@ use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
 use ring::layout::PAGE;
 use ring::leaver::Leaver;
-use switch::{MirrorSource, PortConfig};
+use switch::{MirrorSource, PortConfig, Wake};
 
 use super::memory::{geometry, reconcile};
 use super::{PortPlace, Workers};
@@ -204,10 +204,10 @@ impl Workers {
         else {
             return;
         };
-        let wakers = bound.wakers();
-        self.on_switch(switch, move |worker, at| {
+        let wakers: Arc<dyn Wake> = Arc::new(bound.wakers());
+        self.on_replicas(switch, move |worker, at| {
             if let Some(plug) = worker.switch(at).plug_mut(id) {
-                plug.set_wake(Box::new(wakers));
+                plug.set_wake(wakers.clone());
             }
         });
     }
@@ -241,7 +241,7 @@ impl Workers {
         let bound = &self.bound[&port];
         let ServedBy::Switch(switch) = bound.served_by else { return None };
         let unmade = bound.kick.is_none();
-        unmade.then(|| (bound.making.clone(), self.ringer_of(switch)))
+        unmade.then(|| (bound.making.clone(), self.ringer_of(self.place(switch).home)))
     }
 
     /// Has the kicks of a holder of both sides of an interface ring for both.
@@ -250,7 +250,7 @@ impl Workers {
             return;
         };
         let (number, beside) = (place.number, beside.number);
-        self.on_switch(place.switch, move |worker, _| worker.connect_also(number, beside));
+        self.on_port(place, move |worker, _| worker.connect_also(number, beside));
     }
 
     /// The layout of a port's memory, for a holder with this many extra buffers.
@@ -299,7 +299,7 @@ fn pool(part: &Range<usize>, size: usize) -> Pool {
 
 impl NetmapPorts for Workers {
     fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
-        self.next_place(spec.switch)?;
+        self.next_place(spec.switch, self.place(spec.switch).home)?;
         let region = self.find_or_make_region(&spec.name, &spec.region)?;
         let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
         let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
@@ -349,12 +349,14 @@ impl NetmapPorts for Workers {
             panic!("only ports of a switch are plugged in")
         };
         let reservation = bound.reservation.clone();
-        let (id, number) = self.next_place(switch)?;
+        // What programs bind is at the home of its switch: monitors mirror what this worker sees.
+        let worker = self.place(switch).home;
+        let (id, number) = self.next_place(switch, worker)?;
         let (kick, event) = bound.making.take().expect("made with the memory");
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
         self.bound.get_mut(&key).expect("looked at just now").kick = Some(event);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
-        let place = PortPlace { switch, id, number, bytes: 0, memory: None };
+        let place = PortPlace { switch, id, worker, number, bytes: 0, memory: None };
         self.plug(key, place, port, config);
         self.note_bound_memory(key, key);
         self.request_huge_pages(key);
@@ -407,11 +409,12 @@ impl NetmapPorts for Workers {
         config: PortConfig,
     ) {
         self.orphan_monitors(port);
-        let (id, _) = self.next_place(switch).expect("a new switch has room");
+        let home = self.place(switch).home;
+        let (id, _) = self.next_place(switch, home).expect("a new switch has room");
         let place = self.ports.get_mut(&port).expect("control knows which ports there are");
         let (number, left_id) = (place.number, std::mem::replace(&mut place.id, id));
         let left = std::mem::replace(&mut place.switch, switch);
-        assert_eq!(self.place(left).worker, self.place(switch).worker, "made beside it");
+        assert_eq!(self.place(left).home, home, "made beside it");
         let old = self.switches.get_mut(&left).expect("it was there");
         old.ids.give_back(left_id.index());
         old.keys.remove(&left_id);

@@ -10,13 +10,13 @@ use port::sys::Waker;
 use switch::{News, SecurityState};
 
 use super::Workers;
+use super::worker::Worker;
 use crate::control::datapath::security::{FoundLoop, Notice, Security};
 use crate::model::keys::{PortKey, SwitchKey};
 
 /// What a worker says of the switch at a place.
 #[derive(Debug)]
 struct Sent {
-    worker: usize,
     at: usize,
     news: News,
 }
@@ -24,7 +24,6 @@ struct Sent {
 /// A worker's end.
 #[derive(Debug)]
 pub struct NoticeSender {
-    worker: usize,
     notices: Sender<Sent>,
     bell: Arc<Waker>,
 }
@@ -32,7 +31,7 @@ pub struct NoticeSender {
 impl NoticeSender {
     /// Sends a notice about the switch at this place, and wakes the control thread.
     pub fn send(&self, at: usize, news: News) {
-        if self.notices.send(Sent { worker: self.worker, at, news }).is_ok() {
+        if self.notices.send(Sent { at, news }).is_ok() {
             self.bell.wake();
         }
     }
@@ -54,22 +53,22 @@ impl Default for Notices {
 
 impl Notices {
     /// The end for a worker, which rings this bell.
-    pub fn sender(&self, worker: usize, bell: Arc<Waker>) -> NoticeSender {
-        NoticeSender { worker, notices: self.sender.clone(), bell }
+    pub fn sender(&self, bell: Arc<Waker>) -> NoticeSender {
+        NoticeSender { notices: self.sender.clone(), bell }
     }
 }
 
 impl Security for Workers {
     fn security_state(&self, port: PortKey) -> Option<SecurityState> {
-        let (switch, id) = self.switch_of(port)?;
-        Some(
-            self.on_switch(switch, move |worker, at| worker.switch(at).bridge().security_state(id)),
-        )
+        let place = self.ports.get(&port)?;
+        let id = place.id;
+        let job = move |worker: &mut Worker, at| worker.switch(at).bridge().security_state(id);
+        Some(self.on_port(place, job))
     }
 
     fn enable_port(&mut self, port: PortKey) {
         let Some((switch, id)) = self.switch_of(port) else { return };
-        self.on_switch(switch, move |worker, at| worker.switch(at).bridge_mut().enable_port(id));
+        self.on_replicas(switch, move |worker, at| worker.switch(at).bridge_mut().enable_port(id));
     }
 
     fn last_loop(&self, switch: SwitchKey) -> Option<FoundLoop> {
@@ -85,12 +84,16 @@ impl Security for Workers {
 
     fn take_notices(&mut self) -> Vec<Notice> {
         let notice = |sent: Sent| {
-            let is_its =
-                |place: &&super::SwitchPlace| place.worker == sent.worker && place.at == sent.at;
             // The switch may be gone by now.
-            let keys = &self.switches.values().find(is_its)?.keys;
+            let (switch, place) = self.switches.iter().find(|(_, place)| place.at == sent.at)?;
+            let keys = &place.keys;
             Some(match sent.news {
-                News::Disabled(port, why) => Notice::Disabled(*keys.get(&port)?, why),
+                News::Disabled(port, why) => {
+                    self.on_replicas(*switch, move |worker, at| {
+                        worker.switch(at).bridge_mut().disable_port(port, why);
+                    });
+                    Notice::Disabled(*keys.get(&port)?, why)
+                }
                 News::Loop(found) => {
                     let ports = [*keys.get(&found.ports[0])?, *keys.get(&found.ports[1])?];
                     Notice::Loop { ports, mac: found.mac, vlan: found.vlan }

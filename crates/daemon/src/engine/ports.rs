@@ -14,8 +14,8 @@ use switch::{Plug, PortConfig};
 use super::memory::{Memory, geometry};
 use super::netmap::BoundPlace;
 use super::open::Closing;
-use super::stats::{counted, shown};
-use super::{PortPlace, Site, Workers};
+use super::stats::shown;
+use super::{PortPlace, Site, Unplugged, Workers};
 use crate::control::datapath::interfaces::Interfaces;
 use crate::control::datapath::ports::Ports;
 use crate::control::stats::counters;
@@ -32,11 +32,12 @@ impl Ports for Workers {
     }
 
     fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
-        self.next_place(spec.switch)?;
+        let worker = self.next_worker(spec.switch);
+        self.next_place(spec.switch, worker)?;
         let memory = self.memory(spec)?;
         let (reservation, kick) = (memory.reservation.clone(), Arc::new(KickSlot::default()));
-        let (slot, ringer) = (kick.clone(), self.ringer_of(spec.switch));
-        self.sites.insert(spec.key, Site { spec: spec.clone(), memory, kick });
+        let (slot, ringer) = (kick.clone(), self.ringer_of(worker));
+        self.sites.insert(spec.key, Site { spec: spec.clone(), worker, memory, kick });
         Ok(Box::new(move || {
             slot.fill(&ringer)?;
             reservation.build_while_wanted()
@@ -48,11 +49,11 @@ impl Ports for Workers {
         port: PortKey,
         config: PortConfig,
     ) -> Result<Attachment, DatapathError> {
-        let switch = self.sites[&port].spec.switch;
-        let (id, number) = self.next_place(switch)?;
+        let Site { worker, spec: ShmSpec { switch, .. }, .. } = self.sites[&port];
+        let (id, number) = self.next_place(switch, worker)?;
         let (wake, waker) = self.waker(port, Some(switch))?;
         let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
-        self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
+        self.workers[worker].handle.call(move |worker| worker.connect(number, kick))?;
         // From here on nothing fails.
         let Site { spec, memory, .. } = self.sites.remove(&port).expect("looked up just now");
         let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
@@ -60,7 +61,7 @@ impl Ports for Workers {
         let given = spec.rings.buffers();
         let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
-        let place = PortPlace { switch, id, number, bytes, memory: group };
+        let place = PortPlace { switch, id, worker, number, bytes, memory: group };
         let waker = port_waker(region, &layout, waker);
         self.plug(port, place, plug(region, &layout, waker), config);
         let geometry = geometry(&spec.name, region, &layout, &spec.rings);
@@ -75,9 +76,8 @@ impl Ports for Workers {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError> {
-        let (id, number) = self.next_place(switch)?;
-        let place = PortPlace { switch, id, number, bytes: 0, memory: None };
-        self.plug(port, place, Plug::Adapter(Box::new(NullPort)), config);
+        let place = self.new_place(switch)?;
+        self.plug(port, place, Plug::adapter(Box::new(NullPort)), config);
         Ok(())
     }
 
@@ -86,12 +86,11 @@ impl Ports for Workers {
         ends: [(PortKey, SwitchKey, PortConfig); 2],
     ) -> Result<(), DatapathError> {
         for (_, switch, _) in &ends {
-            self.next_place(*switch)?;
+            self.new_place(*switch)?;
         }
         for ((key, switch, config), end) in ends.into_iter().zip(cable()?) {
-            let (id, number) = self.next_place(switch)?;
-            let place = PortPlace { switch, id, number, bytes: 0, memory: None };
-            self.plug(key, place, Plug::Adapter(Box::new(end)), config);
+            let place = self.new_place(switch)?;
+            self.plug(key, place, Plug::adapter(Box::new(end)), config);
         }
         Ok(())
     }
@@ -105,32 +104,25 @@ impl Ports for Workers {
         }
         self.orphan_monitors(port);
         self.forget_memory(port);
-        // Nothing may be counted between the last look and the end: one job does both.
         let Some(place) = self.ports.remove(&port) else {
             self.remove_bound(port, false);
             return counters::none(name.clone());
         };
-        let (number, id) = (place.number, place.id);
-        let (counted, abandoned, unplugged) = self.on_switch(place.switch, move |worker, at| {
-            let switch = worker.switch(at);
-            let (counted, abandoned) = (counted(switch, id), switch.in_rings(id));
-            worker.disconnect(number);
-            (counted, abandoned, worker.unplug(number))
-        });
+        let Unplugged { plug, last, abandoned } = self.unplug(&place);
         match self.host.has(port) {
-            true => self.closing.extend(unplugged.map(Closing)),
-            false => self.reclaimer.drop(unplugged, place.bytes),
+            true => self.closing.extend(plug.map(Closing)),
+            false => self.reclaimer.drop(plug, place.bytes),
         }
         if let Some(home) = self.switches.get_mut(&place.switch) {
             home.ids.give_back(place.id.index());
             home.keys.remove(&place.id);
-            self.workers[home.worker].ports.give_back(number as usize);
         }
+        self.workers[place.worker].ports.give_back(place.number as usize);
         self.give_back(place.memory);
         self.host.forget(port).into_iter().for_each(|opening| self.cancel_opening(opening));
         self.machines.remove(&port);
         self.remove_bound(port, true);
-        PortStats { abandoned, ..shown(name.clone(), &counted) }
+        PortStats { abandoned, ..shown(name.clone(), &last) }
     }
 
     fn reclaim(&mut self, leases: Vec<Lease>) {
@@ -145,7 +137,7 @@ impl Ports for Workers {
 
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
         if let Some((switch, id)) = self.switch_of(port) {
-            self.on_switch(switch, move |worker, at| worker.switch(at).set_port(id, config));
+            self.on_replicas(switch, move |worker, at| worker.switch(at).set_port(id, config));
         }
     }
 

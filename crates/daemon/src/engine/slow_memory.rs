@@ -47,9 +47,9 @@ use protocol::{StallCause, StallStage};
 use ring::Region;
 use ring::layout::PortLayout;
 
+use super::Workers;
 use super::usage::Usage;
 use super::watchdog::Suspicion;
-use super::{SwitchPlace, Workers};
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::keys::PortKey;
 
@@ -66,8 +66,8 @@ const SLOW: Duration = Duration::from_millis(20);
 /// takes half of a core at most.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Where a port is: its worker, the place of its switch there, and its number in the switch.
-type Seat = (usize, usize, PortId);
+/// Where a port is: the place of its switch, and its number there.
+type Seat = (usize, PortId);
 /// By the port whose memory it is.
 type Places = BTreeMap<PortKey, MemoryPlace>;
 
@@ -145,8 +145,7 @@ impl Workers {
 
     fn seat_of(&self, port: PortKey) -> Option<Seat> {
         let (switch, id) = self.switch_of(port)?;
-        let SwitchPlace { worker, at, .. } = *self.place(switch);
-        Some((worker, at, id))
+        Some((self.place(switch).at, id))
     }
 }
 
@@ -179,11 +178,11 @@ impl Reader {
 
     /// The memory that a worker touches in this step.
     fn places_of(&self, suspicion: &Suspicion) -> Vec<MemoryPlace> {
-        let Suspicion { worker, beat, .. } = suspicion;
+        let beat = suspicion.beat;
         let ports = [beat.port, beat.other];
         let is_touched = |place: &&MemoryPlace| {
-            let (at, switch, id) = place.seat;
-            (at, switch) == (*worker, beat.switch) && ports.contains(&Some(id))
+            let (switch, id) = place.seat;
+            switch == beat.switch && ports.contains(&Some(id))
         };
         let all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().filter(is_touched).cloned().collect()

@@ -52,7 +52,8 @@ impl Workers {
 
     /// Reports slow wake-ups of a port's peer by the worker of this switch.
     pub(super) fn slow_wakes(&self, port: PortKey, switch: Option<SwitchKey>) -> SlowWakes {
-        let worker = switch.map(|switch| self.place(switch).worker);
+        // All workers of a switch may wake the peer; its home stands for them.
+        let worker = switch.map(|switch| self.place(switch).home);
         let worker = worker.and_then(|worker| u32::try_from(worker).ok());
         let (sender, bell) = (self.slow_reports.sender(), self.watchdog.ringer());
         let report = move |lasted| {

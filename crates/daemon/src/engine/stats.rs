@@ -16,6 +16,15 @@ pub(super) struct Counted {
     calls: [u64; 2],
 }
 
+impl Counted {
+    /// Adds what another worker has counted of the same port.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.stats.add(&other.stats);
+        self.resyncs = self.resyncs.max(other.resyncs);
+        self.calls = self.calls.max(other.calls);
+    }
+}
+
 /// Looks at the counters of a port.
 pub(super) fn counted(switch: &mut Switch, id: PortId) -> Counted {
     let stats = switch.stats(id).cloned().unwrap_or_default();

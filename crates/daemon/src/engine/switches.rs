@@ -21,7 +21,7 @@ impl Switches for Workers {
     }
 
     fn worker_of(&self, switch: SwitchKey) -> u32 {
-        u32::try_from(self.place(switch).worker).unwrap_or(u32::MAX)
+        u32::try_from(self.place(switch).home).unwrap_or(u32::MAX)
     }
 
     fn add_switch(
@@ -30,33 +30,64 @@ impl Switches for Workers {
         config: SwitchConfig,
         beside: Option<SwitchKey>,
     ) -> Result<(), DatapathError> {
-        let taken = |worker: &usize| self.workers[*worker].switches.taken();
-        let worker = match beside {
-            Some(other) => Some(self.place(other).worker),
-            None => (0..self.workers.len()).min_by_key(taken),
+        let switches = |worker: &usize| self.switches_at(*worker);
+        let home = match beside {
+            Some(other) => Some(self.place(other).home),
+            None => (0..self.workers.len()).min_by_key(switches),
         };
-        let worker = worker.ok_or(DatapathError::Full("switches: there is no worker"))?;
-        let (at, seed) = (self.workers[worker].switches.free(), random_seed());
-        self.workers[worker].switches.take(at);
-        let place = SwitchPlace { worker, at, ids: Places::default(), keys: BTreeMap::new() };
-        self.switches.insert(key, place);
-        let switch = Switch::new(config, seed, HugeTable::new);
-        self.on_switch(key, move |worker, at| worker.add_switch(at, switch));
+        let home = home.ok_or(DatapathError::Full("switches: there is no worker"))?;
+        let at = self.places.free();
+        self.places.take(at);
+        let (ids, keys) = (Places::default(), BTreeMap::new());
+        self.switches.insert(key, SwitchPlace { home, is_spread: false, at, ids, keys });
+        self.start_switch(key, config);
         Ok(())
     }
 
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
-        let flows = self.on_switch(key, move |worker, at| worker.switch(at).set_config(config));
-        self.reclaimer.run(move || drop(flows));
+        if self.place(key).is_spread == config.is_spread {
+            let set = move |worker: &mut Worker, at| worker.switch(at).set_config(config);
+            let flows = self.on_replicas(key, set);
+            self.reclaimer.run(move || drop(flows));
+        } else {
+            self.stop_switch(key);
+            self.start_switch(key, config);
+        }
         Ok(())
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
-        let old = self.on_switch(key, Worker::remove_switch);
-        self.reclaimer.run(move || drop(old));
+        self.stop_switch(key);
         if let Some(place) = self.switches.remove(&key) {
-            self.workers[place.worker].switches.give_back(place.at);
+            self.places.give_back(place.at);
         }
+    }
+}
+
+impl Workers {
+    /// Has one worker or all run a switch, which has no port.
+    fn start_switch(&mut self, key: SwitchKey, config: SwitchConfig) {
+        let place = self.switches.get_mut(&key).expect("control made the switch");
+        assert!(place.keys.is_empty(), "a switch starts without ports");
+        place.is_spread = config.is_spread;
+        let (home, at) = (place.home, place.at);
+        let switch = Switch::new(config, random_seed(), HugeTable::new);
+        for other in self.workers_of(key).filter(|&other| other != home) {
+            let replica = switch.replica();
+            self.workers[other].handle.call(move |worker| worker.add_switch(at, replica));
+        }
+        self.on_switch(key, move |worker, at| worker.add_switch(at, switch));
+    }
+
+    fn stop_switch(&self, key: SwitchKey) {
+        let old = self.on_replicas(key, Worker::remove_switch);
+        self.reclaimer.run(move || drop(old));
+    }
+
+    /// How many switches a worker runs.
+    pub(super) fn switches_at(&self, worker: usize) -> usize {
+        let runs = |place: &&SwitchPlace| place.is_spread || place.home == worker;
+        self.switches.values().filter(runs).count()
     }
 }
 
@@ -77,8 +108,9 @@ impl Chains for Workers {
     }
 
     fn prompt_function(&mut self, port: PortKey) {
-        let Some((switch, id)) = self.switch_of(port) else { return };
-        self.on_switch(switch, move |worker, at| {
+        let Some(place) = self.ports.get(&port) else { return };
+        let id = place.id;
+        self.on_port(place, move |worker, at| {
             if let Some(Plug::Rings(host, wake)) = worker.switch(at).plug_mut(id) {
                 host.tell();
                 // How the client sleeps is looked at after that. Partner: its fence when it arms.

@@ -41,6 +41,71 @@ fn pages_of_the_forwarding_database_lose_nothing() {
     assert_eq!(seen.len(), 600);
 }
 
+/// Workers with a switch that all of them run, and ports 0 to 5.
+fn spread() -> Workers {
+    let mut config = Config::default();
+    config.workers.count = 3;
+    let mut workers = Workers::start(&config).expect("threads");
+    let of_all = SwitchConfig { is_spread: true, ..SwitchConfig::default() };
+    workers.add_switch(SwitchKey(0), of_all, None).expect("workers");
+    (0..6).for_each(|key| add_null(&mut workers, key).expect("room"));
+    workers
+}
+
+/// Ports of the switch, as each worker knows them, and how many of them are its own.
+fn known(workers: &Workers) -> Vec<(usize, usize)> {
+    let number = |worker: usize| workers.workers[worker].ports.taken();
+    let count = |switch: &mut switch::Switch| {
+        (0..10).filter(|at| switch.stats(PortId::new(*at).expect("few")).is_some()).count()
+    };
+    let all = workers.on_replicas(SwitchKey(0), move |worker, at| count(worker.switch(at)));
+    all.into_iter().enumerate().map(|(worker, ports)| (ports, number(worker))).collect()
+}
+
+#[test]
+fn ports_of_a_switch_of_all_workers_are_spread_and_known_to_each() {
+    let mut workers = spread();
+    assert_eq!(known(&workers), [(6, 2); 3]);
+    for key in [0, 3] {
+        workers.detach(PortKey(key), &"vale0:x".parse().expect("a name"));
+    }
+    assert_eq!(known(&workers).iter().map(|it| it.0).collect::<Vec<_>>(), [4; 3]);
+    add_null(&mut workers, 6).expect("room");
+    add_null(&mut workers, 7).expect("room");
+    assert_eq!(known(&workers), [(6, 2); 3], "new ports go where the fewest are");
+    workers.del_switch(SwitchKey(0));
+    workers.add_switch(SwitchKey(1), SwitchConfig::default(), None).expect("its place is free");
+}
+
+#[test]
+fn settings_and_static_addresses_reach_every_worker() {
+    let mut workers = spread();
+    let mac = MacAddr::new([2, 0, 0, 0, 0, 1]);
+    workers.fdb_add(PortKey(4), mac, VlanId::DEFAULT).expect("room");
+    let looks = |worker: &mut Worker, at: usize| {
+        let (now, bridge) = (worker.now(), worker.switch(at).bridge());
+        let found = bridge.fdb().lookup(VlanId::DEFAULT, MacAddr::new([2, 0, 0, 0, 0, 1]), now);
+        (found.map(PortId::index), bridge.config().ageing_ms)
+    };
+    let age = |ageing_ms| SwitchConfig { ageing_ms, is_spread: true, ..SwitchConfig::default() };
+    workers.set_switch(SwitchKey(0), age(7000)).expect("it is there");
+    assert_eq!(workers.on_replicas(SwitchKey(0), looks), [(Some(4), 7000); 3]);
+    assert!(workers.fdb_del(SwitchKey(0), mac, VlanId::DEFAULT));
+    assert_eq!(workers.on_replicas(SwitchKey(0), looks), [(None, 7000); 3]);
+}
+
+#[test]
+fn a_switch_without_ports_changes_its_workers() {
+    let mut workers = workers();
+    let of_all = SwitchConfig { is_spread: true, ..SwitchConfig::default() };
+    workers.set_switch(SwitchKey(0), of_all).expect("it is there");
+    assert!(workers.place(SwitchKey(0)).is_spread);
+    add_null(&mut workers, 1).expect("room");
+    workers.detach(PortKey(1), &"vale0:x".parse().expect("a name"));
+    workers.set_switch(SwitchKey(0), SwitchConfig::default()).expect("it is there");
+    assert!(!workers.place(SwitchKey(0)).is_spread);
+}
+
 #[test]
 fn groups_that_begin_with_an_interface_are_as_the_configuration_says() {
     let text = "[new_group]\nmemory = \"5MiB\"\n[group.nf]\nowner = 7\nmemory = \"3MiB\"\n";

@@ -27,7 +27,7 @@ impl Workers {
             (place.number, place.id, source.clone())
         });
         let sources: Vec<_> = places.collect();
-        let mirror = Mirror::new(rings, Box::new(Wakers(Vec::new())));
+        let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new())));
         self.on_switch(switch, move |worker, at| worker.add_mirror(at, mirror, sources))
     }
 
@@ -67,7 +67,7 @@ impl Workers {
                 bound.holders.values_mut().for_each(|holder| holder.wakers.clear());
             }
             ServedBy::Monitor { port, place } => {
-                let wakers = Box::new(bound.wakers());
+                let wakers = Arc::new(bound.wakers());
                 self.on_switch(self.ports[&port].switch, move |worker, at| {
                     if let Some(monitor) = worker.switch(at).mirror_mut(place) {
                         monitor.set_wake(wakers);

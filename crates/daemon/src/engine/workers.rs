@@ -46,13 +46,13 @@ impl Workers {
         let longest_port = longest.iter().max_by_key(|(.., took)| *took);
         WorkerHealth {
             cpu: crew.handle.cpu(),
-            switches: count(crew.switches.taken()),
+            switches: count(self.switches_at(number)),
             ports: count(crew.ports.taken()),
             steps,
             turns_ns_log2: times.buckets().to_vec(),
             longest_turn: times.longest(),
             longest_port: longest_port.and_then(|&(at, id, _)| {
-                let here = |place: &&super::SwitchPlace| place.worker == number && place.at == at;
+                let here = |place: &&super::SwitchPlace| place.at == at;
                 self.switches.values().find(here)?.keys.get(&id).copied()
             }),
         }
@@ -62,7 +62,7 @@ impl Workers {
         let Stall { beat, lasted, cause } = *stall;
         WorkerStall {
             worker: (number < self.workers.len()).then(|| count(number)),
-            port: self.port_at(number, beat),
+            port: self.port_at(beat),
             stage: stage(beat.stage),
             cause: match cause {
                 Cause::NoCore => StallCause::NoCore,
@@ -73,8 +73,8 @@ impl Workers {
         }
     }
 
-    fn port_at(&self, worker: usize, beat: Beat) -> Option<PortKey> {
-        let here = |place: &&super::SwitchPlace| place.worker == worker && place.at == beat.switch;
+    fn port_at(&self, beat: Beat) -> Option<PortKey> {
+        let here = |place: &&super::SwitchPlace| place.at == beat.switch;
         self.switches.values().find(here)?.keys.get(&beat.port?).copied()
     }
 }

@@ -1,5 +1,6 @@
 //! Choices of an operator, between the protocol's types and the switch's.
 
+use protocol::RunBy;
 use switch::{Forwarding, OnFull};
 
 /// The switch's forwarding function of this name.
@@ -44,6 +45,12 @@ pub fn show_on_full(on_full: OnFull) -> protocol::OnFull {
         OnFull::Drop => protocol::OnFull::Drop,
         OnFull::Wait => protocol::OnFull::Wait,
     }
+}
+
+/// The workers of a switch.
+#[must_use]
+pub fn show_workers(is_spread: bool) -> RunBy {
+    if is_spread { RunBy::All } else { RunBy::One }
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use protocol::name::SwitchName;
 use protocol::{
-    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, SwitchSettings,
-    check,
+    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, RunBy,
+    SwitchSettings, check,
 };
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
@@ -50,6 +50,9 @@ pub fn change_switch(
         let checked = protocol::parse::check_group_fwd_mask(mask);
         config.group_fwd_mask =
             checked.map_err(|why| BadValue(format!("group_fwd_mask: {why}")))?;
+    }
+    if let Some(workers) = settings.workers {
+        config.is_spread = workers == RunBy::All;
     }
     Ok(config)
 }

@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use packet::text;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    HostIf, MAX_STATIC, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, StaticAddress,
-    SwitchSettings, check,
+    HostIf, MAX_STATIC, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, RunBy,
+    StaticAddress, SwitchSettings, check,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -138,6 +138,7 @@ pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
         age_s: Some(number(config.ageing_ms / 1000)),
         fdb_capacity: Some(number(config.fdb_capacity as u64)),
         group_fwd_mask: Some(config.group_fwd_mask).filter(|&mask| mask != 0),
+        workers: config.is_spread.then_some(RunBy::All),
         mac_lock: security.mac_lock,
         max_macs: security.max_macs,
         broadcast_limit: security.broadcast_limit,

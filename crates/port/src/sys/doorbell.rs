@@ -60,12 +60,10 @@ impl Doorbell {
         add(&self.epoll, fd, number.into(), epoll::EventFlags::IN)
     }
 
-    /// Ends a watch; `fd`, unless it has been closed.
-    pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
-        if let Some(fd) = fd {
-            // The call fails if the descriptor is not watched any more.
-            let _ = epoll::delete(&self.epoll, fd);
-        }
+    /// Ends a watch.
+    pub fn unwatch(&self, fd: BorrowedFd<'_>) {
+        // The call fails if the descriptor is not watched any more.
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Another handle, for other threads.
@@ -259,7 +257,7 @@ mod tests {
         assert_eq!(rung(&bell), []);
         rustix::io::write(&write, b"x").expect("room");
         assert_eq!((rung(&bell), rung(&bell)), (vec![5], vec![5]));
-        bell.unwatch(Some(read.as_fd()));
+        bell.unwatch(read.as_fd());
         assert_eq!(rung(&bell), []);
     }
 

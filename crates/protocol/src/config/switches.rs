@@ -14,7 +14,7 @@ use crate::check::{self, steering};
 use crate::name::{PortName, SwitchName};
 use crate::{
     Address, ChainSpec, Filter, Forwarding, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
-    PortKind, PortSettings, Queues, RuleSpec, StaticAddress, SwitchSettings, SwitchSpec,
+    PortKind, PortSettings, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings, SwitchSpec,
     sent_by_function,
 };
 
@@ -50,6 +50,7 @@ pub struct RawSwitch {
     age_s: Option<Number>,
     fdb_capacity: Option<Capacity>,
     group_fwd_mask: Option<GroupFwdMask>,
+    workers: Option<RunBy>,
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
@@ -136,6 +137,7 @@ impl RawSwitch {
             age_s: self.age_s.map(|s| s.0),
             fdb_capacity: self.fdb_capacity.map(|n| n.0),
             group_fwd_mask: self.group_fwd_mask.map(|mask| mask.0),
+            workers: self.workers,
             owner: self.owner.map(|id| id.0),
             group: self.group.map(|id| id.0),
             mode: self.mode,

@@ -18,14 +18,16 @@ use crate::group::leaver::Leaver;
 use crate::group::owners::Owner;
 use crate::kring::{RxKring, TxKring};
 use crate::region::Region;
+use crate::shared::Shared;
 
 /// The krings of a port.
 #[derive(Debug)]
 pub struct Krings {
     /// Transmit rings: frames come out of them.
     pub tx: Vec<TxKring>,
-    /// Receive rings: frames go into them.
-    pub rx: Vec<RxKring>,
+    /// Receive rings: frames go into them. Workers to which the port does not belong have these
+    /// only.
+    pub rx: Vec<Shared<RxKring>>,
     bell: *const Bell,
     sleeper: Sleeper,
     layout: PortLayout,
@@ -46,13 +48,38 @@ impl Krings {
         let counts = port.counts();
         Self {
             tx: (0..counts.tx_rings).map(|i| TxKring::new(region, port, i)).collect(),
-            rx: (0..counts.rx_rings).map(|i| RxKring::new(region, port, i)).collect(),
+            rx: (0..counts.rx_rings).map(|i| Shared::sole(RxKring::new(region, port, i))).collect(),
             bell: region.memory().at(port.bell()),
             sleeper: Sleeper::default(),
             layout: *port,
             owner: Owner::of(port),
             given: region.owners().count(Owner::of(port)),
             region: region.clone(),
+        }
+    }
+
+    /// Lets several workers put frames into the receive rings.
+    #[must_use]
+    pub fn into_common(mut self) -> Self {
+        self.rx = self.rx.into_iter().map(Shared::into_common).collect();
+        self
+    }
+
+    /// What a worker has to which the port does not belong: handles of the receive rings.
+    ///
+    /// # Panics
+    /// If the rings have no lock: see [`Krings::into_common`].
+    #[must_use]
+    pub fn for_delivery(&self) -> Self {
+        Self {
+            tx: Vec::new(),
+            rx: self.rx.iter().map(Shared::handle).collect(),
+            bell: self.bell,
+            sleeper: Sleeper::default(),
+            layout: self.layout,
+            owner: self.owner,
+            given: self.given,
+            region: self.region.clone(),
         }
     }
 
@@ -89,7 +116,7 @@ impl Krings {
     /// Sets how many bytes of a virtio-net header each frame has in front.
     pub fn set_vnet_header_len(&mut self, len: u8) {
         self.tx.iter_mut().for_each(|tx| tx.set_vnet_header_len(len));
-        self.rx.iter_mut().for_each(|rx| rx.set_vnet_header_len(len));
+        self.rx.iter_mut().for_each(|rx| rx.lock().set_vnet_header_len(len));
     }
 
     /// How many rings the port has, and how many slots.
@@ -103,7 +130,9 @@ impl Krings {
     /// holds ([`crate::group::owners`]). To be called between turns. Returns the cost: about as
     /// many slots as were looked at.
     pub fn reconcile(&self, leaver: &Leaver) -> u32 {
-        if !Arc::ptr_eq(&self.region, &leaver.region) {
+        // The port's own worker does it.
+        let is_elsewhere = self.tx.is_empty();
+        if is_elsewhere || !Arc::ptr_eq(&self.region, &leaver.region) {
             return 0;
         }
         self.keep(leaver);
@@ -142,7 +171,9 @@ impl Krings {
         // SAFETY: as in `bell`; borrowed apart from the sleeper.
         let bell = unsafe { &*self.bell };
         self.sleeper.arm(&bell.need_kick);
-        self.rx.iter_mut().filter(|rx| rx.is_mirrored()).for_each(RxKring::want_room);
+        for mut rx in self.rx.iter_mut().map(Shared::lock).filter(|rx| rx.is_mirrored()) {
+            rx.want_room();
+        }
     }
 
     /// Takes the request for a kick back.
@@ -159,20 +190,22 @@ impl Krings {
 
     /// Whether the client has returned slots that a monitor has not got yet.
     pub fn has_returned(&mut self) -> bool {
-        self.rx.iter_mut().any(RxKring::has_returned)
+        self.rx.iter_mut().any(|rx| rx.lock().has_returned())
     }
 
     /// Whether the client publishes without fences on any ring. A worker that goes to sleep must
     /// then run the process-wide barrier.
     #[must_use]
     pub fn is_light(&self) -> bool {
-        self.tx.iter().any(TxKring::is_light) || self.rx.iter().any(RxKring::is_light)
+        let rx_is_light = || self.rx.iter().any(|rx| rx.with(RxKring::is_light));
+        self.tx.iter().any(TxKring::is_light) || rx_is_light()
     }
 
     /// How often any ring was re-synchronised.
     #[must_use]
     pub fn resyncs(&self) -> u32 {
         let tx = self.tx.iter().map(TxKring::resyncs);
-        tx.chain(self.rx.iter().map(RxKring::resyncs)).fold(0, u32::wrapping_add)
+        let rx = self.rx.iter().map(|rx| rx.with(RxKring::resyncs));
+        tx.chain(rx).fold(0, u32::wrapping_add)
     }
 }

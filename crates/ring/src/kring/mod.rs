@@ -403,7 +403,10 @@ pub struct RxKring {
     /// and gets them before they are free ([`mirror`]).
     pub(crate) returned: Index,
     pub(crate) mirrored: bool,
+    /// Free slots that no worker has reserved.
     room: u32,
+    /// Free slots that workers have reserved.
+    reserved: u32,
     waiter: Sleeper,
 }
 
@@ -428,7 +431,7 @@ impl RxKring {
         let waiter = Sleeper::default();
         let zero = Index::ZERO;
         let (tail, head, returned) = (zero, zero, zero);
-        Self { ring, tail, head, returned, mirrored: false, room: 0, waiter }
+        Self { ring, tail, head, returned, mirrored: false, room: 0, reserved: 0, waiter }
     }
 
     /// The region that its buffers are in.
@@ -445,7 +448,7 @@ impl RxKring {
     }
 
     /// Looks which slots the client has returned; returns the number of slots that are free, or
-    /// will be once a monitor has got them.
+    /// will be once a monitor has got them. Reserved ones do not count.
     #[inline]
     pub fn sync(&mut self) -> u32 {
         // Acquire: pairs with the client's Release of `head`: it has read the slots before it.
@@ -460,16 +463,36 @@ impl RxKring {
         }
         self.count_room();
         self.ring.look_for_offsets();
-        span.slots() - 1 - span.distance(self.returned, self.tail)
+        (span.slots() - 1 - span.distance(self.returned, self.tail)).saturating_sub(self.reserved)
     }
 
     #[inline(always)]
     pub(crate) fn count_room(&mut self) {
         let span = self.ring.span;
-        self.room = span.slots() - 1 - span.distance(self.head, self.tail);
+        let free = span.slots() - 1 - span.distance(self.head, self.tail);
+        // A client that takes `head` back has less room than it had.
+        self.room = free.saturating_sub(self.reserved);
     }
 
-    /// Free slots as of the last [`RxKring::sync`].
+    /// Keeps so many of the free slots for frames that will come next, whatever other workers
+    /// deliver meanwhile. [`RxKring::release`] gives them back just before these frames are put in.
+    #[inline]
+    pub fn reserve(&mut self, slots: u32) {
+        // Slots that a monitor will free may be reserved, too.
+        self.room = self.room.saturating_sub(slots);
+        self.reserved += slots;
+        debug_assert!(self.reserved <= self.capacity(), "a ring has no more slots than it has");
+    }
+
+    /// Takes back what [`RxKring::reserve`] did.
+    #[inline]
+    pub fn release(&mut self, slots: u32) {
+        debug_assert!(slots <= self.reserved, "slots that are reserved are released");
+        self.reserved -= slots;
+        self.count_room();
+    }
+
+    /// Free slots that are not reserved, as of the last [`RxKring::sync`].
     #[inline]
     #[must_use]
     pub fn room(&self) -> u32 {

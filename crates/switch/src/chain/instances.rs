@@ -2,6 +2,7 @@
 
 use packet::PortId;
 use ring::krings::Krings;
+use ring::shared::Shared;
 
 use crate::chain::service::Instance;
 use crate::model::now::Now;
@@ -58,7 +59,7 @@ fn look(ports: &mut [Option<Box<Entry>>], instance: &mut Instance, exact: bool) 
     let Some(Some(entry)) = ports.get_mut(instance.port.index()) else { return };
     let Plug::Rings(Krings { tx, rx, .. }, _) = &mut entry.plug else { return };
     let (mut slots, mut room) = (0, 0);
-    for rx in rx.iter_mut() {
+    for mut rx in rx.iter_mut().map(Shared::lock) {
         slots += rx.capacity();
         if exact || rx.room() < rx.capacity() / 2 {
             rx.sync();

@@ -151,6 +151,11 @@ impl Bridge {
         }
     }
 
+    /// STUB
+    pub fn replica(&self) -> Self {
+        Self::new(self.config, 7)
+    }
+
     /// Adds a port, which must not be there.
     pub fn add_port(&mut self, port: PortId, config: PortConfig) {
         assert!(self.port(port).is_none(), "port {port} is there already");

@@ -4,7 +4,7 @@
 
 use packet::PortId;
 use ring::doorbell::store_load_fence;
-use ring::kring::{RxKring, TxKring};
+use ring::kring::TxKring;
 
 use crate::model::heartbeat::Stage;
 use crate::model::port::Plug;
@@ -22,6 +22,7 @@ impl Turn<'_> {
             match &mut entry.plug {
                 Plug::Adapter(adapter) => {
                     self.scratch.heartbeat.beat(Stage::Send, dst);
+                    let mut adapter = adapter.lock();
                     adapter.flush();
                     self.scratch.crowded |= adapter.is_socket();
                     if adapter.owes_wake() {
@@ -30,7 +31,7 @@ impl Turn<'_> {
                 }
                 Plug::Rings(rings, wake) => {
                     self.scratch.heartbeat.beat(Stage::Forward, dst);
-                    if any(rings.rx.iter_mut().map(RxKring::wants_kick)) {
+                    if any(rings.rx.iter_mut().map(|rx| rx.lock().wants_kick())) {
                         self.scratch.heartbeat.beat(Stage::Wake, dst);
                         wake.wake();
                         self.scratch.woken.push(dst);

@@ -84,11 +84,12 @@ impl Groups {
         self.lists[dst.index()].fitting
     }
 
-    /// Moves one destination's list into `list`; `None` when all have been handed out.
-    pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<PortId> {
+    /// Moves one destination's list into `list`, and says how many slots are reserved for it; `None`
+    /// when all have been handed out.
+    pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<(PortId, u32)> {
         let dst = self.used.pop()?;
         list.clear();
-        let List { first: mut at, .. } =
+        let List { first: mut at, fitting: (_, slots), .. } =
             std::mem::replace(&mut self.lists[dst.index()], List::EMPTY);
         debug_assert!(at != NONE, "a used destination has a list");
         while at != NONE {
@@ -96,7 +97,7 @@ impl Groups {
             list.push(Delivery { frame: at, tag });
             at = next;
         }
-        Some(dst)
+        Some((dst, slots))
     }
 }
 
@@ -112,13 +113,13 @@ mod tests {
         groups.link(port(2), TagAction::Strip, 2..3);
         groups.link(port(1), TagAction::Keep, 3..4);
         let frames = |list: &[Delivery]| list.iter().map(|d| d.frame).collect::<Vec<_>>();
-        assert_eq!(groups.next(&mut list), Some(port(2)));
+        assert_eq!(groups.next(&mut list), Some((port(2), 0)));
         assert_eq!(list, [Delivery { frame: 2, tag: TagAction::Strip }]);
-        assert_eq!(groups.next(&mut list), Some(port(1)));
+        assert_eq!(groups.next(&mut list), Some((port(1), 0)));
         assert_eq!(frames(&list), [0, 1, 3]);
         assert_eq!(groups.next(&mut list), None);
         groups.link(port(1), TagAction::Keep, 0..1);
-        assert_eq!(groups.next(&mut list), Some(port(1)));
+        assert_eq!(groups.next(&mut list), Some((port(1), 0)));
         assert_eq!(frames(&list), [0]);
     }
 
@@ -132,7 +133,7 @@ mod tests {
         }
         assert_eq!([1, 2].map(|i| groups.reserved(port(i))), [(2, 6), (0, 0)]);
         assert_eq!(groups.used(), [port(1)]);
-        assert_eq!(groups.next(&mut list), Some(port(1)));
+        assert_eq!(groups.next(&mut list), Some((port(1), 6)));
         assert_eq!(groups.reserved(port(1)), (0, 0));
     }
 }

@@ -30,7 +30,7 @@ impl Turn<'_> {
         let Scratch { batch, groups, heartbeat, .. } = &mut *self.scratch;
         heartbeat.between(self.src, dst);
         let (before, reserved) = groups.reserved(dst);
-        let (queue, room) = Room::at(entry, self.queue, batch, &run, reserved);
+        let (queue, room) = Room::at(entry, self.queue, batch, &run, Some(reserved));
         let fit = to_u32(room.end - run.start);
         groups.reserve(dst, fit, room.slots);
         if room.end == run.end {
@@ -70,7 +70,7 @@ impl Turn<'_> {
         let Some(entry) = self.switch.entry_mut(dst) else { return all };
         let Scratch { batch, heartbeat, .. } = &mut *self.scratch;
         heartbeat.between(self.src, dst);
-        let (queue, room) = Room::at(entry, self.queue, batch, run, 0);
+        let (queue, room) = Room::at(entry, self.queue, batch, run, None);
         if room.end == run.end || self.switch.bridge.egress(self.src, dst, verdict).is_err() {
             return all;
         }
@@ -122,29 +122,33 @@ struct Room {
 }
 
 impl Room {
-    /// The room of a port for a run from transmit ring `queue`, if `reserved` slots are taken; and
-    /// the number of its receive ring.
+    /// The room of a port for a run from transmit ring `queue`, and the number of its receive ring.
+    /// `reserves`: reserves it; of a port without rings so many frames are reserved already.
     #[inline]
     fn at(
         entry: &mut Entry,
         queue: usize,
         batch: &Batch,
         run: &Range<usize>,
-        reserved: u32,
+        reserves: Option<u32>,
     ) -> (usize, Self) {
         match &mut entry.plug {
             Plug::Adapter(adapter) => {
-                let room = adapter_room(&mut **adapter, entry.on_full, reserved);
+                let room =
+                    adapter_room(&mut **adapter.lock(), entry.on_full, reserves.unwrap_or(0));
                 let end = run.start + run.len().min(usize::try_from(room).unwrap_or(usize::MAX));
                 (0, Self { end, slots: to_u32(end - run.start), wanted: 1 })
             }
             Plug::Rings(rings, _) => {
                 let queue = queue_of(queue, rings);
-                let rx = &mut rings.rx[queue];
-                let mut room = Self::of(rx, batch, run, rx.room().saturating_sub(reserved));
+                let rx = &mut *rings.rx[queue].lock();
+                let mut room = Self::of(rx, batch, run, rx.room());
                 if room.end < run.end {
-                    let slots = rx.sync().saturating_sub(reserved);
+                    let slots = rx.sync();
                     room = Self::of(rx, batch, run, slots);
+                }
+                if reserves.is_some() {
+                    rx.reserve(room.slots);
                 }
                 (queue, room)
             }

@@ -63,8 +63,8 @@ impl Turn<'_> {
         let [Some(from), Some(to)] = ports.get_disjoint_mut(pair).ok()? else { return None };
         let (tx, rings) = (&mut from.plug.rings()?.tx[queue], to.plug.rings()?);
         let rx_queue = queue_of(queue, rings);
-        let rx = &mut rings.rx[rx_queue];
         self.scratch.heartbeat.between(self.src, dst);
+        let rx = &mut *rings.rx[rx_queue].lock();
         if rx.room() < budget {
             rx.sync();
             if let Some(port_mirrors) = &mut to.mirrors {

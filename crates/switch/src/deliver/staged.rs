@@ -131,8 +131,10 @@ impl Turn<'_> {
 
     /// Gives every destination its list.
     pub(crate) fn flush_groups(&mut self) {
-        while let Some(dst) = self.scratch.groups.next(&mut self.scratch.list) {
+        while let Some((dst, slots)) = self.scratch.groups.next(&mut self.scratch.list) {
+            self.scratch.reserved = slots;
             self.send(dst, true);
+            debug_assert!(self.scratch.reserved == 0, "a list takes the slots that it reserved");
         }
     }
 
@@ -207,6 +209,7 @@ impl Turn<'_> {
         let (queue, from_function) = (self.queue, self.is_function(self.src));
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
+        let reserved = std::mem::take(&mut self.scratch.reserved);
         let Scratch { batch, list, software, crowded, foreign, heartbeat, .. } = &mut *self.scratch;
         // Also of segments: they are made of these frames.
         let is_own = batch.is_own_memory();
@@ -227,15 +230,16 @@ impl Turn<'_> {
         }
         let giver = giver(from, queue, batch).filter(|_| alone);
         let sent = match (&mut to.plug, giver) {
-            (Plug::Adapter(adapter), None) => adapter.send(batch, list),
-            (Plug::Adapter(adapter), Some(giver)) => adapter.send_owned(batch, list, giver),
+            (Plug::Adapter(adapter), None) => adapter.lock().send(batch, list),
+            (Plug::Adapter(adapter), Some(giver)) => adapter.lock().send_owned(batch, list, giver),
             (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
                 let port_mirrors = to.mirrors.as_deref_mut();
                 let mut taps = port_mirrors.map(|its| (rx_queue, its, mirrors));
                 let foreign = from_function.then_some(foreign);
                 let from = giver.map(|giver| Source { giver, foreign });
-                let rx = &mut rings.rx[rx_queue];
+                let rx = &mut *rings.rx[rx_queue].lock();
+                rx.release(reserved);
                 send_to_ring(rx, marks, batch, list, from, &mut taps)
             }
         };

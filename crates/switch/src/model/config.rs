@@ -138,6 +138,8 @@ pub struct SwitchConfig {
     pub group_fwd_mask: u16,
     /// What all ports may send, where a port's own settings do not say.
     pub security: PortSecurity,
+    /// All workers run the switch; else one does.
+    pub is_spread: bool,
 }
 
 /// Copies that floods make in a turn: two milliseconds or less. A turn ends when it has made them,
@@ -155,6 +157,7 @@ impl Default for SwitchConfig {
             fdb_capacity: 65_536,
             group_fwd_mask: 0,
             security: PortSecurity::default(),
+            is_spread: false,
         }
     }
 }

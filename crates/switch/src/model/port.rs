@@ -16,11 +16,13 @@
 //! The switch owns its plugs. The worker that owns the switch is the only thread that calls them.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use packet::PortId;
 use packet::offload::Offloads;
 use ring::exchange::Giver;
 use ring::krings::Krings;
+use ring::shared::Shared;
 
 use crate::model::stats::{Counters, DropReason, Drops};
 use crate::receive::batch::{Batch, Delivery};
@@ -28,13 +30,13 @@ use crate::receive::batch::{Batch, Delivery};
 /// What is plugged into a port of the switch.
 pub enum Plug {
     /// Netmap rings. The switch moves frames from ring to ring itself, without a call per frame.
-    Rings(Krings, Box<dyn Wake>),
+    Rings(Krings, Arc<dyn Wake>),
     /// Queues of another kind, which an adapter turns into batches.
-    Adapter(Box<dyn Adapter>),
+    Adapter(Shared<Box<dyn Adapter>>),
 }
 
 /// Wakes the client of a port with rings.
-pub trait Wake: Send {
+pub trait Wake: Send + Sync {
     /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
 }
@@ -144,12 +146,45 @@ pub trait Notify: Send {
 }
 
 impl Plug {
+    /// A port with rings.
+    #[must_use]
+    pub fn rings_with(krings: Krings, wake: impl Wake + 'static) -> Self {
+        Self::Rings(krings, Arc::new(wake))
+    }
+
+    /// A port without rings.
+    #[must_use]
+    pub fn adapter(adapter: Box<dyn Adapter>) -> Self {
+        Self::Adapter(Shared::sole(adapter))
+    }
+
+    /// Lets several workers deliver frames to the port.
+    #[must_use]
+    pub fn into_common(self) -> Self {
+        match self {
+            Self::Rings(krings, wake) => Self::Rings(krings.into_common(), wake),
+            Self::Adapter(adapter) => Self::Adapter(adapter.into_common()),
+        }
+    }
+
+    /// What another worker needs to deliver frames to the port. It receives nothing by that.
+    ///
+    /// # Panics
+    /// If one worker has the port for itself: see [`Plug::into_common`].
+    #[must_use]
+    pub fn for_delivery(&self) -> Self {
+        match self {
+            Self::Rings(krings, wake) => Self::Rings(krings.for_delivery(), wake.clone()),
+            Self::Adapter(adapter) => Self::Adapter(adapter.handle()),
+        }
+    }
+
     /// Asks the peer to ring the worker's doorbell when it has something to send. The worker issues
     /// a full fence and looks at [`Plug::pending`] before it sleeps.
     pub fn arm(&mut self) {
         match self {
             Self::Rings(krings, _) => krings.arm(),
-            Self::Adapter(adapter) => adapter.arm(),
+            Self::Adapter(adapter) => adapter.lock().arm(),
         }
     }
 
@@ -157,12 +192,21 @@ impl Plug {
     pub fn disarm(&mut self) {
         match self {
             Self::Rings(krings, _) => krings.disarm(),
-            Self::Adapter(adapter) => adapter.disarm(),
+            Self::Adapter(adapter) => adapter.lock().disarm(),
         }
     }
 
+    /// Replaces the adapter of a port without rings, for all workers; returns the old one.
+    ///
+    /// # Panics
+    /// If the port has rings.
+    pub fn replace_adapter(&mut self, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
+        let Self::Adapter(place) = self else { panic!("a port with rings has no adapter") };
+        std::mem::replace(&mut *place.lock(), adapter)
+    }
+
     /// Replaces the doorbell of a client with rings.
-    pub fn set_wake(&mut self, wake: Box<dyn Wake>) {
+    pub fn set_wake(&mut self, wake: Arc<dyn Wake>) {
         if let Self::Rings(_, old) = self {
             *old = wake;
         }
@@ -181,29 +225,29 @@ impl Plug {
     pub fn pending(&mut self) -> bool {
         match self {
             Self::Rings(krings, _) => krings.sync_tx() > 0 || krings.has_returned(),
-            Self::Adapter(adapter) => adapter.pending(),
+            Self::Adapter(adapter) => adapter.lock().pending(),
         }
     }
 
-    /// The object that the worker waits on beside its own doorbell: see [`Notify::watched`].
-    #[must_use]
-    pub fn watched(&self) -> Option<&dyn Any> {
+    /// Calls `with` with the object that the worker waits on beside its own doorbell, if there is
+    /// one: see [`Notify::watched`].
+    pub fn with_watched<R>(&self, with: impl FnOnce(&dyn Any) -> R) -> Option<R> {
         match self {
             Self::Rings(..) => None,
-            Self::Adapter(adapter) => adapter.watched(),
+            Self::Adapter(adapter) => adapter.with(|adapter| adapter.watched().map(with)),
         }
     }
 
     /// Whether the peer is gone for good: see [`Notify::is_over`].
     #[must_use]
     pub fn is_over(&self) -> bool {
-        matches!(self, Self::Adapter(adapter) if adapter.is_over())
+        matches!(self, Self::Adapter(adapter) if adapter.with(|it| it.is_over()))
     }
 
     /// Whether the port is a socket of the kernel: see [`Notify::is_socket`].
     #[must_use]
     pub fn is_socket(&self) -> bool {
-        matches!(self, Self::Adapter(adapter) if adapter.is_socket())
+        matches!(self, Self::Adapter(adapter) if adapter.with(|it| it.is_socket()))
     }
 
     /// Whether the client publishes without fences, so that the worker must issue a process-wide
@@ -217,8 +261,21 @@ impl Plug {
     pub(crate) fn accepts(&self) -> Offloads {
         match self {
             Self::Rings(..) => Offloads::NONE,
-            Self::Adapter(adapter) => adapter.accepts(),
+            Self::Adapter(adapter) => adapter.with(|adapter| adapter.accepts()),
         }
+    }
+
+    /// Slots with frames in the rings, which the client has not returned or the switch has not
+    /// taken.
+    pub fn in_rings(&mut self) -> u64 {
+        let Some(rings) = self.rings() else { return 0 };
+        let unread = rings.rx.iter_mut().map(|rx| {
+            let mut rx = rx.lock();
+            rx.sync();
+            debug_assert!(rx.room() <= rx.capacity(), "a ring has no more room than slots");
+            u64::from(rx.capacity() - rx.room())
+        });
+        unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
     }
 
     /// How often the switch had to set right the indexes that a client wrote.

@@ -185,6 +185,18 @@ impl PortStats {
         Self { queues: vec![QueueStats::default(); queues], drops: Drops::default() }
     }
 
+    /// Adds what another worker has counted of the same port.
+    pub fn add(&mut self, other: &Self) {
+        if self.queues.len() < other.queues.len() {
+            self.queues.resize(other.queues.len(), QueueStats::default());
+        }
+        for (queue, more) in self.queues.iter_mut().zip(&other.queues) {
+            queue.tx += more.tx;
+            queue.rx += more.rx;
+        }
+        self.drops += &other.drops;
+    }
+
     /// All queues together.
     pub fn total(&self) -> QueueStats {
         self.queues.iter().fold(QueueStats::default(), |mut sum, queue| {

@@ -4,6 +4,7 @@
 //! there until a run moves them or a batch takes them; an adapter gives a batch at once.
 
 use ring::kring::{BadSlot, Taken, TxKring};
+use ring::shared::Shared;
 
 use crate::decide::egress::Egress;
 use crate::deliver::room::adapter_room;
@@ -26,12 +27,12 @@ impl Turn<'_> {
         if let Some(entry) = self.switch.entry_mut(self.src)
             && let Plug::Adapter(adapter) = &mut entry.plug
         {
-            adapter.take_back(&self.scratch.batch);
+            adapter.lock().take_back(&self.scratch.batch);
         }
         self.scratch.batch.clear();
         if let Some(entry) = self.switch.entry_mut(self.src)
             && let Plug::Adapter(adapter) = &mut entry.plug
-            && adapter.delivered()
+            && adapter.lock().delivered()
             && !std::mem::replace(&mut entry.rung, true)
         {
             self.scratch.rung.push(self.src);
@@ -54,16 +55,16 @@ impl Turn<'_> {
             return any;
         };
         // While nothing is taken nothing is decided: they may go elsewhere by now.
-        if !from.can_wait() || entry.cache.generation != generation {
+        if !from.with(|from| from.can_wait()) || entry.cache.generation != generation {
             return any;
         }
         let Some(to) = self.switch.entry_mut(dst) else { return any };
         self.scratch.heartbeat.between(self.src, dst);
         let (queue, room) = match &mut to.plug {
-            Plug::Adapter(adapter) => (0, adapter_room(&mut **adapter, to.on_full, 0)),
+            Plug::Adapter(adapter) => (0, adapter_room(&mut **adapter.lock(), to.on_full, 0)),
             Plug::Rings(rings, _) => {
                 let queue = queue_of(self.queue, rings);
-                let rx = &mut rings.rx[queue];
+                let mut rx = rings.rx[queue].lock();
                 (queue, if rx.room() > 0 { rx.room() } else { rx.sync() })
             }
         };
@@ -138,9 +139,10 @@ impl Turn<'_> {
             && let Some(port_mirrors) = &mut entry.mirrors
             && let Some(rings) = entry.plug.rings()
         {
-            for (queue, rx) in rings.rx.iter_mut().enumerate().filter(|(_, rx)| rx.is_mirrored()) {
+            let all = rings.rx.iter_mut().map(Shared::lock).enumerate();
+            for (queue, mut rx) in all.filter(|(_, rx)| rx.is_mirrored()) {
                 rx.sync();
-                port_mirrors.mirror_returned(queue, rx, mirrors);
+                port_mirrors.mirror_returned(queue, &mut rx, mirrors);
             }
         }
     }

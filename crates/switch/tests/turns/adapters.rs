@@ -46,7 +46,7 @@ fn whoever_waits_for_buffers_is_told_of_them_without_any_frame() {
     let mut net = Net::learning(1);
     let (told, seen) = std::sync::mpsc::channel();
     let port = Empties { waiting: 2, told };
-    net.switch.add_port(id(1), Plug::Adapter(Box::new(port)), PortConfig::default());
+    net.switch.add_port(id(1), Plug::adapter(Box::new(port)), PortConfig::default());
     for count in [1, 1, 0] {
         assert_eq!(net.turn(1), Moved::default());
         assert_eq!(seen.try_iter().count(), count);
@@ -98,7 +98,7 @@ fn frames_of_any_length_come_and_go() {
     net.introduce();
     let frames: Vec<_> = [60, 1514, 9000, 14, 64].map(|len| frame(mac(1), mac(2), len, 7)).into();
     let (wire, seen) = Wire::new(frames.clone());
-    net.switch.add_port(id(2), Plug::Adapter(Box::new(wire)), PortConfig::default());
+    net.switch.add_port(id(2), Plug::adapter(Box::new(wire)), PortConfig::default());
     while net.turn(2).slots > 0 {}
     assert_eq!(net.received(1), frames);
     assert!(net.received(0).is_empty());
@@ -114,7 +114,7 @@ fn tags_are_put_in_and_taken_out() {
     net.add(PortConfig { vlan: "access:10".parse().expect("a mode"), ..Default::default() });
     let trunk = PortConfig { vlan: "trunk:10".parse().expect("a mode"), ..Default::default() };
     let (wire, seen) = Wire::new(vec![tagged(ALL, mac(2), 10, 5), tagged(ALL, mac(2), 11, 5)]);
-    net.switch.add_port(id(1), Plug::Adapter(Box::new(wire)), trunk);
+    net.switch.add_port(id(1), Plug::adapter(Box::new(wire)), trunk);
     net.turn(1);
     let mut plain = tagged(ALL, mac(2), 10, 5);
     plain.drain(12..16);
@@ -130,7 +130,7 @@ fn frames_from_outside_wait_for_nobody_and_none_is_lost_uncounted() {
     net.add(PortConfig { on_full: OnFull::Wait, ..PortConfig::default() });
     net.introduce();
     let (wire, _seen) = Wire::new(vec![frame(mac(0), mac(2), 60, 7); 50]);
-    net.switch.add_port(id(1), Plug::Adapter(Box::new(wire)), PortConfig::default());
+    net.switch.add_port(id(1), Plug::adapter(Box::new(wire)), PortConfig::default());
     while net.turn(1) != Moved::default() {}
     let arrived = net.received(0).len() as u64;
     assert_eq!(arrived, u64::from(SLOTS) - 1);
@@ -168,13 +168,13 @@ fn nobody_waits_for_a_port_that_a_station_has_left() {
     let (sender, _back) = Wire::new(vec![frame(mac(0), mac(1), 60, 7); usize::from(BATCH) + 4]);
     let (standby, seen) = Wire::new(hello);
     let waited_for = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
-    net.switch.add_port(id(0), Plug::Adapter(Box::new(Patient(full))), waited_for);
-    net.switch.add_port(id(1), Plug::Adapter(Box::new(Patient(sender))), PortConfig::default());
+    net.switch.add_port(id(0), Plug::adapter(Box::new(Patient(full))), waited_for);
+    net.switch.add_port(id(1), Plug::adapter(Box::new(Patient(sender))), PortConfig::default());
     net.turn(0);
     assert_eq!(net.turn(1).slots, BATCH.into(), "where the first go is not known");
     let moved = net.turn(1);
     assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port)), (0, Some(id(0))));
-    net.switch.add_port(id(2), Plug::Adapter(Box::new(standby)), PortConfig::default());
+    net.switch.add_port(id(2), Plug::adapter(Box::new(standby)), PortConfig::default());
     net.turn(2);
     assert_eq!((net.turn(1).slots, seen.try_iter().count()), (4, 4));
 }
@@ -186,7 +186,7 @@ fn ports_that_get_nothing_are_many() {
     for port in 2..packet::MAX_PORTS {
         let vlan = VlanMode::Access("2".parse().expect("a VLAN"));
         let config = PortConfig { vlan, ..PortConfig::default() };
-        net.switch.add_port(id(port), Plug::Adapter(Box::new(Silent)), config);
+        net.switch.add_port(id(port), Plug::adapter(Box::new(Silent)), config);
     }
     let sent = [frame(ALL, mac(0), 60, 1), frame(mac(1), mac(0), 60, 2)];
     net.send(0, &sent);
@@ -198,7 +198,7 @@ fn ports_that_get_nothing_are_many() {
 fn a_port_without_frames_does_not_repeat_those_of_others() {
     let mut net = Net::learning(2);
     net.introduce();
-    net.switch.add_port(id(2), Plug::Adapter(Box::new(Silent)), PortConfig::default());
+    net.switch.add_port(id(2), Plug::adapter(Box::new(Silent)), PortConfig::default());
     net.send(0, &[frame(ALL, mac(0), 60, 1)]);
     net.turn(0);
     assert_eq!(net.received(1).len(), 1);

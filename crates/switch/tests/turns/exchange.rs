@@ -105,7 +105,7 @@ fn seat(net: &mut Net, port: usize, end: u32) -> Beyond {
     let umem = Umem::shared(&region, end).expect("large enough");
     let ((arrives, arrived), (sent, seen)) = (channel(), channel());
     let desk = Desk { umem, trader, stock, out: 0..0, arrived, sent };
-    net.switch.add_port(id(port), Plug::Adapter(Box::new(desk)), PortConfig::default());
+    net.switch.add_port(id(port), Plug::adapter(Box::new(desk)), PortConfig::default());
     Beyond { arrives, sent: seen }
 }
 

@@ -47,7 +47,7 @@ fn copies(ports: usize, frame: &[u8], left: Option<PendingOffload>) -> (u64, Net
         let (frame, intake) = (if port == 0 { frame } else { &[] }, Intake::new(64, 1518));
         let (intake, frame) = (intake.expect("memory"), frame.to_vec());
         let source = Source { intake, frame, left, copies: copies.clone() };
-        net.switch.add_port(id(port), Plug::Adapter(Box::new(source)), PortConfig::default());
+        net.switch.add_port(id(port), Plug::adapter(Box::new(source)), PortConfig::default());
     }
     net.turn(0);
     (copies.load(std::sync::atomic::Ordering::Relaxed), net)
@@ -71,7 +71,7 @@ fn a_ring_that_floods_waits_for_its_next_turn() {
             left: None,
             copies: std::sync::Arc::default(),
         };
-        net.switch.add_port(id(port), Plug::Adapter(Box::new(source)), PortConfig::default());
+        net.switch.add_port(id(port), Plug::adapter(Box::new(source)), PortConfig::default());
     }
     net.scratch = Scratch::new(64, Intake::new(FRAMES, STANDARD_FRAME).expect("memory"));
     net.send(0, &vec![frame(ALL, mac(9), 60, 0); 31]);

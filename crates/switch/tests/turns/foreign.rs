@@ -304,7 +304,7 @@ impl Net {
         let client = self.clients[port].region.clone();
         let (tx, rx) = (TxRing::new(&client, &layout, 0), RxRing::new(&client, &layout, 0));
         self.clients[port] = Client { tx, rx, region: client };
-        let host = Plug::Rings(Krings::new(&region, &layout), Box::new(NoDoorbell));
+        let host = Plug::rings_with(Krings::new(&region, &layout), NoDoorbell);
         self.switch.add_port(id(port), host, PortConfig::default());
     }
 

@@ -27,7 +27,7 @@ impl Net {
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.clients.push(Client { tx, rx, region: client });
-        let mirror = Mirror::new(Krings::new(&region, &port), Box::new(Count(woken.clone())));
+        let mirror = Mirror::new(Krings::new(&region, &port), Arc::new(Count(woken.clone())));
         // The daemon keeps a region for as long as its client has it.
         std::mem::forget(region);
         (self.switch.add_mirror(mirror), self.clients.len() - 1)

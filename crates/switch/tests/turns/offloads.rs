@@ -135,7 +135,7 @@ fn a_flood_is_unfinished_for_some_and_finished_for_others() {
     let (some, part) = Card::new(Vec::new(), Offloads::CHECKSUM);
     let (none, finished) = Card::new(Vec::new(), Offloads::NONE);
     for (port, card) in (1..).zip([source, all, some, none]) {
-        net.switch.add_port(id(port), Plug::Adapter(card), PortConfig::default());
+        net.switch.add_port(id(port), Plug::adapter(card), PortConfig::default());
     }
     assert_eq!(net.turn(1).slots, 2);
     let expected: Vec<Seen> =
@@ -164,8 +164,8 @@ fn tags_move_what_is_left() {
     let sent = run(ALL, &data, 1448);
     let (source, back) = Card::new(vec![sent.clone()], Offloads::ALL);
     let (trunk, seen) = Card::new(Vec::new(), Offloads::ALL);
-    net.switch.add_port(id(1), Plug::Adapter(source), vlan("access:10"));
-    net.switch.add_port(id(2), Plug::Adapter(trunk), vlan("trunk:10"));
+    net.switch.add_port(id(1), Plug::adapter(source), vlan("access:10"));
+    net.switch.add_port(id(2), Plug::adapter(trunk), vlan("trunk:10"));
     net.turn(1);
     assert_eq!(joined(&net.received(0), 18), data);
     let (head, tagged) = seen.try_iter().next().expect("a run");
@@ -173,7 +173,7 @@ fn tags_move_what_is_left() {
     assert_eq!((head[2], head[6], &tagged[12..16]), (58, 38, &[0x81, 0, 0, 10][..]));
     // And back again.
     let (other, _) = Card::new(vec![(head, tagged)], Offloads::ALL);
-    net.switch.add_port(id(3), Plug::Adapter(other), vlan("trunk:10"));
+    net.switch.add_port(id(3), Plug::adapter(other), vlan("trunk:10"));
     net.turn(3);
     assert_eq!(back.try_iter().collect::<Vec<_>>(), [(Some(sent.0), sent.1)]);
 }
@@ -191,7 +191,7 @@ fn escapes(head: [u8; VNET_LEN], frame: &[u8]) -> bool {
     for (port, card, mode) in
         [(1, source, "access:10"), (2, none, "trunk:all"), (3, all, "trunk:all")]
     {
-        net.switch.add_port(id(port), Plug::Adapter(card), vlan(mode));
+        net.switch.add_port(id(port), Plug::adapter(card), vlan(mode));
     }
     net.turn(1);
     let in_ring = net.received(0).into_iter().map(|frame| (None, frame));
@@ -222,7 +222,7 @@ fn what_nobody_can_finish_is_counted_where_it_was_to_go() {
     let (mut head, frame) = run(ALL, &payload(3000), 1000);
     head[1] = 4;
     let (source, _) = Card::new(vec![(head, frame)], Offloads::NONE);
-    net.switch.add_port(id(1), Plug::Adapter(source), PortConfig::default());
+    net.switch.add_port(id(1), Plug::adapter(source), PortConfig::default());
     net.turn(1);
     assert!(net.received(0).is_empty());
     assert_eq!(net.drops(0, DropReason::Offload), 1, "it is no IPv6");
@@ -242,8 +242,8 @@ fn a_tag_that_makes_a_frame_too_long_ends_it() {
     });
     let (source, _) = Card::new(sent.into(), Offloads::NONE);
     let (none, finished) = Card::new(Vec::new(), Offloads::NONE);
-    net.switch.add_port(id(1), Plug::Adapter(source), vlan("access:10"));
-    net.switch.add_port(id(2), Plug::Adapter(none), vlan("trunk:10"));
+    net.switch.add_port(id(1), Plug::adapter(source), vlan("access:10"));
+    net.switch.add_port(id(2), Plug::adapter(none), vlan("trunk:10"));
     while net.turn(1).slots > 0 {}
     let lens: Vec<_> = finished.try_iter().map(|(_, frame)| frame.len()).collect();
     assert_eq!((lens, net.drops(2, DropReason::TooLong)), (vec![max], 2));
@@ -254,7 +254,7 @@ fn runs_of_many_segments_end_a_batch() {
     let mut net = Net::learning(1);
     let sent = vec![run(ALL, &payload(60_000), 32); 8];
     let (source, _) = Card::new(sent, Offloads::NONE);
-    net.switch.add_port(id(1), Plug::Adapter(source), PortConfig::default());
+    net.switch.add_port(id(1), Plug::adapter(source), PortConfig::default());
     assert_eq!(net.turn(1).slots, 1);
     let total = net.switch.stats(id(0)).expect("a port").total();
     assert_eq!(total.rx.frames + net.drops(0, DropReason::NoRoom), 60_000 / 32);
@@ -288,7 +288,7 @@ proptest! {
         let (all, _whole) = Card::new(Vec::new(), Offloads::ALL);
         let (none, finished) = Card::new(Vec::new(), Offloads::NONE);
         for (port, card) in (1..).zip([source, all, none]) {
-            net.switch.add_port(id(port), Plug::Adapter(card), PortConfig::default());
+            net.switch.add_port(id(port), Plug::adapter(card), PortConfig::default());
         }
         while net.turn(1).slots > 0 {}
         for (left, frame) in finished.try_iter() {

@@ -89,7 +89,7 @@ fn noted() -> (Net, Notes) {
     for (port, arrived) in [(2, vec![frame(ALL, mac(2), 60, 7)]), (3, Vec::new())] {
         let intake = Intake::new(64, 1518).expect("memory");
         let port_without_rings = Noting { notes: notes.clone(), intake, arrived };
-        let plug = Plug::Adapter(Box::new(port_without_rings));
+        let plug = Plug::adapter(Box::new(port_without_rings));
         net.switch.add_port(id(port), plug, PortConfig::default());
     }
     (net, notes)
@@ -124,7 +124,7 @@ fn a_wake_up_is_for_one_port_and_the_turn_ends_with_its_sender() {
     net.look(2);
     (0..2).for_each(|port| drop(net.received(port)));
     notes.take();
-    net.switch.plug_mut(id(1)).expect("a port").set_wake(Box::new(notes.clone()));
+    net.switch.plug_mut(id(1)).expect("a port").set_wake(Arc::new(notes.clone()));
     assert!(net.clients[1].rx.arm(1));
     net.send(0, &[frame(mac(1), mac(0), 60, 7)]);
     assert_eq!(net.look(0).slots, 1);

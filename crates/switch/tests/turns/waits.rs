@@ -206,7 +206,7 @@ fn a_port_that_asks_to_be_waited_for_loses_nothing() {
         net.turn(0);
     }
     let full = net.turn(0).blocked_on.expect("the ring is full");
-    assert!(!net.switch.want_room(full), "a client that fences");
+    assert!(!net.switch.want_room(full, 0), "a client that fences");
     assert!(net.switch.is_full(full));
     got.extend(net.received(1));
     assert!(!net.switch.is_full(full), "there is room now");

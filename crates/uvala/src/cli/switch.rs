@@ -3,8 +3,8 @@
 use client::control::{Connection, unexpected};
 use protocol::name::{NameError, SwitchName};
 use protocol::{
-    Forwarding, Mode, NewPorts, PageFrom, Reply, Request, SwitchInfo, SwitchRef, SwitchRequest,
-    SwitchSettings, SwitchSpec, parse, users,
+    Forwarding, Mode, NewPorts, PageFrom, Reply, Request, RunBy, SwitchInfo, SwitchRef,
+    SwitchRequest, SwitchSettings, SwitchSpec, parse, users,
 };
 
 use super::output::{Output, Watch};
@@ -96,6 +96,10 @@ struct Settings {
     /// stands for 01:80:c2:00:00:0N; PAUSE (bit 1) is never forwarded [default: 0]
     #[arg(long, value_name = "MASK", value_parser = parse::group_fwd_mask)]
     group_fwd_mask: Option<u16>,
+    /// Workers that run the switch: one, or all, each with a share of the ports; only for a switch
+    /// without ports, and without chains and monitors [default: one]
+    #[arg(long, value_name = "one|all")]
+    workers: Option<RunBy>,
     /// User that owns the switch, by name or UID [default: you]
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
@@ -164,6 +168,7 @@ impl Settings {
             age_s: self.age,
             fdb_capacity: self.fdb_capacity,
             group_fwd_mask: self.group_fwd_mask,
+            workers: self.workers,
             owner: user(self.owner.as_deref())?,
             group: group(self.group.as_deref())?,
             mode: self.mode,
@@ -210,10 +215,18 @@ fn table(switches: &[SwitchInfo]) -> String {
         left("OWNER", |info| users::user_name(info.owner)),
         left("GROUP", |info| users::group_name(info.group)),
         left("MODE", |info| info.mode.to_string()),
-        right("WORKER", |info| info.worker.to_string()),
+        right("WORKER", worker),
         left("PERM", |info| yes(info.persistent)),
     ];
     Table::of(switches, &columns).to_string()
+}
+
+/// The worker of a switch, or that all run it.
+fn worker(info: &SwitchInfo) -> String {
+    match info.workers {
+        RunBy::One => info.worker.to_string(),
+        RunBy::All => "all".to_owned(),
+    }
 }
 
 fn show(info: &SwitchInfo) -> String {
@@ -243,7 +256,7 @@ fn show(info: &SwitchInfo) -> String {
         users::group_name(info.group),
         info.mode,
         info.new_ports,
-        info.worker,
+        worker(info),
     );
     let looped = info.looped.as_ref().map(|looped| {
         let ([a, b], seconds) = (&looped.ports, looped.age_ms / 1000);
@@ -264,5 +277,6 @@ Examples:
   uvala switch add vale0 --group users --mode 660
   uvala switch set vale0 --mode 666 --new-ports owner    all users, on ports that you give them
   uvala switch set vale0 --forwarding hub --age 60
+  uvala switch add vale1 --workers all                   one switch on all cores of the daemon
   uvala switch set vale0 --mac-lock first:1 --bpdu-guard --broadcast-limit 1000
   uvala switch del vale0";

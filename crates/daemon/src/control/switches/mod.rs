@@ -4,15 +4,15 @@ pub(super) mod multipart;
 pub mod refusal;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{NewPorts, PageFrom, Reply, SwitchInfo, SwitchSpec};
-use switch::{PortSecurity, SwitchConfig};
+use protocol::{NewPorts, PageFrom, Reply, RunBy, SwitchInfo, SwitchSpec};
+use switch::{Forwarding, PortSecurity, SwitchConfig};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Gone, Switch, change_permissions};
 use crate::control::stats::counters;
-use crate::model::choices::show_forwarding;
+use crate::model::choices::{show_forwarding, show_workers};
 use crate::model::keys::SwitchKey;
 use crate::model::policy::{Access, Caller, Permissions};
 use crate::model::settings;
@@ -33,6 +33,7 @@ impl<D: Datapath> Control<D> {
             Some(_) => return self.switch_keep(caller, spec),
         }
         let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
+        self.check_workers(&spec.switch, config)?;
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
@@ -63,6 +64,7 @@ impl<D: Datapath> Control<D> {
         let config = settings::change_switch(switch.config, &spec.settings)?;
         self.check_capacity(&spec.switch, config)?;
         self.check_forwarding(&spec.switch, config)?;
+        self.check_workers(&spec.switch, config)?;
         let steering = self.requested_steering(&spec.switch, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
@@ -98,6 +100,19 @@ impl<D: Datapath> Control<D> {
             self.datapath.del_switch(key);
         }
         Ok(Reply::Done)
+    }
+
+    /// Whether the workers that are asked for can run a switch with this configuration.
+    fn check_workers(&self, name: &SwitchName, config: SwitchConfig) -> Result<(), Refusal> {
+        if config.is_spread && config.forwarding == Forwarding::Chain {
+            return Err(SwitchRefusal::ChainsOfAllWorkers(name.clone()).into());
+        }
+        let is_other = |switch: &Switch| switch.config.is_spread != config.is_spread;
+        let has_ports = self.state.ports_of(name).next().is_some();
+        if has_ports && self.state.find_switch(name).is_some_and(is_other) {
+            return Err(SwitchRefusal::WorkersWithPorts(name.clone()).into());
+        }
+        Ok(())
     }
 
     pub(super) fn new_permissions(&self, caller: &Caller) -> Permissions {
@@ -143,7 +158,11 @@ impl<D: Datapath> Control<D> {
         // One descriptor may hold both sides of an interface, and rings one worker's doorbell.
         let other_side = name.other_side().and_then(|other| self.state.find_switch(&other));
         let beside = other_side.map(|switch| switch.key);
-        self.make_switch(name, false, permissions, settings::new_switch(name), beside)
+        let mut config = settings::new_switch(name);
+        // The two ports of an interface's switch, mostly one program's, gain nothing by a second
+        // worker.
+        config.is_spread = self.defaults.switch_workers == RunBy::All && !name.is_interface();
+        self.make_switch(name, false, permissions, config, beside)
     }
 
     /// Tells the workers what went away, and keeps the counters of a port that stays.
@@ -203,6 +222,7 @@ impl<D: Datapath> Control<D> {
             age_s: u32::try_from(switch.config.ageing_ms / 1000).unwrap_or(u32::MAX),
             fdb_capacity: count(switch.config.fdb_capacity),
             group_fwd_mask: switch.config.group_fwd_mask,
+            workers: show_workers(switch.config.is_spread),
             owner: switch.permissions.owner,
             group: switch.permissions.group,
             mode: switch.permissions.mode,

@@ -35,6 +35,18 @@ pub enum SwitchRefusal {
         /// Capacity of the database.
         have: usize,
     },
+    /// Chains need all ports at one worker.
+    #[error(
+        "chains run on one worker: uvala switch set {0} --workers one, or use another forwarding \
+         function"
+    )]
+    ChainsOfAllWorkers(SwitchName),
+    /// The ports of the switch are at their workers already.
+    #[error(
+        "{0} has ports; delete them first, or set --workers when you add the switch: uvala port \
+         list {0}"
+    )]
+    WorkersWithPorts(SwitchName),
 }
 
 impl SwitchRefusal {
@@ -43,6 +55,7 @@ impl SwitchRefusal {
             Self::Missing(_) | Self::NoFdbEntry { .. } => ErrorCode::NotFound,
             Self::Exists(_) => ErrorCode::Exists,
             Self::FdbFull { .. } => ErrorCode::NoMemory,
+            Self::ChainsOfAllWorkers(_) | Self::WorkersWithPorts(_) => ErrorCode::BadRequest,
         }
     }
 }

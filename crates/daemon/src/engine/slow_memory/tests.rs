@@ -76,11 +76,11 @@ fn workers() -> (Workers, Vec<Lease>) {
     (workers, leases.into())
 }
 
-fn suspicion(workers: &Workers, worker: usize) -> Suspicion {
+fn suspicion(workers: &Workers, switch: usize) -> Suspicion {
     let [port, other] = [1, 2].map(|key| workers.switch_of(PortKey(key)).map(|(_, id)| id));
-    let beat = Beat { steps: 7, stage: Stage::Forward, switch: 0, port, other };
+    let beat = Beat { steps: 7, stage: Stage::Forward, switch, port, other };
     let disk_reads = Usage::of_process().disk_reads;
-    Suspicion { worker, beat, disk_reads, bell: workers.watchdog.ringer() }
+    Suspicion { worker: 0, beat, disk_reads, bell: workers.watchdog.ringer() }
 }
 
 fn reader(workers: &Workers, reports: Sender<WorkerStall>) -> Reader {
@@ -101,7 +101,7 @@ fn ports(reader: &Reader, suspicion: &Suspicion) -> Vec<PortKey> {
 fn memory_is_known_by_the_place_of_its_port_while_the_port_is_there() {
     let (mut workers, _leases) = workers();
     let (reader, _) = reader_with_reports(&workers);
-    let [here, elsewhere] = [0, 1].map(|worker| suspicion(&workers, worker));
+    let [here, elsewhere] = [0, 1].map(|switch| suspicion(&workers, switch));
     assert_eq!(ports(&reader, &here), [PortKey(1), PortKey(2)]);
     assert_eq!(ports(&reader, &elsewhere), []);
     workers.detach(PortKey(1), &"vale0:a".parse().expect("a name"));

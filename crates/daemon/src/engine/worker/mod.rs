@@ -2,9 +2,11 @@
 //!
 //! # Theory of operation
 //!
-//! A switch and all its ports belong to one worker, so no two threads share anything in the
-//! datapath. The thread owns its switches, the numbers of their ports, the scratch memory of a turn
-//! and its doorbell. It takes batches from its *active* ports in turn, and polls no other port:
+//! A port belongs to one worker, which alone takes its frames. A switch belongs to one worker too,
+//! or to all of them: then each has a replica of it, with its own ports and those of the others,
+//! and delivers to any of these ([`ring::shared`]). The thread owns its replicas, the numbers of its
+//! ports, the scratch memory of a turn and its doorbell. It takes batches from its *active* ports in
+//! turn, and polls no other port:
 //!
 //! ```text
 //!             no frame for QUIET_TURNS
@@ -33,6 +35,9 @@
 //! *Descriptors.* A port with a descriptor of its own, such as a network interface, has nothing to
 //! arm: the doorbell watches the descriptor, and a readable one counts as a ring.
 //!
+//! *Room at another worker's port.* The client of a full port kicks the port's worker, which tells
+//! the workers that wait for the room ([`peers`]).
+//!
 //! *Control* reaches a worker as a [`Job`], which runs between two turns. It rings the doorbell
 //! too.
 //!
@@ -47,6 +52,7 @@ pub mod health;
 pub mod idle;
 mod kicks;
 pub mod looks;
+pub mod peers;
 mod sys;
 pub mod turn_times;
 mod watch;
@@ -60,7 +66,7 @@ use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
 use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Stage, Switch};
+use switch::{Adapter, Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Stage, Switch};
 
 use crate::engine::notices::NoticeSender;
 use crate::engine::reclaimer::Reclaimer;
@@ -68,8 +74,9 @@ use crate::engine::watchdog::Alarm;
 use idle::{Idle, IdleStrategy, Next};
 use kicks::Kicks;
 use looks::Looks;
+use peers::Peers;
 use turn_times::TurnTimes;
-use watch::{descriptor, watch};
+use watch::{unwatch, watch};
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
 pub const BATCH: u16 = 256;
@@ -86,6 +93,9 @@ pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// The state of a worker thread.
 pub struct Worker {
+    /// Its place among its peers.
+    number: u32,
+    peers: Peers,
     switches: Vec<Option<Switch>>,
     /// Ports by their numbers at the doorbell.
     ports: Vec<Option<Plugged>>,
@@ -153,6 +163,8 @@ impl Worker {
         scratch: Scratch,
     ) -> Self {
         Self {
+            number: 0,
+            peers: Peers::default(),
             switches: Vec::new(),
             ports: Vec::new(),
             kicks: Kicks::default(),
@@ -417,7 +429,8 @@ impl Worker {
     fn want_room(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return false };
         let full = port.waits_for.filter(|full| !full.is_brief);
-        full.is_some_and(|full| self.switch_with(port.switch, full).want_room(full))
+        let worker = self.number;
+        full.is_some_and(|full| self.switch_with(port.switch, full).want_room(full, worker))
     }
 
     /// Whether an armed port may be left alone: it has no frame, or its frame waits for a full
@@ -467,6 +480,9 @@ impl Worker {
         }
         self.scratch.heartbeat().rest(Stage::Control);
         self.run_jobs();
+        if self.peers.take_room(self.number) {
+            self.unblock_all();
+        }
         if ticked {
             if self.idle.wants_ticks() {
                 self.idle.tick(sys::preemptions());
@@ -505,10 +521,12 @@ impl Worker {
         }
     }
 
-    /// Ports that wait for room at this port look again.
+    /// Ports that wait for room at this port look again, those of other workers too.
     fn unblock(&mut self, number: u32) {
         if let Some(Some(full)) = self.ports.get(number as usize).copied() {
             self.unblock_ring(full.switch, full.id);
+            let waiting = self.switch(full.switch).take_waiting(full.id);
+            self.peers.tell_of_room(waiting);
         }
     }
 
@@ -605,24 +623,40 @@ impl Worker {
         let plug = self.switch(port.switch).remove_port(port.id);
         debug_assert!(plug.is_some());
         if port.watched && !port.unwatched {
-            self.doorbell.unwatch(plug.as_ref().and_then(descriptor));
+            plug.as_ref().map(|plug| unwatch(&self.doorbell, plug));
         }
         self.scratch.release();
         plug
     }
 
-    /// Replaces the plug of a port; the switch keeps all that it knows of the port.
-    pub fn replug(&mut self, number: u32, plug: Plug) -> Option<Plug> {
-        let watched = watch(&self.doorbell, number, &plug);
-        let old = self.plug_of(number).map(|place| std::mem::replace(place, plug));
-        let port = self.ports.get_mut(number as usize).and_then(Option::as_mut)?;
-        let unwatched = std::mem::take(&mut port.unwatched);
-        if std::mem::replace(&mut port.watched, watched) && !unwatched {
-            self.doorbell.unwatch(old.as_ref().and_then(descriptor));
+    /// Replaces the adapter of a port; the switch keeps all that it knows of the port. Returns the
+    /// old one, or the new one if the port is gone.
+    pub fn replug(&mut self, number: u32, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
+        let Self { ports, switches, doorbell, .. } = self;
+        let Some(Some(port)) = ports.get_mut(number as usize) else { return adapter };
+        let switch = switches[port.switch].as_mut();
+        let Some(plug) = switch.and_then(|switch| switch.plug_mut(port.id)) else { return adapter };
+        let is_unwatched = std::mem::take(&mut port.unwatched);
+        if port.watched && !is_unwatched {
+            unwatch(doorbell, plug);
         }
+        let old = plug.replace_adapter(adapter);
+        port.watched = watch(doorbell, number, plug);
         self.scratch.release();
         self.activate(number);
         old
+    }
+
+    /// Adds a port of another worker, to which this one only delivers.
+    pub fn add_elsewhere(&mut self, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
+        self.switch(switch).add_port(id, plug, config);
+    }
+
+    /// Removes a port of another worker. Ports that wait for room at it find out that it is gone.
+    pub fn remove_elsewhere(&mut self, switch: usize, id: PortId) -> Option<Plug> {
+        self.unblock_ring(switch, id);
+        self.scratch.release();
+        self.switch(switch).remove_port(id)
     }
 
     /// Adds a mirror of these ports, given by their numbers and places, to the switch at `switch`;
@@ -655,6 +689,11 @@ impl Worker {
             port = 0;
         }
         None
+    }
+
+    /// Makes the worker known to its peers, and them to it.
+    pub fn join(&mut self, number: u32, peers: Peers) {
+        (self.number, self.peers) = (number, peers);
     }
 
     /// Ends the thread after this job.

@@ -17,11 +17,8 @@ impl Worker {
         let Self { ports, switches, doorbell, .. } = self;
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        if let Some(plug) = plug.filter(|plug| plug.is_socket())
-            && let Some(fd) = descriptor(plug)
-        {
-            doorbell.unwatch(Some(fd));
-            port.unwatched = true;
+        if let Some(plug) = plug.filter(|plug| plug.is_socket()) {
+            port.unwatched = unwatch(doorbell, plug);
         }
     }
 
@@ -32,7 +29,7 @@ impl Worker {
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched) {
-            doorbell.unwatch(plug.as_deref().and_then(descriptor));
+            plug.as_deref().map(|plug| unwatch(doorbell, plug));
         }
     }
 
@@ -49,20 +46,27 @@ impl Worker {
     }
 }
 
-/// The descriptor that becomes readable when the plug has something to receive.
-pub(super) fn descriptor(plug: &Plug) -> Option<BorrowedFd<'_>> {
-    let fd = plug.watched()?.downcast_ref::<OwnedFd>();
-    Some(fd.expect("adapters are watched by descriptors").as_fd())
+/// Calls `with` with the descriptor that becomes readable when the plug has something to receive.
+fn with_descriptor<R>(plug: &Plug, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+    plug.with_watched(|watched| {
+        let fd = watched.downcast_ref::<OwnedFd>();
+        with(fd.expect("adapters are watched by descriptors").as_fd())
+    })
 }
 
 /// Has the doorbell watch the plug's descriptor, if it has one.
 pub(super) fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
-    let Some(fd) = descriptor(plug) else { return false };
-    match doorbell.watch(fd, number) {
-        Ok(()) => true,
-        Err(error) => {
+    match with_descriptor(plug, |fd| doorbell.watch(fd, number)) {
+        None => false,
+        Some(Ok(())) => true,
+        Some(Err(error)) => {
             tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
             false
         }
     }
+}
+
+/// Has the doorbell watch the plug's descriptor no more; `false` if it has none.
+pub(super) fn unwatch(doorbell: &Doorbell, plug: &Plug) -> bool {
+    with_descriptor(plug, |fd| doorbell.unwatch(fd)).is_some()
 }

@@ -116,13 +116,20 @@ impl Bridge {
         reason
     }
 
-    /// Disables a port that has a guard.
+    /// Disables a port that has a guard, and reports it.
     #[cold]
     fn disable(&mut self, port: PortId, why: Disabled) {
+        self.disable_port(port, why);
         if let Some(Some(guard)) = self.guards.get_mut(port.index()) {
-            guard.state.disabled = Some(why);
             guard.is_news = true;
             self.has_news = true;
+        }
+    }
+
+    /// Disables a port that has a guard, as another worker's replica of the switch has done.
+    pub fn disable_port(&mut self, port: PortId, why: Disabled) {
+        if let Some(Some(guard)) = self.guards.get_mut(port.index()) {
+            guard.state.disabled = Some(why);
             self.members.remove(port);
             self.changes += 1;
         }

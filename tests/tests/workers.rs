@@ -1,0 +1,84 @@
+//! Switches that all workers run. The tests of frames, crashes and attacks run with such switches,
+//! too: `make end-to-end-workers`.
+
+use harness::daemon::{Daemon, Setup};
+use protocol::exit;
+use serde_json::Value;
+
+const THREE: &str = "[workers]\ncount = 3\n";
+
+fn done(daemon: &Daemon, args: &[&str]) {
+    let output = daemon.uvala(args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn refused(daemon: &Daemon, args: &[&str], why: &str) {
+    let output = daemon.uvala(args);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(why), "{args:?}: {said}");
+}
+
+fn json(daemon: &Daemon, args: &[&str]) -> Value {
+    let output = daemon.uvala(&[args, &["--json"]].concat());
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn a_switch_of_all_workers_has_its_ports_at_each_of_them() {
+    let daemon = Setup::new(THREE).start();
+    done(&daemon, &["switch", "add", "vale0", "--workers", "all"]);
+    let open: Vec<_> = (0..6).map(|port| daemon.open(&format!("vale0:p{port}"))).collect();
+    let ports = |workers: &Value| {
+        let all = workers.as_array().expect("a list").iter();
+        all.map(|worker| worker["ports"].as_u64().expect("a number")).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(&json(&daemon, &["worker", "list"])), [2; 3]);
+    let listed = json(&daemon, &["switch", "list"]);
+    assert_eq!((&listed[0]["workers"], &listed[0]["ports"]), (&"all".into(), &6.into()));
+    let shown = daemon.uvala(&["switch", "show", "vale0"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("worker      all\n"), "{shown}");
+    drop(open);
+}
+
+#[test]
+fn workers_of_a_switch_change_while_it_has_no_port() {
+    let daemon = Setup::new(THREE).start();
+    done(&daemon, &["switch", "add", "vale0"]);
+    done(&daemon, &["switch", "set", "vale0", "--workers", "all"]);
+    done(&daemon, &["port", "add", "vale0:a"]);
+    let client = daemon.open("vale0:a");
+    refused(&daemon, &["switch", "set", "vale0", "--workers", "one"], "vale0 has ports");
+    drop(client);
+    done(&daemon, &["port", "del", "vale0:a"]);
+    done(&daemon, &["switch", "set", "vale0", "--workers", "one"]);
+    assert_eq!(json(&daemon, &["switch", "list"])[0]["workers"], "one");
+}
+
+#[test]
+fn a_switch_of_all_workers_has_no_chains() {
+    let daemon = Setup::new(THREE).start();
+    let why = "chains run on one worker";
+    let chains = ["--forwarding", "chain"];
+    let both = [&["switch", "add", "vale0", "--workers", "all"][..], &chains].concat();
+    refused(&daemon, &both, why);
+    done(&daemon, &["switch", "add", "vale0", "--workers", "all"]);
+    refused(&daemon, &[&["switch", "set", "vale0"][..], &chains].concat(), why);
+    let output = daemon.uvala(&["switch", "add", "vale1", "--workers", "some"]);
+    assert_eq!(output.status.code(), Some(exit::USAGE.into()));
+}
+
+#[test]
+fn workers_of_a_switch_stay_over_a_restart_and_come_from_the_configuration() {
+    let mut daemon = Setup::new(&format!("{THREE}[switch.vale7]\nworkers = \"all\"\n")).start();
+    done(&daemon, &["switch", "add", "vale0", "--workers", "all"]);
+    let workers = |daemon: &Daemon| {
+        let listed = json(daemon, &["switch", "list"]);
+        let all = listed.as_array().expect("a list").iter();
+        all.map(|switch| switch["workers"].as_str().expect("a word").to_owned()).collect()
+    };
+    let before: Vec<String> = workers(&daemon);
+    assert_eq!(before, ["all", "all"]);
+    daemon.restart();
+    assert_eq!(workers(&daemon), before);
+}
