@@ -129,7 +129,7 @@ test: everything  ## every test there is; what needs tools that are not here say
 	$(step) 'all tests passed'
 
 .PHONY: everything
-everything: prepare format tidy lint unit doc end-to-end loom miri deny
+everything: prepare format tidy lint unit doc end-to-end end-to-end-workers loom miri deny
 
 .PHONY: prepare
 prepare:
@@ -169,6 +169,17 @@ end-to-end:
 	$(step) 'end to end: real processes, the C ABI, hostile input'
 	$(CARGO) build --workspace --lib --bins --examples
 	UVALA='$(debug)/uvala' $(CARGO) test --workspace --no-fail-fast --test '*'
+
+# Tests whose daemons then have three workers, and switches that all of them run.
+workers_tests = crash doorbells hostile many offloads port_security ports siege slow_reader \
+	storms taps vhost_user vlan_escapes
+
+.PHONY: end-to-end-workers
+end-to-end-workers:
+	$(step) 'end to end: switches that three workers run'
+	$(CARGO) build --workspace --lib --bins --examples
+	UVALA='$(debug)/uvala' UVALA_WORKERS=3 $(CARGO) test -p uvala-tests --no-fail-fast \
+		$(addprefix --test ,$(workers_tests))
 
 .PHONY: soak
 soak:  ## MINUTES of hostile programs, load, churn and kill -9; a line a minute

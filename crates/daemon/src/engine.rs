@@ -46,6 +46,7 @@ mod open;
 mod pipes;
 mod ports;
 pub mod reclaimer;
+mod security;
 mod slow_memory;
 mod slow_wakes;
 mod stats;

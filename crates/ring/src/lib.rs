@@ -36,7 +36,8 @@
 //! | `guest`, `umem` | memory that a VMM lends, and memory that the kernel fills |
 //! | `intake` | frames that the daemon reads itself |
 //! | `memory` | mappings, copies, and a large table of words |
-//! | `shared` | what several workers use, one at a time |
+//! | `shared`, `sequence` | what several workers use one at a time, or read while one changes it |
+//! | `waiters` | workers that wait for room in a ring |
 //!
 //! The client's half ([`user`]) and the switch's half ([`kring`]) are different types with
 //! different trust. The client may see its own slots and buffers as slices. The switch sees nothing
@@ -66,12 +67,15 @@ pub mod kring;
 mod memory;
 #[cfg(not(loom))]
 pub mod region;
+pub mod sequence;
 #[cfg(not(loom))]
 pub mod shared;
 #[cfg(not(loom))]
 pub mod umem;
 #[cfg(not(loom))]
 pub mod user;
+#[cfg(any(test, not(loom)))]
+pub mod waiters;
 #[cfg(not(loom))]
 pub mod wake;
 

@@ -12,22 +12,12 @@
 //! handle of each port, and takes the lock once for a run or a list of frames. A worker releases
 //! one lock before it takes another, so no two wait for each other. A worker that does not get the
 //! lock soon sleeps in the kernel, because the holder may have lost its core.
-//!
-//! The client of a full ring kicks the worker of its port when it has made room. A worker that
-//! waits for this room says so here before it asks for the kick, and the port's worker passes the
-//! kick on.
-//!
-//! | word | writer | reader | ordering |
-//! |---|---|---|---|
-//! | `waiting` | workers that wait set a bit each; the port's worker takes all | the port's worker | SeqCst: before the request for a kick, and after the kick |
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most workers of a daemon: each has a bit of a word.
-pub const WORKERS_MAX: u32 = u64::BITS;
+use crate::waiters::Waiters;
 
 /// A handle of a value that one worker has for itself, or that several have in common.
 pub struct Shared<T>(Access<T>);
@@ -41,11 +31,10 @@ enum Access<T> {
 
 struct Common<T> {
     value: Mutex<T>,
-    /// Workers that wait for room, a bit each.
-    waiting: AtomicU64,
+    waiters: Waiters,
 }
 
-/// The value, until this is dropped.
+/// Access to the value, until this is dropped.
 pub enum Guard<'a, T> {
     /// Without a lock.
     Sole(&'a mut T),
@@ -60,13 +49,13 @@ impl<T> Shared<T> {
         Self(Access::Sole(value))
     }
 
-    /// The same value with a lock, so that there may be [other handles](Self::handle).
+    /// Puts a lock around the value, so that there may be [other handles](Self::handle).
     #[must_use]
     pub fn into_common(self) -> Self {
         match self.0 {
             Access::Sole(value) => {
-                let (value, waiting) = (Mutex::new(value), AtomicU64::new(0));
-                Self(Access::Common(Arc::new(Common { value, waiting })))
+                let (value, waiters) = (Mutex::new(value), Waiters::default());
+                Self(Access::Common(Arc::new(Common { value, waiters })))
             }
             common @ Access::Common(_) => Self(common),
         }
@@ -101,24 +90,24 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Notes that a worker is about to ask the client for a kick when there is room.
-    pub fn wait(&self, worker: u32) {
-        debug_assert!(worker < WORKERS_MAX, "each worker has a bit");
-        if let Access::Common(common) = &self.0 {
-            // Partner: `take_waiting`, after the kick.
-            common.waiting.fetch_or(1 << worker, Ordering::SeqCst);
+    /// The workers that wait for room here. None does where there is one handle.
+    #[must_use]
+    pub fn waiters(&self) -> Option<&Waiters> {
+        match &self.0 {
+            Access::Sole(_) => None,
+            Access::Common(common) => Some(&common.waiters),
         }
     }
 
-    /// The workers that wait for room, a bit each; from here on none does.
-    #[must_use]
-    pub fn take_waiting(&self) -> u64 {
-        match &self.0 {
-            // A look first: workers seldom wait, and a write takes the line from them all.
-            Access::Common(common) if common.waiting.load(Ordering::SeqCst) != 0 => {
-                common.waiting.swap(0, Ordering::SeqCst)
+    /// Notes that a worker waits for room no more. The value, if no other one waits either.
+    pub fn stop_waiting(&mut self, worker: u32) -> Option<Guard<'_, T>> {
+        match &mut self.0 {
+            Access::Sole(value) => Some(Guard::Sole(value)),
+            Access::Common(common) => {
+                // Under the lock, as `Waiters` asks for.
+                let value = locked(&common.value);
+                (!common.waiters.remove(worker)).then_some(Guard::Common(value))
             }
-            _ => 0,
         }
     }
 }

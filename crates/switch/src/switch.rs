@@ -9,6 +9,7 @@ use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::leaver::Leaver;
 use ring::shared::Shared;
+use ring::waiters::Waiters;
 
 use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
@@ -30,8 +31,6 @@ pub struct Switch {
     pub(crate) staged_max: u32,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
-    /// Another worker's replica ages the addresses.
-    is_replica: bool,
     seed: u64,
     /// Maps the tables of the flow cache.
     map: MapTable,
@@ -51,7 +50,7 @@ pub(crate) struct Entry {
     pub(crate) patience: Box<[Patience]>,
     /// The patience of its own frames with others' rings.
     pub(crate) own_patience: Patience,
-    /// What the next frame waits for, and the generation of the bridge that said so.
+    /// What the next frame waits for, and the generation of the bridge before it said so.
     pub(crate) waits: Option<(Full, u64)>,
     /// The mirrors of the port.
     pub(crate) mirrors: Option<Box<PortMirrors>>,
@@ -85,9 +84,17 @@ impl Switch {
     }
 
     fn with_bridge(bridge: Bridge, seed: u64, map: MapTable) -> Self {
-        let (ports, mirrors, steering) = (Vec::new(), Mirrors::default(), None);
-        let (staged_max, is_replica) = (COPIES, false);
-        Self { bridge, ports, mirrors, staged_max, steering, is_replica, seed, map }
+        let (ports, mirrors) = (Vec::new(), Mirrors::default());
+        Self { bridge, ports, mirrors, staged_max: COPIES, steering: None, seed, map }
+    }
+
+    /// A switch for each of so many workers, as [`Bridge::into_replicas`] makes bridges. Several
+    /// replicas have no mirrors and no chains.
+    #[must_use]
+    pub fn into_replicas(self, workers: usize) -> Vec<Self> {
+        let (seed, map) = (self.seed, self.map);
+        let bridges = self.bridge.into_replicas(workers).into_iter();
+        bridges.map(|bridge| Self::with_bridge(bridge, seed, map)).collect()
     }
 
     /// The tables.
@@ -139,13 +146,6 @@ impl Switch {
         };
         self.ports[id.index()] = Some(Box::new(entry));
         self.limit_staging();
-    }
-
-    /// The same switch for another worker: the same settings, the same forwarding database, and no
-    /// port yet. It has no mirrors and no chains.
-    #[must_use]
-    pub fn replica(&self) -> Self {
-        Self { is_replica: true, ..Self::with_bridge(self.bridge.replica(), self.seed, self.map) }
     }
 
     /// Removes a port and what was learned behind it. Of a switch of several workers, the one to
@@ -259,13 +259,13 @@ impl Switch {
     /// the client publishes without fences, so the worker first issues its process-wide barrier.
     pub fn want_room(&mut self, full: Full, worker: u32) -> bool {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            adapter.wait(worker);
+            adapter.waiters().inspect(|waiters| waiters.add(worker));
             adapter.lock().want_room();
             store_load_fence();
             return false;
         }
         let Some(rx) = self.rx_ring(full) else { return false };
-        rx.wait(worker);
+        rx.waiters().inspect(|waiters| waiters.add(worker));
         let mut rx = rx.lock();
         rx.want_room();
         store_load_fence();
@@ -289,19 +289,25 @@ impl Switch {
     pub fn take_waiting(&mut self, id: PortId) -> u64 {
         match self.plug_mut(id) {
             None => 0,
-            Some(Plug::Adapter(adapter)) => adapter.take_waiting(),
+            Some(Plug::Adapter(adapter)) => adapter.waiters().map_or(0, Waiters::take),
             Some(Plug::Rings(rings, _)) => {
-                rings.rx.iter().fold(0, |all, rx| all | rx.take_waiting())
+                let waiters = rings.rx.iter().filter_map(Shared::waiters);
+                waiters.fold(0, |all, waiters| all | waiters.take())
             }
         }
     }
 
-    /// Withdraws the request of [`want_room`](Self::want_room).
-    pub fn found_room(&mut self, full: Full) {
+    /// Withdraws the request of [`want_room`](Self::want_room), unless other workers wait for the
+    /// same room.
+    pub fn found_room(&mut self, full: Full, worker: u32) {
         if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            adapter.lock().found_room();
-        } else if let Some(rx) = self.rx_ring(full) {
-            rx.lock().found_room();
+            if let Some(mut adapter) = adapter.stop_waiting(worker) {
+                adapter.found_room();
+            }
+        } else if let Some(rx) = self.rx_ring(full)
+            && let Some(rx) = rx.stop_waiting(worker)
+        {
+            rx.found_room();
         }
     }
 
@@ -344,9 +350,7 @@ impl Switch {
     #[must_use]
     pub fn housekeep(&mut self, now: Now) -> Option<FlowCache> {
         const BUCKETS: usize = 256;
-        if !self.is_replica {
-            self.bridge.age(now, BUCKETS);
-        }
+        self.bridge.age(now, BUCKETS);
         self.detect_stalls(now);
         self.refresh_gate(now);
         self.steering.as_mut()?.age(now)

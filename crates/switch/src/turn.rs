@@ -164,14 +164,18 @@ pub(crate) struct Turn<'a> {
     pub(crate) copies_left: u32,
     /// Bytes taken so far.
     pub(crate) bytes: u64,
+    /// The generation of the bridge when the turn began.
+    pub(crate) generation: u64,
     pub(crate) now: Now,
 }
 
 impl Switch {
     /// Takes at most one batch from `src` and delivers it.
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
-        let (frames_max, copies_left) = (scratch.frames_max, COPIES);
-        Turn { switch: self, scratch, src, queue: 0, frames_max, copies_left, bytes: 0, now }.run()
+        let (frames_max, generation) = (scratch.frames_max, self.bridge.generation());
+        let (queue, copies_left, bytes) = (0, COPIES, 0);
+        let switch = self;
+        Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now }.run()
     }
 }
 
@@ -244,7 +248,7 @@ impl Turn<'_> {
 impl Turn<'_> {
     /// Notes what the source's next turn has to know.
     fn note_end(&mut self, moved: Moved) {
-        let generation = self.switch.bridge.generation();
+        let generation = self.generation;
         if let Some(entry) = self.switch.entry_mut(self.src) {
             entry.waits = moved.blocked_on.map(|full| (full, generation));
             if moved.slots > 1 {

@@ -136,14 +136,12 @@ impl World {
             group_fwd_mask: GROUPS,
             ..SwitchConfig::default()
         };
-        let bridge = Bridge::new(config, 1);
-        let replicas: Vec<_> = (1..workers).map(|_| bridge.replica()).collect();
         let sockets = if forwarding == Forwarding::Patch { 3 } else { 12 };
         let mut world = Self {
             random: Random(1),
             sockets,
             now: 0,
-            bridges: replicas.into_iter().chain([bridge]).collect(),
+            bridges: Bridge::new(config, 1).into_replicas(workers),
             model: Model {
                 forwarding,
                 ports: vec![None; sockets],

@@ -7,7 +7,7 @@ use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, MAX_STRIDE};
 use tracing::Level;
 
-use ring::shared::WORKERS_MAX as MAX_WORKERS;
+use ring::waiters::WORKERS_MAX as MAX_WORKERS;
 
 use crate::model::specs::{GROUP_MEMORY_MAX, GROUP_MEMORY_MIN, MAX_EXTRA_BUFS};
 

@@ -70,13 +70,11 @@ impl Workers {
         let place = self.switches.get_mut(&key).expect("control made the switch");
         assert!(place.keys.is_empty(), "a switch starts without ports");
         place.is_spread = config.is_spread;
-        let (home, at) = (place.home, place.at);
+        let (at, workers) = (place.at, self.workers_of(key));
         let switch = Switch::new(config, random_seed(), HugeTable::new);
-        for other in self.workers_of(key).filter(|&other| other != home) {
-            let replica = switch.replica();
-            self.workers[other].handle.call(move |worker| worker.add_switch(at, replica));
+        for (worker, replica) in workers.clone().zip(switch.into_replicas(workers.len())) {
+            self.workers[worker].handle.call(move |worker| worker.add_switch(at, replica));
         }
-        self.on_switch(key, move |worker, at| worker.add_switch(at, switch));
     }
 
     fn stop_switch(&self, key: SwitchKey) {

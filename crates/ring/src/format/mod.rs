@@ -2,7 +2,7 @@
 
 #[cfg(not(loom))]
 pub mod abi;
-mod atomic;
+pub mod atomic;
 pub mod cursor;
 pub mod doorbell;
 #[cfg(not(loom))]

@@ -17,10 +17,10 @@
 //! ```
 //!
 //! A verdict is a function of the state of the bridge, the source port, the [key] of the header and
-//! the time. While [`Bridge::generation`] (read after the verdict) stays the same, a second call at
-//! the same `now` gives the same verdict and changes nothing. So the verdict holds for every frame
-//! of one port and key. Time alone changes no generation: a cached verdict delays the refresh of
-//! its source and the expiry of its destination. A caller should keep it for a small part of the
+//! the time. While [`Bridge::generation`], read before the verdict, stays the same, a second call
+//! at the same `now` gives the same verdict and changes nothing. So the verdict holds for every
+//! frame of one port and key. Time alone changes no generation: a cached verdict delays the refresh
+//! of its source and the expiry of its destination. A caller should keep it for a small part of the
 //! ageing time only.
 //!
 //! The cost of a unicast frame does not depend on the number of ports.
@@ -139,21 +139,32 @@ impl Bridge {
     /// A switch without ports. The seed of the forwarding database's hash should be random, so that
     /// clients cannot choose addresses that collide.
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
+        Self::with_fdb(config, Fdb::new(config.fdb_capacity, config.ageing_ms, seed))
+    }
+
+    fn with_fdb(config: SwitchConfig, fdb: Fdb) -> Self {
         Self {
             config,
             ports: Vec::new(),
             members: Members::default(),
             patch: Patch::default(),
-            fdb: Fdb::new(config.fdb_capacity, config.ageing_ms, seed),
+            fdb,
             guards: Vec::new(),
             has_news: false,
             changes: 0,
         }
     }
 
-    /// STUB
-    pub fn replica(&self) -> Self {
-        Self::new(self.config, 7)
+    /// A bridge for each of so many workers: the settings are the same, the forwarding database is
+    /// one, and there is no port yet.
+    #[must_use]
+    pub fn into_replicas(self, workers: usize) -> Vec<Self> {
+        assert!(self.ports.is_empty(), "ports are added to each replica");
+        if workers == 1 {
+            return vec![self];
+        }
+        let (config, fdb) = (self.config, self.fdb.into_common());
+        (0..workers).map(|_| Self::with_fdb(config, fdb.handle())).collect()
     }
 
     /// Adds a port, which must not be there.

@@ -13,28 +13,52 @@
 //! - [`Fdb::generation`] changes whenever a lookup could answer otherwise than before, except
 //!   by the mere passing of time.
 //!
+//! The workers of a switch have one database, a handle each. They look up and refresh without a
+//! lock: a *sequence counter* tells them when an entry has come, moved or gone meanwhile, and then
+//! they look again. For such changes they take the lock ([`ring::shared`]); the database of one
+//! worker has none.
+//!
+//! | word | writer | reader | ordering |
+//! |---|---|---|---|
+//! | keys, values | the worker with the lock; any refreshes | all | Relaxed, within the sequence |
+//! | `sequence` | the worker with the lock | all | [`ring::sequence`] |
+//! | `ageing_ms` | the worker with the lock | all | Relaxed: it changes with the sequence |
+//!
 //! Not here: which addresses may be learned at all (the bridge decides), group addresses (flooded,
 //! never looked up), and the hash table itself (`table`).
 
+mod entries;
 mod table;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 use packet::{MacAddr, PortId, VlanId};
+use ring::sequence::Sequence;
+use ring::shared::Shared;
 
-use crate::decide::loops::{Loop, LoopDetector};
+use crate::decide::loops::Loop;
 use crate::model::now::Now;
-use table::{Key, Table, Value};
+use entries::Entries;
+use table::{Buckets, Key, Value};
 
-/// The forwarding database of one switch.
+/// The forwarding database of one switch: a worker's handle of it.
 pub struct Fdb {
-    table: Table,
-    ports: Vec<Tally>,
-    ageing_ms: u64,
-    /// The slot where the next sweep begins.
-    sweep: usize,
-    generation: u64,
-    stats: FdbStats,
-    loops: LoopDetector,
+    common: Arc<Common>,
+    /// Where the entries were at the last look.
+    buckets: Arc<Buckets>,
+    entries: Shared<Entries>,
 }
+
+/// What workers read without the lock.
+struct Common {
+    sequence: Sequence,
+    ageing_ms: AtomicU64,
+}
+
+/// Entries changed during a look, or have moved to other memory.
+struct Changing;
 
 /// What the switch did with a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,98 +127,66 @@ pub struct FdbEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdbFull;
 
-/// The entries of one port.
-#[derive(Clone, Copy)]
-struct Tally {
-    learned: u32,
-    fixed: u32,
-    limit: u32,
-}
-
-impl Tally {
-    const NONE: Self = Self { learned: 0, fixed: 0, limit: u32::MAX };
-
-    fn count_of(&mut self, value: Value) -> &mut u32 {
-        if value.is_static() { &mut self.fixed } else { &mut self.learned }
-    }
-}
-
 impl Fdb {
     /// An empty database that grows until it holds `capacity` addresses. Entries expire after
     /// `ageing_ms`, or never if that is 0. The seed should be random, and differ from run to run.
     pub fn new(capacity: usize, ageing_ms: u64, seed: u64) -> Self {
-        Self {
-            table: Table::new(capacity, seed),
-            ports: Vec::new(),
-            ageing_ms,
-            sweep: 0,
-            generation: 0,
-            stats: FdbStats::default(),
-            loops: LoopDetector::default(),
-        }
+        let ageing_ms = AtomicU64::new(ageing_ms);
+        let common = Arc::new(Common { sequence: Sequence::default(), ageing_ms });
+        let entries = Entries::new(capacity, seed);
+        let buckets = entries.buckets().clone();
+        Self { common, buckets, entries: Shared::sole(entries) }
+    }
+
+    /// Puts a lock around the database, so that there may be [other handles](Self::handle).
+    pub(crate) fn into_common(self) -> Self {
+        Self { entries: self.entries.into_common(), ..self }
+    }
+
+    /// Another worker's handle of the same database.
+    ///
+    /// # Panics
+    /// If the database has no lock: see [`Fdb::into_common`].
+    pub(crate) fn handle(&self) -> Self {
+        let (common, buckets) = (self.common.clone(), self.buckets.clone());
+        Self { common, buckets, entries: self.entries.handle() }
     }
 
     /// Notes that a frame with this source came in by this port.
     #[inline]
     pub fn learn(&mut self, vlan: VlanId, mac: MacAddr, port: PortId, now: Now) -> Learned {
         let key = Key::new(vlan, mac);
-        let ageing_ms = self.ageing_ms;
-        let Some(value) = self.table.get_mut(key) else {
-            return self.learn_new(key, port, now);
-        };
-        if value.is_static() {
-            return Learned::Static;
+        if let Ok(Some(value)) = self.look(key) {
+            if value.is_static() {
+                return Learned::Static;
+            }
+            if value.port() == port && !self.common.is_expired(value, now) {
+                self.buckets.refresh(key, value, Value::learned(port, now));
+                return Learned::Refreshed;
+            }
         }
-        if value.port() == port && !is_expired(*value, ageing_ms, now) {
-            *value = Value::learned(port, now);
-            return Learned::Refreshed;
-        }
-        let old = *value;
-        self.relearn(key, old, port, now)
+        self.learn_changed(key, port, now)
     }
 
     /// Adds a static entry; it replaces a learned one.
     pub fn add_static(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Result<(), FdbFull> {
-        let key = Key::new(vlan, mac);
-        let fixed = Value::fixed(port);
-        match self.table.get_mut(key) {
-            Some(value) => {
-                let old = std::mem::replace(value, fixed);
-                self.count_out(old);
-                self.count_in(fixed);
-                Ok(())
-            }
-            None => self.insert(key, fixed),
-        }
+        self.change(|entries, common| entries.add_static(common, Key::new(vlan, mac), port))
     }
 
     /// Forgets an address, static or not. Returns whether there was an entry.
     pub fn remove(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
-        let removed = self.table.remove(Key::new(vlan, mac));
-        removed.map(|value| self.count_out(value)).is_some()
+        self.change(|entries, common| entries.remove(common, Key::new(vlan, mac)))
     }
 
-    /// Removes expired entries from at most `budget` slots; the next call continues where this one
-    /// ends. Returns how many it removed.
+    /// Removes expired entries from at most `budget` slots; the next call, of any handle, continues
+    /// where this one ends. Returns how many it removed.
     pub fn age(&mut self, now: Now, budget: usize) -> usize {
-        let slots = self.table.slots();
-        let start = self.sweep.min(slots);
-        let end = slots.min(start.saturating_add(budget));
-        assert!(start <= end && end <= slots, "a sweep stays in the table");
-        self.sweep = if end == slots { 0 } else { end };
-        let ageing_ms = self.ageing_ms;
-        let expired = self.remove_where(start..end, |_, value| is_expired(value, ageing_ms, now));
-        self.stats.aged += u64::try_from(expired).unwrap_or(u64::MAX);
-        expired
+        self.change(|entries, common| entries.age(common, now, budget))
     }
 
     /// Forgets dynamic entries; returns how many. Static entries stay.
     pub fn flush(&mut self, what: Flush) -> usize {
-        match what {
-            Flush::All => self.flush_where(|_, _| true),
-            Flush::Port(port) => self.flush_port_except(port, |_| false),
-            Flush::Vlan(vlan) => self.flush_where(|key, _| key.vlan() == vlan),
-        }
+        self.change(|entries, common| entries.flush(common, what))
     }
 
     /// Forgets the dynamic entries of a port in VLANs that it does not carry.
@@ -203,211 +195,128 @@ impl Fdb {
         port: PortId,
         carries: impl Fn(VlanId) -> bool,
     ) -> usize {
-        if self.learned_on(port) == 0 {
-            return 0;
-        }
-        self.flush_where(|key, value| value.port() == port && !carries(key.vlan()))
+        self.change(|entries, common| entries.flush_port_except(common, port, carries))
     }
 
     /// Forgets everything about a port: its entries, the static ones too, and its limit.
     pub fn remove_port(&mut self, port: PortId) -> usize {
-        let Some(&Tally { learned, fixed, .. }) = self.ports.get(port.index()) else {
-            return 0;
-        };
-        let removed = match learned + fixed {
-            0 => 0,
-            _ => self.remove_where(0..self.table.slots(), |_, value| value.port() == port),
-        };
-        self.ports[port.index()] = Tally::NONE;
-        removed
+        self.change(|entries, common| entries.remove_port(common, port))
     }
 
     /// Bounds the addresses that are learned on a port. Those that it has stay.
     pub fn set_limit(&mut self, port: PortId, limit: Option<u32>) {
-        self.tally(port).limit = limit.unwrap_or(u32::MAX);
+        self.change(|entries, _| entries.set_limit(port, limit));
     }
 
     /// Changes the ageing time, at once and for all entries.
     pub fn set_ageing(&mut self, ageing_ms: u64) {
-        self.ageing_ms = ageing_ms;
-        self.generation += 1;
+        self.change(|_, common| {
+            let _change = common.sequence.change();
+            common.ageing_ms.store(ageing_ms, Relaxed);
+        });
     }
 
     /// Changes the capacity. If the database holds more addresses, only static entries stay.
     pub fn set_capacity(&mut self, capacity: usize) {
-        self.table.set_capacity(capacity);
-        if self.table.count() > self.table.capacity() {
-            self.flush(Flush::All);
-        }
+        self.change(|entries, common| entries.set_capacity(common, capacity));
     }
 
     /// The port behind which an address is.
     #[inline]
     pub fn lookup(&self, vlan: VlanId, mac: MacAddr, now: Now) -> Option<PortId> {
-        let value = self.table.get(Key::new(vlan, mac))?;
-        (!is_expired(value, self.ageing_ms, now)).then(|| value.port())
+        let key = Key::new(vlan, mac);
+        let value = self.look(key).unwrap_or_else(|Changing| self.look_locked(key))?;
+        (!self.common.is_expired(value, now)).then(|| value.port())
     }
 
-    /// A number that changes with every change that can alter the result of a look-up.
+    /// A number that changes with every change that can alter the result of a look-up, and is odd
+    /// during one.
     #[inline]
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.common.sequence.number()
     }
 
     /// Lists entries from a cursor on (0 to begin), each with the cursor of the next one, so that a
     /// listing can have pages. A listing may miss entries that are added, removed or moved between
     /// two pages, or show them twice.
     pub fn entries(&self, from: usize, now: Now) -> impl Iterator<Item = (usize, FdbEntry)> + '_ {
-        (from..self.table.slots()).filter_map(move |slot| {
-            let (key, value) = self.table.entry(slot)?;
+        let buckets = self.entries.with(|entries| entries.buckets().clone());
+        (from..buckets.slots()).filter_map(move |slot| {
+            // An entry that comes or goes now is missed.
+            let (key, value) = self.common.sequence.read(|| buckets.entry(slot))??;
             let entry = listed(key, value, now);
-            (!is_expired(value, self.ageing_ms, now)).then_some((slot + 1, entry))
+            (!self.common.is_expired(value, now)).then_some((slot + 1, entry))
         })
     }
 
     /// The number of entries, including expired ones that no sweep has removed yet.
     pub fn count(&self) -> usize {
-        self.table.count()
+        self.entries.with(Entries::count)
     }
 
     /// Dynamic entries of a port, counted as in [`count`](Self::count).
     pub fn learned_on(&self, port: PortId) -> u32 {
-        self.ports.get(port.index()).map_or(0, |tally| tally.learned)
+        self.entries.with(|entries| entries.learned_on(port))
     }
 
     /// What happened since the start.
     pub fn stats(&self) -> FdbStats {
-        FdbStats { loop_seconds: self.loops.intervals(), ..self.stats }
+        self.entries.with(Entries::stats)
     }
 
     /// The loop that was seen last.
     pub fn last_loop(&self) -> Option<Loop> {
-        self.loops.last()
+        self.entries.with(|entries| entries.loops().last())
     }
 
     /// A loop that was found since the last call, and whether it is new.
     pub(crate) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
-        self.loops.take_found()
+        self.entries.lock().take_found_loop()
+    }
+
+    /// The value of a key, if it is there.
+    #[inline]
+    fn look(&self, key: Key) -> Result<Option<Value>, Changing> {
+        let look = || (self.buckets.get(key), self.buckets.is_left());
+        match self.common.sequence.read(look) {
+            Some((value, false)) => Ok(value),
+            _ => Err(Changing),
+        }
     }
 
     #[cold]
-    fn learn_new(&mut self, key: Key, port: PortId, now: Now) -> Learned {
-        if self.is_at_limit(port) {
-            return self.refuse_limit();
-        }
-        match self.insert(key, Value::learned(port, now)) {
-            Ok(()) => {
-                self.stats.learned += 1;
-                Learned::New
-            }
-            Err(FdbFull) => {
-                self.stats.refused_full += 1;
-                Learned::Full
-            }
-        }
+    fn look_locked(&self, key: Key) -> Option<Value> {
+        self.entries.with(|entries| entries.buckets().get(key))
     }
 
-    /// Learns an address whose dynamic entry is expired or on another port. An expired entry counts
-    /// as none: its station did not move, it is new.
     #[cold]
-    fn relearn(&mut self, key: Key, old: Value, port: PortId, now: Now) -> Learned {
-        if is_expired(old, self.ageing_ms, now) {
-            self.table.remove(key);
-            self.count_out(old);
-            self.stats.aged += 1;
-            return self.learn_new(key, port, now);
+    fn learn_changed(&mut self, key: Key, port: PortId, now: Now) -> Learned {
+        self.change(|entries, common| entries.learn(common, key, port, now))
+    }
+
+    /// Changes entries, and looks where they are after that.
+    fn change<R>(&mut self, change: impl FnOnce(&mut Entries, &Common) -> R) -> R {
+        let mut entries = self.entries.lock();
+        let result = change(&mut entries, &self.common);
+        if self.buckets.is_left() {
+            self.buckets = entries.buckets().clone();
         }
-        if self.is_at_limit(port) {
-            return self.refuse_limit();
-        }
-        let new = Value::learned(port, now);
-        *self.table.get_mut(key).expect("the entry was just found") = new;
-        self.count_out(old);
-        self.count_in(new);
-        self.stats.moved += 1;
-        self.loops.count(key.mac(), key.vlan(), [old.port(), port], now);
-        Learned::Moved { from: old.port() }
+        result
     }
+}
 
-    fn refuse_limit(&mut self) -> Learned {
-        self.stats.refused_limit += 1;
-        Learned::PortLimit
-    }
-
-    fn is_at_limit(&mut self, port: PortId) -> bool {
-        let tally = self.tally(port);
-        tally.learned >= tally.limit
-    }
-
-    fn insert(&mut self, key: Key, value: Value) -> Result<(), FdbFull> {
-        let evicted = self.table.insert(key, value).map_err(|table::Full| FdbFull)?;
-        if let Some(old) = evicted {
-            self.count_out(old);
-            self.stats.evicted += 1;
-        }
-        self.count_in(value);
-        Ok(())
-    }
-
-    fn flush_where(&mut self, mut doomed: impl FnMut(Key, Value) -> bool) -> usize {
-        let slots = 0..self.table.slots();
-        self.remove_where(slots, |key, value| !value.is_static() && doomed(key, value))
-    }
-
-    fn remove_where(
-        &mut self,
-        slots: std::ops::Range<usize>,
-        mut doomed: impl FnMut(Key, Value) -> bool,
-    ) -> usize {
-        let before = self.table.count();
-        let ports = &mut self.ports;
-        self.table.retain(slots.clone(), |key, value| {
-            let keep = !doomed(key, value);
-            if !keep {
-                *ports[value.port().index()].count_of(value) -= 1;
-            }
-            keep
-        });
-        if slots.end == self.table.slots() {
-            self.table.shrink();
-        }
-        assert!(self.table.count() <= before, "removing adds nothing");
-        let removed = before - self.table.count();
-        self.generation += u64::from(removed > 0);
-        removed
-    }
-
-    /// Counts a new entry, and invalidates cached verdicts.
-    fn count_in(&mut self, value: Value) {
-        *self.tally(value.port()).count_of(value) += 1;
-        self.generation += 1;
-    }
-
-    /// Takes an entry off the counts, and invalidates cached verdicts.
-    fn count_out(&mut self, value: Value) {
-        let count = self.tally(value.port()).count_of(value);
-        assert!(*count > 0, "an entry is counted as long as it is there");
-        *count -= 1;
-        self.generation += 1;
-    }
-
-    fn tally(&mut self, port: PortId) -> &mut Tally {
-        if self.ports.len() <= port.index() {
-            self.ports.resize(port.index() + 1, Tally::NONE);
-        }
-        &mut self.ports[port.index()]
+impl Common {
+    /// Whether an entry is too old to be used.
+    #[inline]
+    fn is_expired(&self, value: Value, now: Now) -> bool {
+        let ageing_ms = self.ageing_ms.load(Relaxed);
+        ageing_ms != 0 && !value.is_static() && now.ms_since(value.seen()) >= ageing_ms
     }
 }
 
 fn listed(key: Key, value: Value, now: Now) -> FdbEntry {
     let age_ms = (!value.is_static()).then(|| now.ms_since(value.seen()));
     FdbEntry { vlan: key.vlan(), mac: key.mac(), port: value.port(), age_ms }
-}
-
-/// Whether an entry is too old to be used.
-#[inline]
-fn is_expired(value: Value, ageing_ms: u64, now: Now) -> bool {
-    ageing_ms != 0 && !value.is_static() && now.ms_since(value.seen()) >= ageing_ms
 }
 
 #[cfg(test)]

@@ -41,8 +41,15 @@ impl Turn<'_> {
     /// Asks the bridge and keeps the verdict for the frames that follow.
     #[inline(never)]
     pub(crate) fn decide_uncached(&mut self, header: Header) -> Egress {
-        let egress = self.decide_flagged(header, SlotFlags::NONE);
-        let generation = self.switch.bridge.generation();
+        // Read before: another worker may change an entry right after the look at it.
+        let mut generation = self.switch.bridge.generation();
+        let mut egress = self.decide_flagged(header, SlotFlags::NONE);
+        let now_is = self.switch.bridge.generation();
+        if now_is != generation {
+            // The source was new: asked again, the bridge changes nothing more.
+            generation = now_is;
+            egress = self.decide_flagged(header, SlotFlags::NONE);
+        }
         if let Some(entry) = self.switch.entry_mut(self.src) {
             let (key, now_ms) = (header.key(), self.now.as_ms());
             entry.cache = VerdictCache { key, generation, now_ms, egress: Some(egress) };

@@ -84,8 +84,8 @@ impl Groups {
         self.lists[dst.index()].fitting
     }
 
-    /// Moves one destination's list into `list`, and says how many slots are reserved for it; `None`
-    /// when all have been handed out.
+    /// Moves one destination's list into `list`, and says how many slots are reserved for it;
+    /// `None` when all have been handed out.
     pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<(PortId, u32)> {
         let dst = self.used.pop()?;
         list.clear();

@@ -210,7 +210,7 @@ fn a_port_that_asks_to_be_waited_for_loses_nothing() {
     assert!(net.switch.is_full(full));
     got.extend(net.received(1));
     assert!(!net.switch.is_full(full), "there is room now");
-    net.switch.found_room(full);
+    net.switch.found_room(full, 0);
     while net.turn(0).slots > 0 {
         got.extend(net.received(1));
     }

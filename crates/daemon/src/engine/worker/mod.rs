@@ -4,9 +4,9 @@
 //!
 //! A port belongs to one worker, which alone takes its frames. A switch belongs to one worker too,
 //! or to all of them: then each has a replica of it, with its own ports and those of the others,
-//! and delivers to any of these ([`ring::shared`]). The thread owns its replicas, the numbers of its
-//! ports, the scratch memory of a turn and its doorbell. It takes batches from its *active* ports in
-//! turn, and polls no other port:
+//! and delivers to any of these ([`ring::shared`]). The thread owns its replicas, the numbers of
+//! its ports, the scratch memory of a turn and its doorbell. It takes batches from its *active*
+//! ports in turn, and polls no other port:
 //!
 //! ```text
 //!             no frame for QUIET_TURNS
@@ -47,6 +47,7 @@
 //!
 //! Limits: a turn takes one batch of each active port.
 
+mod changes;
 pub mod handle;
 pub mod health;
 pub mod idle;
@@ -64,9 +65,8 @@ use std::time::{Duration, Instant};
 use packet::PortId;
 use port::sys::Doorbell;
 use ring::doorbell::store_load_fence;
-use ring::leaver::Leaver;
 use rustix::thread::sched_yield;
-use switch::{Adapter, Full, Mirror, MirrorSource, Now, Plug, PortConfig, Scratch, Stage, Switch};
+use switch::{Full, Now, Plug, Scratch, Stage, Switch};
 
 use crate::engine::notices::NoticeSender;
 use crate::engine::reclaimer::Reclaimer;
@@ -76,7 +76,6 @@ use kicks::Kicks;
 use looks::Looks;
 use peers::Peers;
 use turn_times::TurnTimes;
-use watch::{unwatch, watch};
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
 pub const BATCH: u16 = 256;
@@ -93,7 +92,7 @@ pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// The state of a worker thread.
 pub struct Worker {
-    /// Its place among its peers.
+    /// The worker's place among its peers.
     number: u32,
     peers: Peers,
     switches: Vec<Option<Switch>>,
@@ -433,6 +432,12 @@ impl Worker {
         full.is_some_and(|full| self.switch_with(port.switch, full).want_room(full, worker))
     }
 
+    /// Takes the request for a kick back.
+    fn found_room(&mut self, switch: usize, full: Full) {
+        let worker = self.number;
+        self.switch_with(switch, full).found_room(full, worker);
+    }
+
     /// Whether an armed port may be left alone: it has no frame, or its frame waits for a full
     /// port, which now owes a kick.
     fn sleeps(&mut self, number: u32) -> bool {
@@ -447,7 +452,7 @@ impl Worker {
         }
         // The request is taken back, also for other ports that wait for the same ring.
         self.unblock_ring(port.switch, full.port);
-        self.switch_with(port.switch, full).found_room(full);
+        self.found_room(port.switch, full);
         false
     }
 
@@ -534,7 +539,7 @@ impl Worker {
     fn unblock_all(&mut self) {
         while let Some((number, full)) = self.blocked.pop() {
             let Some(Some(port)) = self.ports.get(number as usize).copied() else { continue };
-            self.switch_with(port.switch, full).found_room(full);
+            self.found_room(port.switch, full);
             self.activate(number);
         }
     }
@@ -548,7 +553,7 @@ impl Worker {
         waiting.retain(|entry| {
             let frees = waits_here(self, entry);
             if frees {
-                self.switch_with(switch, entry.1).found_room(entry.1);
+                self.found_room(switch, entry.1);
                 self.activate(entry.0);
             }
             !frees
@@ -560,151 +565,6 @@ impl Worker {
         while let Ok(job) = self.jobs.try_recv() {
             job(self);
         }
-    }
-}
-
-/// Changes that control makes to a worker, in jobs.
-impl Worker {
-    /// Puts a switch at `at`.
-    pub fn add_switch(&mut self, at: usize, switch: Switch) {
-        if self.switches.len() <= at {
-            self.switches.resize_with(at + 1, || None);
-        }
-        assert!(self.switches[at].is_none(), "one switch at a place");
-        self.switches[at] = Some(switch);
-    }
-
-    /// Removes the switch at `at`; its ports are gone already.
-    pub fn remove_switch(&mut self, at: usize) -> Option<Switch> {
-        self.switches[at].take()
-    }
-
-    /// The switch at `at`.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub fn switch(&mut self, at: usize) -> &mut Switch {
-        self.switches[at].as_mut().expect("control knows which switches there are")
-    }
-
-    /// Plugs a port in, which has this number at the doorbell.
-    pub fn plug(&mut self, number: u32, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
-        let at = number as usize;
-        if self.ports.len() <= at {
-            self.ports.resize_with(at + 1, || None);
-        }
-        assert!(self.ports[at].is_none(), "one port for each number");
-        let watched = watch(&self.doorbell, number, &plug);
-        self.switch(switch).add_port(id, plug, config);
-        self.numbers.insert((switch, id), number);
-        self.ports[at] = Some(Plugged {
-            switch,
-            id,
-            active: false,
-            watched,
-            unwatched: false,
-            busy: 0,
-            quiet: 0,
-            waits_for: None,
-            longest: Duration::ZERO,
-        });
-        // Not armed yet: the first turns find what its client has published meanwhile.
-        self.activate(number);
-    }
-
-    /// Unplugs a port. Ports that wait for room at it find out that it is gone. The caller drops
-    /// the plug and with it the memory, so that the worker does not spend the time.
-    pub fn unplug(&mut self, number: u32) -> Option<Plug> {
-        self.unblock(number);
-        self.deactivate(number);
-        self.blocked.retain(|(waiting, ..)| *waiting != number);
-        let port = self.ports[number as usize].take()?;
-        self.numbers.remove(&(port.switch, port.id));
-        let plug = self.switch(port.switch).remove_port(port.id);
-        debug_assert!(plug.is_some());
-        if port.watched && !port.unwatched {
-            plug.as_ref().map(|plug| unwatch(&self.doorbell, plug));
-        }
-        self.scratch.release();
-        plug
-    }
-
-    /// Replaces the adapter of a port; the switch keeps all that it knows of the port. Returns the
-    /// old one, or the new one if the port is gone.
-    pub fn replug(&mut self, number: u32, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
-        let Self { ports, switches, doorbell, .. } = self;
-        let Some(Some(port)) = ports.get_mut(number as usize) else { return adapter };
-        let switch = switches[port.switch].as_mut();
-        let Some(plug) = switch.and_then(|switch| switch.plug_mut(port.id)) else { return adapter };
-        let is_unwatched = std::mem::take(&mut port.unwatched);
-        if port.watched && !is_unwatched {
-            unwatch(doorbell, plug);
-        }
-        let old = plug.replace_adapter(adapter);
-        port.watched = watch(doorbell, number, plug);
-        self.scratch.release();
-        self.activate(number);
-        old
-    }
-
-    /// Adds a port of another worker, to which this one only delivers.
-    pub fn add_elsewhere(&mut self, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
-        self.switch(switch).add_port(id, plug, config);
-    }
-
-    /// Removes a port of another worker. Ports that wait for room at it find out that it is gone.
-    pub fn remove_elsewhere(&mut self, switch: usize, id: PortId) -> Option<Plug> {
-        self.unblock_ring(switch, id);
-        self.scratch.release();
-        self.switch(switch).remove_port(id)
-    }
-
-    /// Adds a mirror of these ports, given by their numbers and places, to the switch at `switch`;
-    /// returns the mirror's place.
-    pub fn add_mirror(
-        &mut self,
-        switch: usize,
-        mirror: Mirror,
-        sources: Vec<(u32, PortId, MirrorSource)>,
-    ) -> usize {
-        let place = self.switch(switch).add_mirror(mirror);
-        for (number, id, source) in sources {
-            self.switch(switch).mirror_port(id, place, source);
-            // An armed port rings for the frames that it sends only.
-            self.activate(number);
-        }
-        place
-    }
-
-    /// Takes the leaver's buffers out of the rings of its group's other members, from this switch
-    /// and port on, as many as fit between two turns. `Some`: the place to go on from.
-    pub fn reconcile(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
-        const WORK: u32 = 32_768;
-        let (mut work, (first, mut port)) = (WORK, from);
-        for (at, switch) in self.switches.iter().enumerate().skip(first) {
-            if let Some(next) = switch.as_ref().and_then(|it| it.reconcile(leaver, port, &mut work))
-            {
-                return Some((at, next));
-            }
-            port = 0;
-        }
-        None
-    }
-
-    /// Makes the worker known to its peers, and them to it.
-    pub fn join(&mut self, number: u32, peers: Peers) {
-        (self.number, self.peers) = (number, peers);
-    }
-
-    /// Ends the thread after this job.
-    pub fn stop(&mut self) {
-        self.stopping = true;
-    }
-
-    /// The time, as the switches count it.
-    #[must_use]
-    pub fn now(&self) -> Now {
-        self.now
     }
 }
 

@@ -6,7 +6,9 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | [`Peer::has_room`] | workers that tell set it; its worker clears it | its worker | Release before its doorbell rings; Acquire after that |
+//! | [`Peer::has_room`] | workers that tell | its worker, which clears it | Release, Acquire |
+//!
+//! The Release comes before the doorbell rings, and the Acquire after that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

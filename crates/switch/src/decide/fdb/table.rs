@@ -15,13 +15,20 @@
 //! giving up a dynamic entry: of the two buckets the one seen longest ago, else one close by. A
 //! table of which little is used is rebuilt smaller after a sweep over all of it.
 //!
+//! One thread at a time changes the table ([`Table`]), while others read it ([`Buckets`]): what
+//! they find is of one moment if the sequence counter of the database says so. A table that moves
+//! to other memory leaves a mark in the old one, which readers then let go.
+//!
 //! The hash is a multiplication, folded, twice, by an odd number drawn from the caller's seed: a
 //! client that does not know the seed cannot choose addresses that collide. Folding once is not
 //! enough: stations often have consecutive addresses, and with one seed in ten a table of such
 //! addresses then overflows at half load. Folded twice, they spread as random addresses do.
 
 use std::iter;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use packet::hash::folded_multiply;
 use packet::{MacAddr, PortId, VlanId};
@@ -100,125 +107,73 @@ struct Place {
     slot: usize,
 }
 
-#[derive(Clone, Copy)]
+/// Four entries, of which one thread changes what others read. Relaxed: the sequence counter of the
+/// database orders them.
 #[repr(C, align(64))]
+#[derive(Default)]
 struct Bucket {
-    keys: [Key; WAYS],
-    values: [Value; WAYS],
+    keys: [AtomicU64; WAYS],
+    values: [AtomicU64; WAYS],
 }
 
 impl Bucket {
-    const FREE: Self = Self { keys: [Key::FREE; WAYS], values: [Value::FREE; WAYS] };
-
     #[inline]
     fn find(&self, key: Key) -> Option<usize> {
-        self.keys.iter().position(|&other| other == key)
+        self.keys.iter().position(|other| other.load(Relaxed) == key.0)
     }
 }
 
-pub(super) struct Table {
+/// The memory of a table, as threads without its lock see it.
+pub(super) struct Buckets {
     /// A power of two.
-    buckets: Vec<Bucket>,
-    /// Most entries.
-    capacity: usize,
+    buckets: Box<[Bucket]>,
     multiplier: u64,
-    count: usize,
+    /// The table has moved to other memory.
+    is_left: AtomicBool,
 }
 
-impl Table {
-    /// An empty table that grows until it holds `capacity` entries.
-    pub(super) fn new(capacity: usize, seed: u64) -> Self {
-        Self::with_buckets(MIN_BUCKETS, capacity.min(FDB_CAPACITY_MAX), mix(seed) | 1)
-    }
-
-    fn with_buckets(buckets: usize, capacity: usize, multiplier: u64) -> Self {
+impl Buckets {
+    fn new(buckets: usize, multiplier: u64) -> Self {
         assert!(buckets.is_power_of_two() && buckets >= MIN_BUCKETS, "buckets are found by a mask");
         assert!(multiplier & 1 == 1, "an odd factor loses no bit");
-        Self { buckets: vec![Bucket::FREE; buckets], capacity, multiplier, count: 0 }
+        let buckets = iter::repeat_with(Bucket::default).take(buckets).collect();
+        Self { buckets, multiplier, is_left: AtomicBool::new(false) }
     }
 
-    /// Changes how many entries the table may hold. If it has more, each insertion gives up another
-    /// entry until some are removed.
-    pub(super) fn set_capacity(&mut self, capacity: usize) {
-        self.capacity = capacity.min(FDB_CAPACITY_MAX);
-    }
-
-    /// How many entries the table may hold.
-    pub(super) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Inserts a key that is not in the table. Returns the entry that had to make room, if any.
-    pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
-        debug_assert!(key != Key::FREE && self.get(key).is_none());
-        if self.count >= self.capacity {
-            return self.insert_for_another(key, value).map(Some);
-        }
-        if self.count * 2 >= self.slots() {
-            self.grow();
-        }
-        while !self.try_insert(key, value) {
-            if !self.grow() {
-                return self.replace_oldest(key, value).map(Some);
-            }
-        }
-        Ok(None)
-    }
-
-    /// If less than an eighth of the memory is used, rebuilds the table at a quarter of its size.
-    pub(super) fn shrink(&mut self) {
-        let fitting = buckets_for(self.count * 2);
-        if self.count * 8 < self.slots()
-            && fitting < self.buckets.len()
-            && let Some(smaller) = self.rebuilt(fitting)
-        {
-            assert!(smaller.count == self.count, "a rebuilt table holds every entry");
-            *self = smaller;
-        }
-    }
-
-    /// Removes a key.
-    pub(super) fn remove(&mut self, key: Key) -> Option<Value> {
-        let place = self.find(key)?;
-        Some(self.free(place))
-    }
-
-    /// Removes the entries of a range of slots for which `keep` says no.
-    pub(super) fn retain(&mut self, slots: Range<usize>, mut keep: impl FnMut(Key, Value) -> bool) {
-        for slot in slots {
-            let place = Place { bucket: slot / WAYS, slot: slot % WAYS };
-            if self.entry(slot).is_some_and(|(key, value)| !keep(key, value)) {
-                self.free(place);
-            }
-        }
-    }
-
+    /// Whether the table has moved to other memory, so that nothing changes here any more.
     #[inline]
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Value> {
-        let place = self.find(key)?;
-        Some(&mut self.buckets[place.bucket].values[place.slot])
+    pub(super) fn is_left(&self) -> bool {
+        self.is_left.load(Relaxed)
     }
 
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<Value> {
-        self.find(key).map(|place| self.buckets[place.bucket].values[place.slot])
+        self.find(key).map(|place| self.value(place))
+    }
+
+    /// Writes a newer value of the same port into an entry, unless the entry has changed. At worst
+    /// another address has taken its slot, with the same value: that one is refreshed, which the
+    /// same port has sent in the same millisecond.
+    #[inline]
+    pub(super) fn refresh(&self, key: Key, old: Value, new: Value) {
+        if old != new
+            && let Some(place) = self.find(key)
+        {
+            let value = &self.buckets[place.bucket].values[place.slot];
+            let _ = value.compare_exchange(old.0, new.0, Relaxed, Relaxed);
+        }
     }
 
     /// The entry in a slot.
     pub(super) fn entry(&self, slot: usize) -> Option<(Key, Value)> {
-        let bucket = &self.buckets[slot / WAYS];
-        let key = bucket.keys[slot % WAYS];
-        (key != Key::FREE).then(|| (key, bucket.values[slot % WAYS]))
+        let place = Place { bucket: slot / WAYS, slot: slot % WAYS };
+        let key = self.key(place);
+        (key != Key::FREE).then(|| (key, self.value(place)))
     }
 
-    /// The number of slots now.
+    /// The number of slots.
     pub(super) fn slots(&self) -> usize {
         self.buckets.len() * WAYS
-    }
-
-    /// The number of entries.
-    pub(super) fn count(&self) -> usize {
-        self.count
     }
 
     #[inline]
@@ -259,6 +214,107 @@ impl Table {
         [self.first(hash), self.second(hash)]
     }
 
+    fn key(&self, place: Place) -> Key {
+        Key(self.buckets[place.bucket].keys[place.slot].load(Relaxed))
+    }
+
+    fn value(&self, place: Place) -> Value {
+        Value(self.buckets[place.bucket].values[place.slot].load(Relaxed))
+    }
+
+    fn put(&self, place: Place, key: Key, value: Value) {
+        let bucket = &self.buckets[place.bucket];
+        bucket.keys[place.slot].store(key.0, Relaxed);
+        bucket.values[place.slot].store(value.0, Relaxed);
+    }
+}
+
+/// The table, for the thread that may change it.
+pub(super) struct Table {
+    buckets: Arc<Buckets>,
+    /// Most entries.
+    capacity: usize,
+    count: usize,
+}
+
+impl Table {
+    /// An empty table that grows until it holds `capacity` entries.
+    pub(super) fn new(capacity: usize, seed: u64) -> Self {
+        let buckets = Arc::new(Buckets::new(MIN_BUCKETS, mix(seed) | 1));
+        Self { buckets, capacity: capacity.min(FDB_CAPACITY_MAX), count: 0 }
+    }
+
+    /// Where the entries are now, to read.
+    pub(super) fn buckets(&self) -> &Arc<Buckets> {
+        &self.buckets
+    }
+
+    /// Changes how many entries the table may hold. If it has more, each insertion gives up another
+    /// entry until some are removed.
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity.min(FDB_CAPACITY_MAX);
+    }
+
+    /// How many entries the table may hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Inserts a key that is not in the table. Returns the entry that had to make room, if any.
+    pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
+        debug_assert!(key != Key::FREE && self.get(key).is_none());
+        if self.count >= self.capacity {
+            return self.insert_for_another(key, value).map(Some);
+        }
+        if self.count * 2 >= self.slots() {
+            self.grow();
+        }
+        while !self.try_insert(key, value) {
+            if !self.grow() {
+                return self.replace_oldest(key, value).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// If less than an eighth of the memory is used, rebuilds the table at a quarter of its size.
+    pub(super) fn shrink(&mut self) {
+        let fitting = buckets_for(self.count * 2);
+        if self.count * 8 < self.slots()
+            && fitting < self.buckets.buckets.len()
+            && let Some(smaller) = self.rebuilt(fitting)
+        {
+            self.move_to(smaller);
+        }
+    }
+
+    /// Gives a key that is in the table another value.
+    pub(super) fn set(&mut self, key: Key, value: Value) {
+        let place = self.find(key).expect("the key is there");
+        self.put(place, key, value);
+    }
+
+    /// Removes a key.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Value> {
+        let place = self.find(key)?;
+        Some(self.free(place))
+    }
+
+    /// Removes the entries of a range of slots for which `keep` says no.
+    pub(super) fn retain(&mut self, slots: Range<usize>, mut keep: impl FnMut(Key, Value) -> bool) {
+        for slot in slots {
+            let place = Place { bucket: slot / WAYS, slot: slot % WAYS };
+            if self.entry(slot).is_some_and(|(key, value)| !keep(key, value)) {
+                self.free(place);
+            }
+        }
+    }
+
+    /// The number of entries.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
     /// Inserts if one of the two buckets has room, or can get it by one move.
     fn try_insert(&mut self, key: Key, value: Value) -> bool {
         let pair = self.pair(key);
@@ -276,7 +332,7 @@ impl Table {
     }
 
     fn room(&self, bucket: usize) -> Option<Place> {
-        self.buckets[bucket].find(Key::FREE).map(|slot| Place { bucket, slot })
+        self.buckets.buckets[bucket].find(Key::FREE).map(|slot| Place { bucket, slot })
     }
 
     /// Moves an entry of these full buckets to its other bucket.
@@ -300,7 +356,8 @@ impl Table {
         if self.room_in(pair).is_none() {
             return Err(Full);
         }
-        let close = (0..self.buckets.len().min(CLOSE)).map(|i| (pair[0] + i) % self.buckets.len());
+        let buckets = self.buckets.buckets.len();
+        let close = (0..buckets.min(CLOSE)).map(|i| (pair[0] + i) % buckets);
         let victim = close.flat_map(places_of).find(|&place| self.is_dynamic(place)).ok_or(Full)?;
         let old = self.free(victim);
         let inserted = self.try_insert(key, value);
@@ -324,15 +381,23 @@ impl Table {
     /// Moves all entries to a table at least twice as large. `false` at the largest size.
     fn grow(&mut self) -> bool {
         let largest = buckets_for(self.capacity);
-        let larger = iter::successors(Some(self.buckets.len() * 2), |size| Some(size * 2));
+        let larger = iter::successors(Some(self.buckets.buckets.len() * 2), |size| Some(size * 2));
         let grown = larger.take_while(|&size| size <= largest).find_map(|size| self.rebuilt(size));
-        grown.map(|table| *self = table).is_some()
+        grown.map(|table| self.move_to(table)).is_some()
     }
 
     fn rebuilt(&self, buckets: usize) -> Option<Self> {
-        let mut table = Self::with_buckets(buckets, self.capacity, self.multiplier);
+        let buckets = Arc::new(Buckets::new(buckets, self.multiplier));
+        let mut table = Self { buckets, capacity: self.capacity, count: 0 };
         let mut entries = (0..self.slots()).filter_map(|slot| self.entry(slot));
         entries.all(|(key, value)| table.try_insert(key, value)).then_some(table)
+    }
+
+    /// Uses the memory of another table with the same entries.
+    fn move_to(&mut self, other: Self) {
+        assert!(other.count == self.count, "a rebuilt table holds every entry");
+        let old = std::mem::replace(self, other);
+        old.buckets.is_left.store(true, Relaxed);
     }
 
     fn free(&mut self, place: Place) -> Value {
@@ -342,19 +407,13 @@ impl Table {
         self.count -= 1;
         value
     }
+}
 
-    fn put(&mut self, place: Place, key: Key, value: Value) {
-        let bucket = &mut self.buckets[place.bucket];
-        bucket.keys[place.slot] = key;
-        bucket.values[place.slot] = value;
-    }
+impl Deref for Table {
+    type Target = Buckets;
 
-    fn key(&self, place: Place) -> Key {
-        self.buckets[place.bucket].keys[place.slot]
-    }
-
-    fn value(&self, place: Place) -> Value {
-        self.buckets[place.bucket].values[place.slot]
+    fn deref(&self) -> &Buckets {
+        &self.buckets
     }
 }
 
@@ -425,7 +484,7 @@ mod tests {
                 assert_eq!(table.insert(key(number), value), Ok(None), "seed {seed}");
             }
             assert_eq!(table.count(), 65_536);
-            assert!(table.buckets.len() * size_of::<Bucket>() <= 2 << 20);
+            assert!(table.buckets.buckets.len() * size_of::<Bucket>() <= 2 << 20);
             assert!((0..65_536).all(|number| table.get(key(number)).is_some()));
         }
     }
@@ -438,7 +497,7 @@ mod tests {
         }
         let at_home = |number: &usize| {
             let first = table.first(table.hash(key(*number)));
-            table.buckets[first].find(key(*number)).is_some()
+            table.buckets.buckets[first].find(key(*number)).is_some()
         };
         assert!((0..65_536).filter(at_home).count() > 65_536 * 9 / 10);
     }

@@ -34,6 +34,14 @@ fn lookup(fdb: &Fdb, number: u8, ms: u64) -> Option<usize> {
     fdb.lookup(VlanId::DEFAULT, mac(number), at(ms)).map(PortId::index)
 }
 
+fn slots(fdb: &Fdb) -> usize {
+    fdb.entries.with(|entries| entries.buckets().slots())
+}
+
+fn sweep(fdb: &Fdb) -> usize {
+    fdb.entries.with(|entries| entries.sweep)
+}
+
 #[test]
 fn test_learned_address_is_found_in_its_vlan_only() {
     let mut fdb = fdb();
@@ -143,11 +151,11 @@ fn test_limit_of_zero_learns_nothing() {
 fn test_sweep_keeps_its_budget_and_gets_round() {
     let mut fdb = fdb();
     (0..20).for_each(|number| assert_eq!(learn(&mut fdb, number, 3, 0), Learned::New));
-    let slots = fdb.table.slots();
+    let slots = slots(&fdb);
     let calls = slots.div_ceil(10);
     let removed: usize = (0..calls).map(|_| fdb.age(at(1000), 10)).sum();
     assert_eq!((removed, fdb.count(), fdb.learned_on(port(3))), (20, 0, 0));
-    assert_eq!(fdb.sweep, 0);
+    assert_eq!(sweep(&fdb), 0);
     assert_eq!(fdb.stats().aged, 20);
 }
 
@@ -155,9 +163,59 @@ fn test_sweep_keeps_its_budget_and_gets_round() {
 fn test_sweep_without_a_budget_ends_at_the_last_slot() {
     let mut fdb = fdb();
     fdb.age(at(0), 10);
-    assert_eq!(fdb.sweep, 10);
+    assert_eq!(sweep(&fdb), 10);
     fdb.age(at(0), usize::MAX);
-    assert_eq!(fdb.sweep, 0);
+    assert_eq!(sweep(&fdb), 0);
+}
+
+#[test]
+fn test_what_one_worker_learns_another_finds_also_after_the_table_has_moved() {
+    let mut fdb = Fdb::new(4096, AGEING_MS, 42).into_common();
+    let mut other = fdb.handle();
+    for number in 0..4096_u16 {
+        let [a, b] = number.to_be_bytes();
+        let mac = MacAddr::new([2, 0, 0, 0, a, b]);
+        assert_eq!(fdb.learn(VlanId::DEFAULT, mac, port(1), at(0)), Learned::New);
+        assert_eq!(other.lookup(VlanId::DEFAULT, mac, at(0)), Some(port(1)));
+    }
+    assert!(other.buckets.is_left());
+    assert_eq!(learn(&mut other, 7, 1, 1), Learned::Refreshed);
+    assert!(!other.buckets.is_left(), "it has looked where the entries are");
+    assert_eq!((other.count(), other.learned_on(port(1))), (4096, 4096));
+    assert_eq!(other.flush(Flush::All), 4096);
+    assert_eq!(lookup(&fdb, 7, 1), None);
+}
+
+/// Each address belongs to one port, whatever else workers do at the same time.
+#[test]
+fn test_no_worker_finds_an_address_on_the_port_of_another() {
+    let fdb = Fdb::new(64, AGEING_MS, 42).into_common();
+    let address = |number: usize| mac(u8::try_from(number).unwrap());
+    let churn = |mut fdb: Fdb, first: usize| {
+        for round in 0..20_000 {
+            let number = first + round % 100;
+            fdb.learn(VlanId::DEFAULT, address(number), port(number), at(0));
+            if round % 3 == 0 {
+                fdb.remove(VlanId::DEFAULT, address(first + round % 77));
+            }
+            if round % 4096 == 0 {
+                fdb.flush(Flush::All);
+                fdb.age(at(0), usize::MAX);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let churns = [0, 100].map(|first| (fdb.handle(), first));
+        let churns = churns.map(|(fdb, first)| scope.spawn(move || churn(fdb, first)));
+        let mut found = 0;
+        while !churns.iter().all(std::thread::ScopedJoinHandle::is_finished) || found == 0 {
+            for number in 0..200 {
+                let on = fdb.lookup(VlanId::DEFAULT, address(number), at(0));
+                assert!(on.is_none_or(|on| on == port(number)), "{number} on {on:?}");
+                found += u32::from(on.is_some());
+            }
+        }
+    });
 }
 
 #[test]
@@ -235,7 +293,7 @@ fn test_memory_comes_back_with_a_sweep_and_with_the_port() {
             let [_, a, b, c] = number.to_be_bytes();
             fdb.learn(VlanId::DEFAULT, MacAddr::new([2, 0, 0, a, b, c]), port(1), at(0));
         }
-        assert!(fdb.table.slots() >= 60_000);
+        assert!(slots(&fdb) >= 60_000);
         if leave {
             fdb.remove_port(port(1));
         } else {
@@ -243,7 +301,7 @@ fn test_memory_comes_back_with_a_sweep_and_with_the_port() {
                 fdb.age(at(AGEING_MS), 1000);
             }
         }
-        assert!(fdb.table.slots() <= 64, "{}", fdb.table.slots());
+        assert!(slots(&fdb) <= 64, "{}", slots(&fdb));
     }
 }
 

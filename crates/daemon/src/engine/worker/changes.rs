@@ -1,0 +1,155 @@
+//! Changes that control makes to a worker, in jobs: switches, ports and mirrors come and go.
+
+use std::time::Duration;
+
+use packet::PortId;
+use ring::leaver::Leaver;
+use switch::{Adapter, Mirror, MirrorSource, Now, Plug, PortConfig, Switch};
+
+use super::peers::Peers;
+use super::watch::{unwatch, watch};
+use super::{Plugged, Worker};
+
+impl Worker {
+    /// Puts a switch at `at`.
+    pub fn add_switch(&mut self, at: usize, switch: Switch) {
+        if self.switches.len() <= at {
+            self.switches.resize_with(at + 1, || None);
+        }
+        assert!(self.switches[at].is_none(), "one switch at a place");
+        self.switches[at] = Some(switch);
+    }
+
+    /// Removes the switch at `at`; its ports are gone already.
+    pub fn remove_switch(&mut self, at: usize) -> Option<Switch> {
+        self.switches[at].take()
+    }
+
+    /// The switch at `at`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn switch(&mut self, at: usize) -> &mut Switch {
+        self.switches[at].as_mut().expect("control knows which switches there are")
+    }
+
+    /// Plugs a port in, which has this number at the doorbell.
+    pub fn plug(&mut self, number: u32, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
+        let at = number as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
+        }
+        assert!(self.ports[at].is_none(), "one port for each number");
+        let watched = watch(&self.doorbell, number, &plug);
+        self.switch(switch).add_port(id, plug, config);
+        self.numbers.insert((switch, id), number);
+        self.ports[at] = Some(Plugged {
+            switch,
+            id,
+            active: false,
+            watched,
+            unwatched: false,
+            busy: 0,
+            quiet: 0,
+            waits_for: None,
+            longest: Duration::ZERO,
+        });
+        // Not armed yet: the first turns find what its client has published meanwhile.
+        self.activate(number);
+    }
+
+    /// Unplugs a port. Ports that wait for room at it find out that it is gone. The caller drops
+    /// the plug and with it the memory, so that the worker does not spend the time.
+    pub fn unplug(&mut self, number: u32) -> Option<Plug> {
+        self.unblock(number);
+        self.deactivate(number);
+        self.blocked.retain(|(waiting, ..)| *waiting != number);
+        let port = self.ports[number as usize].take()?;
+        self.numbers.remove(&(port.switch, port.id));
+        let plug = self.switch(port.switch).remove_port(port.id);
+        debug_assert!(plug.is_some());
+        if port.watched && !port.unwatched {
+            plug.as_ref().map(|plug| unwatch(&self.doorbell, plug));
+        }
+        self.scratch.release();
+        plug
+    }
+
+    /// Replaces the adapter of a port; the switch keeps all that it knows of the port. Returns the
+    /// old one, or the new one if the port is gone.
+    pub fn replug(&mut self, number: u32, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
+        let Self { ports, switches, doorbell, .. } = self;
+        let Some(Some(port)) = ports.get_mut(number as usize) else { return adapter };
+        let switch = switches[port.switch].as_mut();
+        let Some(plug) = switch.and_then(|switch| switch.plug_mut(port.id)) else { return adapter };
+        let is_unwatched = std::mem::take(&mut port.unwatched);
+        if port.watched && !is_unwatched {
+            unwatch(doorbell, plug);
+        }
+        let old = plug.replace_adapter(adapter);
+        port.watched = watch(doorbell, number, plug);
+        self.scratch.release();
+        self.activate(number);
+        old
+    }
+
+    /// Adds a port of another worker, to which this one only delivers.
+    pub fn add_elsewhere(&mut self, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
+        self.switch(switch).add_port(id, plug, config);
+    }
+
+    /// Removes a port of another worker. Ports that wait for room at it find out that it is gone.
+    pub fn remove_elsewhere(&mut self, switch: usize, id: PortId) -> Option<Plug> {
+        self.unblock_ring(switch, id);
+        self.scratch.release();
+        self.switch(switch).remove_port(id)
+    }
+
+    /// Adds a mirror of these ports, given by their numbers and places, to the switch at `switch`;
+    /// returns the mirror's place.
+    pub fn add_mirror(
+        &mut self,
+        switch: usize,
+        mirror: Mirror,
+        sources: Vec<(u32, PortId, MirrorSource)>,
+    ) -> usize {
+        let place = self.switch(switch).add_mirror(mirror);
+        for (number, id, source) in sources {
+            self.switch(switch).mirror_port(id, place, source);
+            // An armed port rings for the frames that it sends only.
+            self.activate(number);
+        }
+        place
+    }
+
+    /// Takes the leaver's buffers out of the rings of its group's other members, from this switch
+    /// and port on, as many as fit between two turns. `Some`: the place to go on from.
+    pub fn reconcile(&mut self, leaver: &Leaver, from: (usize, usize)) -> Option<(usize, usize)> {
+        const WORK: u32 = 32_768;
+        let (mut work, (first, mut port)) = (WORK, from);
+        for (at, switch) in self.switches.iter().enumerate().skip(first) {
+            if let Some(next) = switch.as_ref().and_then(|it| it.reconcile(leaver, port, &mut work))
+            {
+                return Some((at, next));
+            }
+            port = 0;
+        }
+        None
+    }
+
+    /// Makes the worker known to its peers, and them to it.
+    pub fn join(&mut self, number: u32, peers: Peers) {
+        (self.number, self.peers) = (number, peers);
+    }
+
+    /// Ends the thread after this job.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// The time, as the switches count it.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        self.now
+    }
+}

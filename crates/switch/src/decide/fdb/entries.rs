@@ -1,0 +1,285 @@
+//! The entries of a forwarding database and what is counted of them, for the worker that may
+//! change them.
+//!
+//! A [`Sequence::change`] spans all stores by which a look-up could answer otherwise.
+//!
+//! [`Sequence::change`]: ring::sequence::Sequence::change
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use packet::{PortId, VlanId};
+
+use super::table::{self, Buckets, Key, Table, Value};
+use super::{Common, FdbFull, FdbStats, Flush, Learned};
+use crate::decide::loops::{Loop, LoopDetector};
+use crate::model::now::Now;
+
+/// What workers change under the lock.
+pub(super) struct Entries {
+    table: Table,
+    ports: Vec<Tally>,
+    /// The slot where the next sweep begins.
+    pub(super) sweep: usize,
+    stats: FdbStats,
+    loops: LoopDetector,
+}
+
+/// The entries of one port.
+#[derive(Clone, Copy)]
+struct Tally {
+    learned: u32,
+    fixed: u32,
+    limit: u32,
+}
+
+impl Tally {
+    const NONE: Self = Self { learned: 0, fixed: 0, limit: u32::MAX };
+
+    fn count_of(&mut self, value: Value) -> &mut u32 {
+        if value.is_static() { &mut self.fixed } else { &mut self.learned }
+    }
+}
+
+impl Entries {
+    pub(super) fn new(capacity: usize, seed: u64) -> Self {
+        Self {
+            table: Table::new(capacity, seed),
+            ports: Vec::new(),
+            sweep: 0,
+            stats: FdbStats::default(),
+            loops: LoopDetector::default(),
+        }
+    }
+
+    /// Where the entries are now, to read.
+    pub(super) fn buckets(&self) -> &Arc<Buckets> {
+        self.table.buckets()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.table.count()
+    }
+
+    pub(super) fn stats(&self) -> FdbStats {
+        FdbStats { loop_seconds: self.loops.intervals(), ..self.stats }
+    }
+
+    pub(super) fn loops(&self) -> &LoopDetector {
+        &self.loops
+    }
+
+    pub(super) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
+        self.loops.take_found()
+    }
+
+    pub(super) fn set_limit(&mut self, port: PortId, limit: Option<u32>) {
+        self.tally(port).limit = limit.unwrap_or(u32::MAX);
+    }
+
+    pub(super) fn set_capacity(&mut self, common: &Common, capacity: usize) {
+        self.table.set_capacity(capacity);
+        if self.table.count() > self.table.capacity() {
+            self.flush(common, Flush::All);
+        }
+    }
+
+    /// Learns an address, which other workers may have learned meanwhile.
+    pub(super) fn learn(&mut self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
+        match self.table.get(key) {
+            None => self.learn_new(common, key, port, now),
+            Some(value) if value.is_static() => Learned::Static,
+            Some(value) if value.port() == port && !common.is_expired(value, now) => {
+                self.table.refresh(key, value, Value::learned(port, now));
+                Learned::Refreshed
+            }
+            Some(value) => self.relearn(common, key, value, port, now),
+        }
+    }
+
+    fn learn_new(&mut self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
+        if self.is_at_limit(port) {
+            return self.refuse_limit();
+        }
+        match self.insert(common, key, Value::learned(port, now)) {
+            Ok(()) => {
+                self.stats.learned += 1;
+                Learned::New
+            }
+            Err(FdbFull) => {
+                self.stats.refused_full += 1;
+                Learned::Full
+            }
+        }
+    }
+
+    /// Learns an address whose dynamic entry is expired or on another port. An expired entry counts
+    /// as none: its station did not move, it is new.
+    fn relearn(
+        &mut self,
+        common: &Common,
+        key: Key,
+        old: Value,
+        port: PortId,
+        now: Now,
+    ) -> Learned {
+        if common.is_expired(old, now) {
+            self.remove(common, key);
+            self.stats.aged += 1;
+            return self.learn_new(common, key, port, now);
+        }
+        if self.is_at_limit(port) {
+            return self.refuse_limit();
+        }
+        self.replace(common, key, old, Value::learned(port, now));
+        self.stats.moved += 1;
+        self.loops.count(key.mac(), key.vlan(), [old.port(), port], now);
+        Learned::Moved { from: old.port() }
+    }
+
+    fn refuse_limit(&mut self) -> Learned {
+        self.stats.refused_limit += 1;
+        Learned::PortLimit
+    }
+
+    fn is_at_limit(&mut self, port: PortId) -> bool {
+        let tally = self.tally(port);
+        tally.learned >= tally.limit
+    }
+
+    pub(super) fn add_static(
+        &mut self,
+        common: &Common,
+        key: Key,
+        port: PortId,
+    ) -> Result<(), FdbFull> {
+        let fixed = Value::fixed(port);
+        match self.table.get(key) {
+            Some(old) => {
+                self.replace(common, key, old, fixed);
+                Ok(())
+            }
+            None => self.insert(common, key, fixed),
+        }
+    }
+
+    fn replace(&mut self, common: &Common, key: Key, old: Value, new: Value) {
+        let _change = common.sequence.change();
+        self.table.set(key, new);
+        self.count_out(old);
+        self.count_in(new);
+    }
+
+    fn insert(&mut self, common: &Common, key: Key, value: Value) -> Result<(), FdbFull> {
+        let _change = common.sequence.change();
+        let evicted = self.table.insert(key, value).map_err(|table::Full| FdbFull)?;
+        if let Some(old) = evicted {
+            self.count_out(old);
+            self.stats.evicted += 1;
+        }
+        self.count_in(value);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, common: &Common, key: Key) -> bool {
+        let _change = common.sequence.change();
+        let removed = self.table.remove(key);
+        removed.map(|value| self.count_out(value)).is_some()
+    }
+
+    pub(super) fn age(&mut self, common: &Common, now: Now, budget: usize) -> usize {
+        let slots = self.table.slots();
+        let start = self.sweep.min(slots);
+        let end = slots.min(start.saturating_add(budget));
+        assert!(start <= end && end <= slots, "a sweep stays in the table");
+        self.sweep = if end == slots { 0 } else { end };
+        let expired =
+            self.remove_where(common, start..end, |_, value| common.is_expired(value, now));
+        self.stats.aged += u64::try_from(expired).unwrap_or(u64::MAX);
+        expired
+    }
+
+    pub(super) fn flush(&mut self, common: &Common, what: Flush) -> usize {
+        match what {
+            Flush::All => self.flush_where(common, |_, _| true),
+            Flush::Port(port) => self.flush_port_except(common, port, |_| false),
+            Flush::Vlan(vlan) => self.flush_where(common, |key, _| key.vlan() == vlan),
+        }
+    }
+
+    pub(super) fn flush_port_except(
+        &mut self,
+        common: &Common,
+        port: PortId,
+        carries: impl Fn(VlanId) -> bool,
+    ) -> usize {
+        if self.learned_on(port) == 0 {
+            return 0;
+        }
+        self.flush_where(common, |key, value| value.port() == port && !carries(key.vlan()))
+    }
+
+    pub(super) fn remove_port(&mut self, common: &Common, port: PortId) -> usize {
+        let Some(&Tally { learned, fixed, .. }) = self.ports.get(port.index()) else {
+            return 0;
+        };
+        let removed = match learned + fixed {
+            0 => 0,
+            _ => self.remove_where(common, 0..self.table.slots(), |_, value| value.port() == port),
+        };
+        self.ports[port.index()] = Tally::NONE;
+        removed
+    }
+
+    fn flush_where(&mut self, common: &Common, doomed: impl Fn(Key, Value) -> bool) -> usize {
+        let slots = 0..self.table.slots();
+        self.remove_where(common, slots, |key, value| !value.is_static() && doomed(key, value))
+    }
+
+    fn remove_where(
+        &mut self,
+        common: &Common,
+        slots: Range<usize>,
+        doomed: impl Fn(Key, Value) -> bool,
+    ) -> usize {
+        let before = self.table.count();
+        let mut entries = slots.clone().filter_map(|slot| self.table.entry(slot));
+        if entries.any(|(key, value)| doomed(key, value)) {
+            let _change = common.sequence.change();
+            let ports = &mut self.ports;
+            self.table.retain(slots.clone(), |key, value| {
+                let keep = !doomed(key, value);
+                if !keep {
+                    *ports[value.port().index()].count_of(value) -= 1;
+                }
+                keep
+            });
+        }
+        if slots.end == self.table.slots() {
+            self.table.shrink();
+        }
+        assert!(self.table.count() <= before, "removing adds nothing");
+        before - self.table.count()
+    }
+
+    pub(super) fn learned_on(&self, port: PortId) -> u32 {
+        self.ports.get(port.index()).map_or(0, |tally| tally.learned)
+    }
+
+    fn count_in(&mut self, value: Value) {
+        *self.tally(value.port()).count_of(value) += 1;
+    }
+
+    fn count_out(&mut self, value: Value) {
+        let count = self.tally(value.port()).count_of(value);
+        assert!(*count > 0, "an entry is counted as long as it is there");
+        *count -= 1;
+    }
+
+    fn tally(&mut self, port: PortId) -> &mut Tally {
+        if self.ports.len() <= port.index() {
+            self.ports.resize(port.index() + 1, Tally::NONE);
+        }
+        &mut self.ports[port.index()]
+    }
+}
