@@ -166,11 +166,12 @@ fn a_bpdu_disables_a_guarded_port_until_it_is_enabled() {
     bpdu[12..17].copy_from_slice(&[0, 38, 0x42, 0x42, 3]);
     send(&mut vm, &bpdu);
     send(&mut vm, &announcement(1));
+    // Before that, other workers of the switch may still send to the port.
+    wait::until("the log", || daemon.log().contains("vale0:vm is disabled by bpdu_guard"));
     send(&mut other, &announcement(2));
     assert_eq!((heard(&mut other), heard(&mut vm)), (vec![1], Vec::<u8>::new()));
     assert_eq!(dropped(&daemon, "vale0:vm", "disabled"), 2);
     assert_eq!(shown(&daemon, "port", "vale0:vm")["disabled"], "bpdu_guard");
-    wait::until("the log", || daemon.log().contains("vale0:vm is disabled by bpdu_guard"));
     let found = text(&daemon.uvala(&["doctor"]));
     assert!(
         found.contains("PROBLEM  vale0:vm: disabled: a bridge with a spanning tree"),
