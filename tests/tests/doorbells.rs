@@ -30,17 +30,20 @@ const ATTACK: u64 = 20;
 /// Far more than an answer of a daemon takes that no peer holds up.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// States of a daemon's threads, as letters.
+/// States of a daemon's threads, as letters. Not of the one that moves memory to huge pages: it
+/// waits for threads of the kernel, and no client waits for it.
 fn states(pid: u32) -> String {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map_while(Result::ok);
-    let state = |stat: String| stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    tasks
-        .filter_map(|task| state(std::fs::read_to_string(task.path().join("stat")).ok()?))
-        .collect()
+    let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let state = |stat: String| match stat.rsplit_once(") ")? {
+        (name, _) if name.ends_with("(huge-pages") => None,
+        (_, rest) => rest.chars().next(),
+    };
+    stats.filter_map(state).collect()
 }
 
-/// Whether a thread of the daemon hangs in the kernel. One that moves memory to huge pages, or
-/// waits for that, is there for a part of a second.
+/// Whether a thread of the daemon hangs in the kernel. One that waits while memory is moved to huge
+/// pages is there for a part of a second.
 fn hangs(pid: u32) -> bool {
     (0..20).all(|_| {
         let waits = states(pid).contains('D');
