@@ -178,7 +178,7 @@ workers_tests = crash doorbells groups hostile many offloads port_security ports
 end-to-end-workers:
 	$(step) 'end to end: switches that three workers run'
 	$(CARGO) build --workspace --lib --bins --examples
-	UVALA='$(debug)/uvala' UVALA_WORKERS=3 $(CARGO) test -p uvala-tests --no-fail-fast \
+	UVALA='$(debug)/uvala' UVALA_WORKERS=3 $(CARGO) test --workspace --no-fail-fast \
 		$(addprefix --test ,$(workers_tests))
 
 .PHONY: soak
