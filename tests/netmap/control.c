@@ -2,6 +2,8 @@
 /* Requests: their answers, and the errno of each wrong one. */
 
 #include "check.h"
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 static struct nmreq_register all_rings(void)
 {
@@ -30,6 +32,53 @@ static void open_in_every_way(void)
 	FAILS(ENOENT, open("/dev/netmap0", O_RDWR));
 }
 
+/* Of programs that were linked with a C library before 2.33. */
+int old_stat(int version, const char *path, struct stat *answer);
+__asm__(".symver old_stat, __xstat@GLIBC_2.2.5");
+
+static void is_netmap(const struct stat *answer)
+{
+	CHECK(S_ISCHR(answer->st_mode) && (answer->st_mode & 0777) == 0666);
+	CHECK(major(answer->st_rdev) == 10 && answer->st_size == 0);
+}
+
+static void the_device_is_there_for_all_who_look(void)
+{
+	struct stat answer, null;
+	struct stat64 large;
+	struct statx more;
+	FILE *stream;
+	int fd;
+
+	CHECK(stat("/dev/null", &null) == 0 && major(null.st_rdev) == 1);
+	CHECK(stat("/dev/netmap", &answer) == 0);
+	is_netmap(&answer);
+	CHECK(answer.st_dev == null.st_dev && answer.st_ino != null.st_ino);
+	CHECK(lstat("/dev/netmap", &answer) == 0);
+	is_netmap(&answer);
+	CHECK(fstatat(AT_FDCWD, "/dev/netmap", &answer, AT_SYMLINK_NOFOLLOW) == 0);
+	is_netmap(&answer);
+	CHECK(old_stat(1, "/dev/netmap", &answer) == 0);
+	is_netmap(&answer);
+	CHECK(old_stat(1, "/dev/null", &answer) == 0 && answer.st_rdev == null.st_rdev);
+	CHECK(stat64("/dev/netmap", &large) == 0 && S_ISCHR(large.st_mode));
+	CHECK(statx(AT_FDCWD, "/dev/netmap", 0, STATX_BASIC_STATS, &more) == 0);
+	CHECK(S_ISCHR(more.stx_mode) && more.stx_rdev_major == 10);
+	CHECK(access("/dev/netmap", F_OK) == 0 && access("/dev/netmap", R_OK | W_OK) == 0);
+	CHECK(euidaccess("/dev/netmap", R_OK | W_OK) == 0);
+	CHECK(faccessat(AT_FDCWD, "/dev/netmap", W_OK, AT_EACCESS) == 0);
+	FAILS(EACCES, access("/dev/netmap", X_OK));
+	FAILS(ENOENT, stat("/dev/netmap0", &answer));
+	FAILS(ENOENT, access("/dev/netmap0", F_OK));
+	stream = fopen("/dev/netmap", "r+e");
+	CHECK(stream && (fcntl(fileno(stream), F_GETFD) & FD_CLOEXEC));
+	fd = fileno(stream);
+	FAILS(ENXIO, ioctl(fd, NIOCTXSYNC, NULL));
+	CHECK(fclose(stream) == 0);
+	/* The number may be another file's, which can be read. */
+	CHECK(open("/dev/zero", O_RDONLY) == fd && read(fd, &answer, 1) == 1);
+}
+
 static void register_answers(void)
 {
 	struct port port = open_port("vale0:a", NR_NO_TX_POLL | 0x1000);
@@ -50,6 +99,40 @@ static void register_answers(void)
 	CHECK(nm_ring_space(port.tx) == 1023 && nm_ring_empty(port.rx));
 	for (i = 0; i < 1024; i++)
 		CHECK(port.tx->slot[i].buf_idx >= 2 && port.rx->slot[i].buf_idx >= 2);
+}
+
+/* As the kernel leaves them: programs take the length for the room in the buffer. */
+static void has_lengths_of_buffers(struct netmap_ring *ring)
+{
+	uint32_t i;
+
+	for (i = 0; i < ring->num_slots; i++)
+		CHECK(ring->slot[i].len == ring->nr_buf_size);
+}
+
+static void slots_are_as_long_as_their_buffers(void)
+{
+	struct nmreq_register null = { .nr_mode = NR_REG_NULL, .nr_mem_id = 1,
+				       .nr_tx_rings = 1, .nr_rx_rings = 1 };
+	struct nmreq_vale_newif newif;
+	struct port ports[5];
+	int fd = device();
+	size_t i;
+
+	memset(&newif, 0, sizeof(newif));
+	CHECK(request(fd, NETMAP_REQ_VALE_NEWIF, "len0", &newif, NULL) == 0);
+	ports[0] = open_port("vale0:a", 0);
+	ports[1] = open_port("vale0:a{1", 0);
+	ports[2] = open_port("len0", 0);
+	ports[3] = open_port("vale0:a", NR_MONITOR_RX);
+	ports[4] = open_as("any", null, NULL);
+	for (i = 0; i < sizeof(ports) / sizeof(*ports); i++) {
+		CHECK(ports[i].tx && ports[i].rx);
+		has_lengths_of_buffers(ports[i].tx);
+		has_lengths_of_buffers(ports[i].rx);
+		close(ports[i].fd);
+	}
+	CHECK(request(fd, NETMAP_REQ_VALE_DELIF, "len0", NULL, NULL) == 0);
 }
 
 static void register_sizes(void)
@@ -454,7 +537,8 @@ static void loops(void)
 
 static const struct test tests[] = {
 	TEST(region_one_is_common),
-	TEST(open_in_every_way), TEST(register_answers), TEST(register_sizes),
+	TEST(open_in_every_way), TEST(the_device_is_there_for_all_who_look),
+	TEST(register_answers), TEST(register_sizes), TEST(slots_are_as_long_as_their_buffers),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
 	TEST(exclusive), TEST(exclusive_again_and_again), TEST(extra_buffers), TEST(pipes),
 	TEST(bad_headers), TEST(options),

@@ -62,6 +62,7 @@ static void made_and_deleted(void)
 {
 	struct nmreq_vale_newif newif = sizes(64, 128, 2, 3);
 	struct nmreq_port_info_get info;
+	struct port port, pipe;
 	int fd = device();
 
 	CHECK(request(fd, NETMAP_REQ_VALE_NEWIF, "per0", &newif, NULL) == 0);
@@ -73,7 +74,9 @@ static void made_and_deleted(void)
 	CHECK(info.nr_mem_id == newif.nr_mem_id && info.nr_tx_rings == 2);
 	/* The interface outlives its creator. */
 	close(fd);
-	CHECK(bind_to("per0") == 0);
+	port = open_port("per0", 0), pipe = open_port("per0{12", 0);
+	CHECK(!strcmp(port.nifp->ni_name, "per0") && !strcmp(pipe.nifp->ni_name, "per0{12"));
+	close(port.fd), close(pipe.fd);
 	fd = device();
 	CHECK(delete(fd, "per0") == 0);
 	FAILS(ENXIO, delete(fd, "per0"));

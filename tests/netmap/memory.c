@@ -64,6 +64,34 @@ static void bridge_without_copies(void)
 	}
 }
 
+/* Frames that change places with the receiver's buffers leave the sender's slot as it was. */
+static void a_sent_slot_keeps_its_length(void)
+{
+	struct port a = open_port("vale0:a{1", 0), b = open_port("vale0:a}1", 0);
+	struct port c = open_port("vale0:c", 0), d = open_in("vale0:d", c.reg.nr_mem_id);
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		send_frame(&a, 60 + i, i), expect_frame(&b, 60 + i, i);
+		send_frame(&c, 70 + i, i), expect_frame(&d, 70 + i, i);
+		CHECK(a.tx->slot[i].len == 60 + i && c.tx->slot[i].len == 70 + i);
+	}
+}
+
+/* Programs know a region that they still map by its number. */
+static void a_number_is_not_given_again_at_once(void)
+{
+	struct port old = open_port("vale0:a", 0), new;
+	int i;
+
+	close(old.fd);
+	for (i = 0; i < 50; i++) {
+		new = open_port("vale0:b", 0);
+		CHECK(new.reg.nr_mem_id != old.reg.nr_mem_id);
+		close(new.fd);
+	}
+}
+
 /* libnetmap's @share=: the number of a port's region is asked for, and then given. */
 static void share_with_a_port(void)
 {
@@ -360,6 +388,8 @@ static void regions_are_not_in_core_dumps(void)
 static const struct test tests[] = {
 	TEST(bridge_without_copies),
 	TEST(share_with_a_port),
+	TEST(a_sent_slot_keeps_its_length),
+	TEST(a_number_is_not_given_again_at_once),
 	TEST(the_common_region),
 	TEST(pools_are_where_they_are),
 	TEST(one_region_seen_from_two_ports),

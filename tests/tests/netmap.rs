@@ -229,7 +229,7 @@ fn regions_are_shared_by_number_and_frames_are_swapped_in_them() {
     let b = open(&daemon, Bind { mem_id, ..bind("vale0:b") });
     assert_eq!(b.binding().bound().mem_id, mem_id);
     pass(&a, &b, 60);
-    let unknown = Bind { mem_id: 999, ..bind("vale0:c") };
+    let unknown = Bind { mem_id: 60000, ..bind("vale0:c") };
     assert_eq!(refused(&daemon, unknown), ErrorCode::BadRequest);
     // To one port alone the frame itself is passed on.
     let learn = frame(BROADCAST, 60);
@@ -344,7 +344,7 @@ fn sizes_are_those_of_the_port_that_is_or_would_be() {
     let region = ask(None, bound.mem_id).unwrap();
     assert_eq!((region.region_bytes, region.tx_rings), (real.region_bytes, 0));
     assert_eq!(ask(None, 0).unwrap().mem_id, 1);
-    assert_eq!(ask(None, 999).unwrap_err().code(), Some(ErrorCode::BadRequest));
+    assert_eq!(ask(None, 60000).unwrap_err().code(), Some(ErrorCode::BadRequest));
 }
 
 #[test]

@@ -162,10 +162,14 @@ fn a_program_notices_that_its_daemon_is_gone() {
     for how in ["poll", "select", "epoll", "edge", "nested", "spin", "sync", "loop"] {
         let mut daemon = Daemon::start();
         let mut command = preloaded(&program, &daemon);
-        let mut sleeper = Owned::spawn(command.arg(how).stdout(Stdio::piped()));
+        command.arg(how).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut sleeper = Owned::spawn(&mut command);
         hear(&mut sleeper, "ready");
         daemon.kill();
         assert!(sleeper.wait().success(), "{how}");
+        let said = std::io::read_to_string(sleeper.stderr()).unwrap();
+        assert!(said.starts_with("uvala: the daemon is gone"), "{how}: {said}");
+        assert_eq!(said.lines().count(), 1, "{how}: {said}");
     }
 }
 
@@ -224,6 +228,19 @@ fn uvala_run_says_what_it_cannot_run() {
         let ran = uvala_run(None, &["--private", program]);
         assert_eq!(ran.status.code(), Some(status), "{program}: {}", text(&ran.stderr));
     }
+}
+
+#[test]
+fn scripts_see_the_device_while_a_daemon_is_there() {
+    let daemon = Daemon::start();
+    let look = "test -c /dev/netmap && test -r /dev/netmap && test ! -x /dev/netmap && \
+        stat -c %F /dev/netmap";
+    let ran = uvala_run(Some(&daemon), &["--", "sh", "-c", look]);
+    assert_eq!(text(&ran.stdout), "character special file\n", "{}", text(&ran.stderr));
+    let mut without = Command::new("sh");
+    without.args(["-c", "test -e /dev/netmap"]);
+    without.env("LD_PRELOAD", library()).env("UVALA_DIR", "/nowhere/uvala");
+    assert_eq!(without.status().unwrap().code(), Some(1));
 }
 
 /// As from netmap's own device; it does not wait for something to read.

@@ -46,6 +46,7 @@ mod open;
 mod pipes;
 mod ports;
 pub mod reclaimer;
+mod region_numbers;
 mod security;
 mod slow_memory;
 mod slow_wakes;
@@ -94,10 +95,11 @@ use memory::Memory;
 use netmap::BoundPlace;
 use notices::Notices;
 use open::Closing;
+use region_numbers::RegionNumbers;
 use slow_memory::SlowMemory;
 use slow_wakes::SlowWakeReports;
 use stats::{Counted, counted, shown};
-use system::usable_cpus;
+use system::{random_seed, usable_cpus};
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -121,6 +123,7 @@ pub struct Workers {
     /// Ports of netmap programs, and their regions by number.
     bound: BTreeMap<PortKey, BoundPlace>,
     regions: BTreeMap<u16, NetmapRegion>,
+    region_numbers: RegionNumbers,
     /// Regions that stay without ports: one entry for each request that keeps one.
     kept: Vec<u16>,
     host: HostPorts,
@@ -257,6 +260,7 @@ impl Workers {
             pipes: BTreeMap::new(),
             bound: BTreeMap::new(),
             regions: BTreeMap::new(),
+            region_numbers: RegionNumbers::new(random_seed()),
             kept: Vec::new(),
             host,
             machines: BTreeMap::new(),

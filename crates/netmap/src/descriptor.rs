@@ -53,8 +53,8 @@ use rustix::io::Errno;
 use crate::abi::OptCsb;
 use crate::csb::CsbMode;
 use crate::daemon::{errno_of, socket_path};
-use crate::own;
 use crate::turn::Turn;
+use crate::{notice, own};
 
 /// How long a thread sleeps on its doorbell at most while others use the same one.
 pub const RECHECK_SHARED: Duration = Duration::from_millis(2);
@@ -179,7 +179,7 @@ impl Descriptor {
             Ok(bound) => self.install(bound).is_ok(),
             Err(ControlError::Refused(_)) => true,
             Err(_) => {
-                self.lost.store(true, Ordering::Relaxed);
+                self.lose();
                 false
             }
         };
@@ -288,11 +288,19 @@ impl Descriptor {
         }
     }
 
+    /// The port or the daemon is gone. Of ports that go by and by, the first is reported.
+    #[cold]
+    fn lose(&self) {
+        if !self.lost.swap(true, Ordering::Relaxed) {
+            notice::port_is_gone();
+        }
+    }
+
     /// Asks the kernel whether the daemon's end of the doorbell is open.
     #[cold]
     fn look(&self, binding: &Binding) {
         if binding.check().is_err() {
-            self.lost.store(true, Ordering::Relaxed);
+            self.lose();
         }
     }
 
@@ -300,7 +308,7 @@ impl Descriptor {
     #[cold]
     pub fn kick(&self, binding: &Binding) {
         if binding.kick().is_err() {
-            self.lost.store(true, Ordering::Relaxed);
+            self.lose();
         }
     }
 
@@ -410,7 +418,7 @@ impl Descriptor {
     /// Empties the doorbell; says whether it had rung.
     pub fn answer(&self, binding: &Binding) -> bool {
         binding.acknowledge().unwrap_or_else(|_| {
-            self.lost.store(true, Ordering::Relaxed);
+            self.lose();
             true
         })
     }

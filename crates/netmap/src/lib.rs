@@ -24,6 +24,7 @@
 //! | [`memory`], [`request`] | requests read from the program's memory, and answers written there |
 //! | [`errno`], [`next`] | the C library's `errno`, and the functions that stand behind ours |
 //! | [`daemon`] | where the daemon is, and its errors as netmap's |
+//! | [`notice`] | what the library says on standard error |
 //! | [`own`], [`turn`] | the library's own descriptors; turns that a child of `fork` gives back |
 //! | [`csb`], [`descriptor`] | CSB mode, and what a `/dev/netmap` descriptor is bound to |
 //! | [`table`] | which of the program's descriptors are netmap's, or epoll sets with such members |
@@ -53,6 +54,7 @@ pub mod errno;
 pub mod kloop;
 pub mod memory;
 pub mod next;
+pub mod notice;
 pub mod own;
 pub mod preload;
 pub mod request;

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, ssize_t,
+    FILE, epoll_event, fd_set, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, ssize_t,
     timespec, timeval,
 };
 
@@ -82,6 +82,25 @@ next! {
     __open64_2(*const c_char, c_int) -> c_int;
     __openat_2(c_int, *const c_char, c_int) -> c_int;
     __openat64_2(c_int, *const c_char, c_int) -> c_int;
+    stat(*const c_char, *mut libc::stat) -> c_int;
+    stat64(*const c_char, *mut libc::stat64) -> c_int;
+    lstat(*const c_char, *mut libc::stat) -> c_int;
+    lstat64(*const c_char, *mut libc::stat64) -> c_int;
+    fstatat(c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    fstatat64(c_int, *const c_char, *mut libc::stat64, c_int) -> c_int;
+    __xstat(c_int, *const c_char, *mut libc::stat) -> c_int;
+    __xstat64(c_int, *const c_char, *mut libc::stat64) -> c_int;
+    __lxstat(c_int, *const c_char, *mut libc::stat) -> c_int;
+    __lxstat64(c_int, *const c_char, *mut libc::stat64) -> c_int;
+    __fxstatat(c_int, c_int, *const c_char, *mut libc::stat, c_int) -> c_int;
+    __fxstatat64(c_int, c_int, *const c_char, *mut libc::stat64, c_int) -> c_int;
+    statx(c_int, *const c_char, c_int, c_uint, *mut libc::statx) -> c_int;
+    access(*const c_char, c_int) -> c_int;
+    eaccess(*const c_char, c_int) -> c_int;
+    euidaccess(*const c_char, c_int) -> c_int;
+    faccessat(c_int, *const c_char, c_int, c_int) -> c_int;
+    fopen(*const c_char, *const c_char) -> *mut FILE;
+    fclose(*mut FILE) -> c_int;
     close(c_int) -> c_int;
     close_range(c_uint, c_uint, c_int) -> c_int;
     dup(c_int) -> c_int;

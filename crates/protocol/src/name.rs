@@ -180,6 +180,13 @@ impl PortName {
         self.switch.is_interface()
     }
 
+    /// The name that netmap writes into a `netmap_if`: an interface's is that of the system.
+    #[must_use]
+    pub fn netmap_name(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix(SwitchName::INTERFACE).map_or(&*text, without_side).to_owned()
+    }
+
     /// Whether this is the host's side of an interface, `netmap:eth0^`: what netmap calls its host
     /// rings.
     #[must_use]
@@ -406,6 +413,20 @@ mod tests {
         assert!(error("netmap:a-b").contains("'-' (character 9)"));
         assert!(error("netmap:0123456789abcdef").contains("16 bytes are too many, at most 15"));
         assert!(error("netmap:netmap:v0").contains("':' (character 14)"));
+    }
+
+    #[test]
+    fn test_netmap_knows_interfaces_by_their_name_alone() {
+        let pairs = [
+            ("netmap:ve0", "ve0"),
+            ("netmap:ve0^", "ve0"),
+            ("netmap:ve0{1", "ve0{1"),
+            ("vale0:ve0", "vale0:ve0"),
+            ("vale0:ve0^", "vale0:ve0^"),
+        ];
+        for (name, netmaps) in pairs {
+            assert_eq!(name.parse::<PortName>().unwrap().netmap_name(), netmaps);
+        }
     }
 
     #[test]

@@ -53,8 +53,6 @@ use crate::model::specs::{BoundSpec, Claim, RegionSpec, RingSpec};
 
 /// Most doorbells of one holder: processes that have copies of one descriptor.
 const DOORBELLS: usize = 64;
-/// The lowest number of a region; 1 is netmap's common one.
-const FIRST_REGION: u16 = 2;
 
 /// A bound port: its region, its rings and its holders.
 #[derive(Debug)]
@@ -133,13 +131,14 @@ impl Workers {
         };
         let number = self.next_region().ok_or(DatapathError::Full("memory regions"))?;
         let region = NetmapRegion::new(&name.to_string(), &new.parts, new.life.clone())?;
+        self.region_numbers.advance(number);
         self.regions.insert(number, region);
         Ok(number)
     }
 
-    /// The lowest number that no region has.
+    /// The number of the next region.
     fn next_region(&self) -> Option<u16> {
-        (FIRST_REGION..=u16::MAX).find(|number| !self.regions.contains_key(number))
+        self.region_numbers.next(|number| self.regions.contains_key(&number))
     }
 
     pub(super) fn drop_region_if_empty(&mut self, region: u16) {
@@ -305,7 +304,7 @@ impl NetmapPorts for Workers {
         let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
         self.drop_region_if_empty(region);
         let (name, label, reservation) =
-            (spec.name.clone(), spec.name.to_string(), joined?.reservation);
+            (spec.name.clone(), spec.name.netmap_name(), joined?.reservation);
         let (served_by, holders) = (ServedBy::Switch(spec.switch), BTreeMap::new());
         let (making, kick) = (Arc::default(), None);
         let bound =

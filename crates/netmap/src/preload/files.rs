@@ -6,28 +6,17 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
 use client::control::{Connection, ControlError};
-use libc::{msghdr, ssize_t};
+use libc::{FILE, msghdr, ssize_t};
 use rustix::io::{Errno, FdFlags};
 
 use super::adopt;
+use super::node::is_device;
 use crate::daemon::socket_path;
 use crate::descriptor::Descriptor;
 use crate::errno::{fail, get_errno, result, set_errno};
 use crate::next::{self, Argument, Mode, pass};
 use crate::own;
 use crate::table::{Kind, TABLE};
-
-const DEVICE: &CStr = c"/dev/netmap";
-
-/// Whether the path names `/dev/netmap`.
-///
-/// # Safety
-/// `path` is NULL or a zero-terminated text.
-#[inline]
-unsafe fn is_device(path: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
-    !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE
-}
 
 /// Opens `/dev/netmap`: a connection to the daemon.
 fn open_device(flags: c_int) -> c_int {
@@ -127,6 +116,68 @@ unsafe extern "C-unwind" fn __openat64_2(dir: c_int, path: *const c_char, flags:
         true => open_device(flags),
         false => pass!(__openat64_2(dir, path, flags)),
     }
+}
+
+/// A stream of the device.
+///
+/// # Safety
+/// `mode` is NULL or a zero-terminated text.
+unsafe fn open_stream(mode: *const c_char) -> *mut FILE {
+    if mode.is_null() {
+        fail(Errno::INVAL);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    let letters = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    let flags = if letters.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
+    let fd = open_device(flags);
+    if fd < 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: our descriptor, and the program's mode.
+    let stream = unsafe { libc::fdopen(fd, mode) };
+    if stream.is_null() {
+        let errno = get_errno();
+        // SAFETY: no pointers; it is ours.
+        unsafe { close(fd) };
+        set_errno(errno);
+    }
+    stream
+}
+
+/// `fopen`, as the program calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's promise to `fopen`.
+    if unsafe { is_device(path) } {
+        // SAFETY: as above.
+        return unsafe { open_stream(mode) };
+    }
+    match next::fopen() {
+        // SAFETY: with the program's own arguments.
+        Some(next) => unsafe { next(path, mode) },
+        None => {
+            fail(Errno::NOSYS);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// `fopen64`, as the program calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: with the program's own arguments: both are one function.
+    unsafe { fopen(path, mode) }
+}
+
+/// `fclose`, as the program calls it.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+    if !TABLE.is_empty() && !stream.is_null() {
+        // SAFETY: the program's stream.
+        forget(unsafe { libc::fileno(stream) });
+    }
+    pass!(fclose(stream))
 }
 
 /// `close`, as the program calls it.

@@ -8,7 +8,8 @@
 //!
 //! | module | functions |
 //! |---|---|
-//! | [`files`] | `open` and its relatives, `close`, `dup`, `fcntl`, `recvmsg` |
+//! | [`node`] | `stat`, `access` and their relatives |
+//! | [`files`] | `open` and its relatives, `fopen`, `close`, `dup`, `fcntl`, `recvmsg` |
 //! | [`device`] | `ioctl`, `mmap` |
 //! | [`poll`], [`select`] | `poll`, `ppoll`, `select`, `pselect` |
 //! | [`epoll`] | `epoll_ctl`, `epoll_wait`, `epoll_pwait`, `epoll_pwait2` |
@@ -24,6 +25,7 @@
 pub mod device;
 pub mod epoll;
 pub mod files;
+pub mod node;
 pub mod poll;
 pub mod select;
 
@@ -37,8 +39,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use crate::daemon::socket_path;
 use crate::descriptor::Descriptor;
 use crate::errno::{get_errno, set_errno};
-use crate::next;
 use crate::table::{Kind, TABLE};
+use crate::{next, notice};
 
 /// Runs before the program's `main`.
 #[used]
@@ -48,6 +50,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     let errno = get_errno();
     next::find_all();
+    notice::remember_stderr();
     TABLE.own();
     // SAFETY: a function without arguments that lives for ever.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

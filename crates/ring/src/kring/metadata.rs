@@ -173,7 +173,7 @@ fn marked<const KEYED: bool, const SHARED: bool>(
             }
             owners.give(spare, sender);
             owners.give(plain.buffer, receiver);
-            from.write(at, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
+            from.write(at, SlotWord::new(spare, plain.len, slot_flag::BUF_CHANGED));
             Some(SlotWord::new(plain.buffer, plain.len, slot_flag::BUF_CHANGED))
         } else {
             copied(&to, spare, &plain, header)

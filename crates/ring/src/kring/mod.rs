@@ -339,11 +339,13 @@ impl TxKring {
         self.next = next;
     }
 
-    /// Puts another buffer into slot `i`, which becomes the client's.
+    /// Puts another buffer into slot `i`, which becomes the client's. The length stays, as where
+    /// the frame was copied.
     #[inline(always)]
     pub(crate) fn replace(&self, i: Index, buffer: u32) {
         self.ring.region.owners().give(buffer, self.ring.owner);
-        self.ring.write(i, SlotWord::new(buffer, 0, slot_flag::BUF_CHANGED));
+        let len = self.ring.read(i).len();
+        self.ring.write(i, SlotWord::new(buffer, len, slot_flag::BUF_CHANGED));
     }
 
     /// Publishes how far the switch has taken slots: they are the client's again.

@@ -107,7 +107,7 @@ pub fn swap_run(tx: &mut TxKring, rx: &mut RxKring, key: Key, max: u32) -> Run {
         from.buffer(spare).ok_or(End::BadSlot)?;
         owners.give(spare, sender);
         owners.give(frame.buffer, receiver);
-        from.write(at, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
+        from.write(at, SlotWord::new(spare, frame.len, slot_flag::BUF_CHANGED));
         Ok(SlotWord::new(frame.buffer, frame.len, slot_flag::BUF_CHANGED))
     })
 }

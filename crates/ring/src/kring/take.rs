@@ -151,7 +151,7 @@ impl RxKring {
             }
             owners.give(spare, sender);
             owners.give(buffer, receiver);
-            from.write(slot, SlotWord::new(spare, 0, slot_flag::BUF_CHANGED));
+            from.write(slot, SlotWord::new(spare, piece.len, slot_flag::BUF_CHANGED));
             to.write(tail, SlotWord::new(buffer, piece.len, slot_flag::BUF_CHANGED));
             if functions.receiver {
                 to.set_metadata(tail, metadata);

@@ -105,9 +105,11 @@ impl Region {
         let buf_ofs = i64::try_from(self.layout.pool - at).expect("a region is below 4 GiB");
         let head = NetmapRing::new(dir, ringid, slots.slots(), buf_ofs, self.layout.stride);
         self.memory.write(at, head);
+        // As netmap's kernel does: programs take it for the room in the buffer.
+        let len = u16::try_from(self.layout.stride).expect("a stride is below 64 KiB");
         for i in 0..slots.slots() as usize {
             let buffer = buffers.next().expect("a buffer for every slot");
-            let slot = Slot { buf_idx: buffer.get(), ..Slot::default() };
+            let slot = Slot { buf_idx: buffer.get(), len, ..Slot::default() };
             self.memory.write(at + size_of::<NetmapRing>() + i * size_of::<Slot>(), slot);
         }
     }
@@ -162,5 +164,16 @@ mod tests {
         }
         region.format_port("test", &port, region.buffers(), true).expect("memory");
         assert_eq!(Krings::new(&region, &port).calls(), [0, 0]);
+    }
+
+    #[test]
+    fn the_length_of_a_new_slot_is_the_room_in_its_buffer() {
+        let [a, _] = crate::fixture::ports();
+        let slots = a.host.rx[0].slots();
+        let rings = [a.host.tx[0].view(), a.host.rx[0].view()];
+        for ring in rings {
+            let index = |i| ring.span.check(i).expect("a slot");
+            assert!((0..slots).all(|i| ring.read(index(i)).len() == 2112));
+        }
     }
 }

@@ -6,7 +6,6 @@
 
 use std::io;
 
-use protocol::name::{PortName, SwitchName};
 use protocol::{Bind, BindKind, BoundRings, MonitorOf};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
@@ -111,7 +110,7 @@ impl<D: Datapath> Control<D> {
         let [(tx_rings, tx_slots), (rx_rings, rx_slots)] = [0, 1].map(|i| (rings[i], slots[i]));
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
-        let label = format!("null:{}", bare(&bind.port));
+        let label = format!("null:{}", bind.port.netmap_name());
         Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sources: Vec::new() })
     }
 
@@ -142,16 +141,10 @@ impl<D: Datapath> Control<D> {
         let rings = settings::bound_rings(&requested, &RingSpec { counts: all, ..rings });
         let letters = [("z", of.zero_copy), ("r", of.rx), ("t", of.tx)];
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
-        let label = format!("{}/{}", bare(&bind.port), letters.collect::<String>());
+        let label = format!("{}/{}", bind.port.netmap_name(), letters.collect::<String>());
         let region = port.region.clone().filter(|_| of.zero_copy);
         Ok(Plan { label, rings, region, common: false, sources })
     }
-}
-
-/// A name as netmap knows it.
-fn bare(port: &PortName) -> String {
-    let text = port.to_string();
-    text.strip_prefix(SwitchName::INTERFACE).unwrap_or(&text).to_owned()
 }
 
 /// What a monitor mirrors: the rings that a program which opens the port like this would bind.

@@ -174,7 +174,7 @@ impl SyncRings {
         let (mut all, mut published, mut slots) = (Synced::default(), 0, 0);
         for ring in self.tx.iter().filter(|ring| !only_new || ring.has_new()) {
             let before = ring.published().1;
-            let (synced, moved) = ring.sync(SyncRing::resolve);
+            let (synced, moved) = ring.sync(None, SyncRing::resolve);
             published |= u32::from(moved) << ring.side;
             slots += if moved { ring.span.distance(before, ring.published().1) } else { 0 };
             all = all.and(synced);
@@ -413,13 +413,7 @@ impl SyncRing {
 
     #[inline]
     fn rxsync(&self, now: Timestamp) -> Synced {
-        let (mut synced, moved) = self.sync(|_, _, _| ());
-        for (i, part) in now.into_iter().enumerate() {
-            let offset = offset_of!(NetmapRing, ts) + i * size_of::<i64>();
-            // SAFETY: an aligned word of the mapped ring; atomics may be shared.
-            let word = unsafe { &*self.ring.byte_add(offset).cast::<AtomicI64>() };
-            word.store(part, Ordering::Relaxed);
-        }
+        let (mut synced, moved) = self.sync(Some(now), |_, _, _| ());
         synced.kick = moved && self.is_room_waited_for();
         synced
     }
@@ -431,10 +425,34 @@ impl SyncRing {
         must_ring(&self.rung, &self.ktoa().kern_need_kick)
     }
 
-    /// One sync; says also whether slots were published. `prepare` gets those before they are.
+    /// Writes the time of a sync into the ring, in its turn. Of syncs at the same moment the latest
+    /// stands; a clock that was set back counts again after a second.
+    #[inline(always)]
+    fn stamp(&self, now: Timestamp) {
+        let word = |i: usize| {
+            let offset = offset_of!(NetmapRing, ts) + i * size_of::<i64>();
+            // SAFETY: an aligned word of the mapped ring; atomics may be shared.
+            unsafe { &*self.ring.byte_add(offset).cast::<AtomicI64>() }
+        };
+        let seen = [0, 1].map(|i| word(i).load(Ordering::Relaxed));
+        if now >= seen || now[0] < seen[0] - 1 {
+            word(0).store(now[0], Ordering::Relaxed);
+            word(1).store(now[1], Ordering::Relaxed);
+        }
+    }
+
+    /// One sync, at the time `now` where the ring has one; says also whether slots were published.
+    /// `prepare` gets those before they are.
     #[inline]
-    fn sync(&self, prepare: impl FnOnce(&Self, Index, Index)) -> (Synced, bool) {
+    fn sync(
+        &self,
+        now: Option<Timestamp>,
+        prepare: impl FnOnce(&Self, Index, Index),
+    ) -> (Synced, bool) {
         let turn = self.turn();
+        if let Some(now) = now {
+            self.stamp(now);
+        }
         let seen = self.tail().load(Ordering::Relaxed);
         // Acquire: the program's slots come before its `head`, on whichever thread it moved it.
         let indexes = || (self.head().load(Ordering::Acquire), self.cur().load(Ordering::Relaxed));

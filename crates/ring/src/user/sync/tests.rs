@@ -83,6 +83,25 @@ const READY: Synced = Synced { ready: true, kick: false, bad: false };
 const WAITS: Synced = Synced { ready: false, kick: false, bad: false };
 
 #[test]
+fn the_time_of_a_ring_does_not_run_backwards_unless_the_clock_does() {
+    let Setup { ends: [one, other], .. } = setup::<2>();
+    let stamp = || -> Timestamp {
+        // SAFETY: the ring is mapped.
+        unsafe { (*one.rx[0].ring.cast::<NetmapRing>()).ts }
+    };
+    let sync = |ends: &SyncRings, now| {
+        let _ = ends.rxsync(now);
+        stamp()
+    };
+    assert_eq!(sync(&one, [100, 7]), [100, 7]);
+    // Its time was taken before, and its turn came after.
+    assert_eq!(sync(&other, [100, 6]), [100, 7]);
+    assert_eq!(sync(&other, [99, 999_999]), [100, 7]);
+    assert_eq!(sync(&other, [101, 0]), [101, 0]);
+    assert_eq!(sync(&one, [50, 3]), [50, 3]);
+}
+
+#[test]
 fn a_lap_is_told_once_and_begins_anew_where_the_program_waits() {
     let (mut setup, mut head) = (setup::<1>(), 0);
     let mut send = |setup: &mut Setup<1>, slots: u32| {
@@ -131,7 +150,7 @@ fn every_combination_of_indexes_is_judged_as_netmap_judges_it() {
                     ring.ktoa().hwtail.store(hwtail, Ordering::Relaxed);
                     ring.set(head, cur);
                     let legal = is_legal(published, hwtail, head, cur);
-                    let (synced, moved) = ring.sync(|_, _, _| ());
+                    let (synced, moved) = ring.sync(None, |_, _, _| ());
                     let case = (published, hwtail, head, cur);
                     assert_eq!(synced.bad, !legal, "{case:?}");
                     let now = ring.atok().head.load(Ordering::Relaxed);
@@ -296,9 +315,9 @@ proptest! {
             for (word, value) in others.into_iter().zip(&words[2..]) {
                 word.store(small(*value), Ordering::Relaxed);
             }
-            let _ = ring.sync(SyncRing::resolve);
+            let _ = ring.sync(None, SyncRing::resolve);
             prop_assert!(ring.indexes().iter().all(|index| *index < SLOTS));
-            let (again, _) = ring.sync(SyncRing::resolve);
+            let (again, _) = ring.sync(None, SyncRing::resolve);
             prop_assert!(!again.bad);
         }
     }
@@ -311,7 +330,7 @@ fn a_sync_that_has_lost_its_turn_publishes_nothing() {
     let Setup { mut host, ends: [ours, theirs] } = setup::<2>();
     let ring = &ours.tx[0];
     ring.set(1, 1);
-    let (synced, moved) = theirs.tx[0].sync(|_, _, _| {
+    let (synced, moved) = theirs.tx[0].sync(None, |_, _, _| {
         for head in 1..=SLOTS {
             ring.set(head % SLOTS, head % SLOTS);
             let _ = ours.txsync(false);
