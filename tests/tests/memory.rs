@@ -3,8 +3,9 @@
 use client::Port;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, Tally, fill};
+use harness::netmap::Descriptor;
 use harness::wait;
-use protocol::exit;
+use protocol::{Bind, exit};
 
 /// Opens ports until the daemon refuses; returns those that it granted.
 fn open_until_refused(daemon: &Daemon, slots: u32) -> Vec<Port> {
@@ -129,4 +130,38 @@ fn impossible_sizes_are_refused() {
     }
     daemon.assert_holds(before);
     assert!(daemon.ports().is_empty());
+}
+
+/// Pages of its own that the daemon has, beside the memory of ports.
+fn own_pages(daemon: &Daemon) -> u64 {
+    harness::measure::own_memory(daemon.pid()) / 4096
+}
+
+/// Opens ports, each in a region of its own, and closes them; returns the daemon's pages meanwhile.
+fn open_and_close(daemon: &Daemon, count: u32) -> u64 {
+    let open = |i| {
+        let name = format!("vale{}:p{i}", i % 2);
+        Descriptor::bind(&daemon.dir(), Bind::new(name.parse().unwrap())).unwrap()
+    };
+    let ports: Vec<_> = (0..count).map(open).collect();
+    let pages = own_pages(daemon);
+    drop(ports);
+    wait::until("all to go", || daemon.ports().is_empty());
+    pages
+}
+
+#[test]
+fn what_closed_ports_took_of_the_daemons_own_memory_is_the_systems_again() {
+    let daemon = Setup::new("[quota]\nmemory = \"1TiB\"\n").start();
+    let empty = daemon.holdings();
+    // What any port costs once, in code and in tables.
+    open_and_close(&daemon, 4);
+    daemon.assert_holds(empty);
+    let before = own_pages(&daemon);
+    for _ in 0..2 {
+        let open = open_and_close(&daemon, 100);
+        assert!(open < before + 100 * 40, "{before} pages, with 100 ports {open}");
+        daemon.assert_holds(empty);
+    }
+    wait::until("the memory to be the system's", || own_pages(&daemon) < before + 512);
 }

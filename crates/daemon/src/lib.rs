@@ -11,6 +11,7 @@ pub mod confinement;
 pub mod control;
 mod cpu_time;
 pub mod engine;
+mod heap;
 pub mod lockfile;
 pub mod log;
 pub mod model;
@@ -52,6 +53,7 @@ pub struct Stopper(OwnedFd);
 impl<D: Datapath> Daemon<D> {
     /// Takes the directory, makes the switches that are configured or kept, and listens.
     pub fn start(config: &Config, datapath: D) -> Result<Self, StartError> {
+        heap::give_large_pieces_back();
         let dir = paths::daemon_dir(config.dir.as_deref());
         let (place, listener) = Place::take(&dir, &config.socket)?;
         let mut control = Control::new(config, datapath);

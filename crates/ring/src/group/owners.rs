@@ -88,7 +88,8 @@ pub struct Owners(Box<[AtomicU16]>);
 impl Owners {
     /// All `buffers` buffers are in the pool.
     pub(crate) fn new(buffers: u32) -> Self {
-        Self((0..buffers).map(|_| AtomicU16::new(Owner::POOL.0)).collect())
+        const { assert!(Owner::POOL.0 == 0) };
+        Self(crate::memory::zeros(buffers as usize))
     }
 
     /// Whether one port has all buffers, and no other owner is known.

@@ -19,6 +19,7 @@ use core::ffi::c_void;
 use core::mem::{align_of, size_of};
 use core::ops::Range;
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicU16;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -36,6 +37,12 @@ pub const HUGE_PAGE: usize = 2 << 20;
 const SLICE: usize = 1 << 20;
 /// Bytes that are unmapped by one call, likewise; that is much faster.
 const DROP_SLICE: usize = 64 << 20;
+
+/// So many zeros. Where they are large, what is never written is never committed.
+pub(crate) fn zeros(count: usize) -> Box<[AtomicU16]> {
+    // SAFETY: all zeros are one of these.
+    unsafe { Box::new_zeroed_slice(count).assume_init() }
+}
 
 /// Maps `size` bytes of a region, shared, as the memory of a device would be mapped: what a program
 /// says of its memory as a whole, that it be locked (`mlockall`) or be in core dumps, is not meant
