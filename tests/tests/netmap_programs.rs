@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use harness::c::{self, has_compiler};
 use harness::daemon::Daemon;
-use harness::process::{Owned, Scratch};
+use harness::process::{Owned, Scratch, USER};
 use harness::{root, wait};
 
 /// The library, built now: no Rust program needs it.
@@ -228,6 +228,28 @@ fn uvala_run_says_what_it_cannot_run() {
         let ran = uvala_run(None, &["--private", program]);
         assert_eq!(ran.status.code(), Some(status), "{program}: {}", text(&ran.stderr));
     }
+}
+
+/// As `dumpcap` is installed: with file capabilities.
+#[test]
+fn uvala_run_says_which_programs_the_loader_keeps_the_library_from() {
+    let place = Scratch::new("capable");
+    let program = place.path().join("capable");
+    std::fs::copy("/bin/true", &program).unwrap();
+    // Version 2, effective; CAP_NET_RAW permitted.
+    let capabilities = [0x0200_0001u32, 1 << 13, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(&program, "security.capability", &capabilities, flags).is_err() {
+        return harness::skip("only root gives files capabilities");
+    }
+    let words = ["run", "--", program.to_str().unwrap()];
+    let mut command = harness::process::uvala(Default::default(), &words, Some(USER));
+    command.env("UVALA_NETMAP_LIB", library()).env("UVALA_DIR", "/nowhere/uvala");
+    let said = text(&command.output().unwrap().stderr);
+    assert!(said.contains("has file capabilities") && said.contains("run a copy"), "{said}");
+    let ran = uvala_run(None, &["--private", "--", "env", "-i", "true"]);
+    let said = text(&ran.stderr);
+    assert!(ran.status.success() && said.contains("env -i before uvala run"), "{said}");
 }
 
 #[test]

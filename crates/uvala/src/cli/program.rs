@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{getgid, getuid};
 
 /// A program that can be run with the library.
 #[derive(Debug)]
@@ -94,13 +95,64 @@ fn check_elf(path: &Path, file: &File, head: &[u8]) -> Result<Option<String>> {
         !loader.contains("musl"),
         "{shown} uses the C library musl, and libuvala_netmap.so is for glibc"
     );
-    let metadata = file.metadata()?;
-    if metadata.mode() & 0o6000 != 0 {
-        return Ok(Some(format!("{shown} is set-user-ID: the loader preloads nothing into it")));
+    if let Some(has) = Privileges::of(file)?.gained_by(getuid().as_raw(), getgid().as_raw()) {
+        return Ok(Some(format!(
+            "{shown} {has}: the loader preloads nothing into it, and it does not see /dev/netmap; \
+             run it as root, or run a copy, which has no privileges (cp)"
+        )));
     }
     Ok(elf.is_go.then(|| {
         format!("{shown} is a Go program: only what it does through C can see /dev/netmap")
     }))
+}
+
+/// Why the loader runs a program in its secure mode.
+struct Privileges {
+    set_user: Option<u32>,
+    set_group: Option<u32>,
+    has_capabilities: bool,
+}
+
+impl Privileges {
+    fn of(file: &File) -> Result<Self> {
+        let metadata = file.metadata()?;
+        let has = |bit, id| Some(id).filter(|_| metadata.mode() & bit != 0);
+        let mut value = [0; 64];
+        let capabilities = rustix::fs::fgetxattr(file, "security.capability", &mut value);
+        Ok(Self {
+            set_user: has(0o4000, metadata.uid()),
+            set_group: has(0o2000, metadata.gid()),
+            has_capabilities: capabilities.is_ok(),
+        })
+    }
+
+    /// What this user gains by the program.
+    fn gained_by(&self, uid: u32, gid: u32) -> Option<&'static str> {
+        let others = |id: Option<u32>, own| id.is_some_and(|id| id != own);
+        match self {
+            it if others(it.set_user, uid) => Some("is set-user-ID"),
+            it if others(it.set_group, gid) => Some("is set-group-ID"),
+            it if it.has_capabilities && uid != 0 => Some("has file capabilities"),
+            _ => None,
+        }
+    }
+}
+
+/// Why a program does not hand on to the next one what it would see the library by.
+#[must_use]
+pub fn forgets(name: &OsStr, arguments: &[OsString]) -> Option<String> {
+    let is_env = Path::new(name).file_name() == Some(OsStr::new("env"));
+    let mut options = arguments.iter().take_while(|word| word.as_bytes().starts_with(b"-"));
+    let clears = |word: &OsString| match word.as_bytes() {
+        b"-" => true,
+        long @ [b'-', b'-', ..] => long == b"--ignore-environment",
+        short => short.contains(&b'i'),
+    };
+    (is_env && options.any(clears)).then(|| {
+        "env -i takes the library from its program, which does not see /dev/netmap; write \
+         env -i before uvala run"
+            .to_owned()
+    })
 }
 
 /// Reads the program headers.
@@ -167,6 +219,31 @@ mod tests {
         let _ = std::fs::remove_file(&good);
         assert!(complaint(&written("bad", b"#!/no/such/thing\n")).contains("/no/such/thing"));
         assert!(complaint(&written("text", b"hello")).contains("no program"));
+    }
+
+    #[test]
+    fn test_the_loader_trusts_root_and_owners_with_their_own_programs() {
+        let plain = Privileges { set_user: None, set_group: None, has_capabilities: false };
+        assert_eq!(plain.gained_by(1000, 1000), None);
+        let capable = Privileges { has_capabilities: true, ..plain };
+        assert_eq!(capable.gained_by(1000, 1000), Some("has file capabilities"));
+        assert_eq!(capable.gained_by(0, 0), None);
+        let set = Privileges { set_user: Some(0), set_group: Some(5), has_capabilities: false };
+        assert_eq!(set.gained_by(1000, 5), Some("is set-user-ID"));
+        assert_eq!(set.gained_by(0, 7), Some("is set-group-ID"));
+        assert_eq!(set.gained_by(0, 5), None);
+    }
+
+    #[test]
+    fn test_env_without_an_environment_forgets_the_library() {
+        let forgets = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsString::from).collect();
+            forgets(&words[0], &words[1..]).is_some()
+        };
+        assert!(forgets(&["env", "-i", "tcpdump"]) && forgets(&["/usr/bin/env", "-", "tcpdump"]));
+        assert!(forgets(&["env", "-vi", "x"]) && forgets(&["env", "--ignore-environment", "x"]));
+        assert!(!forgets(&["env", "A=1", "tcpdump", "-i", "vale0:a"]));
+        assert!(!forgets(&["env", "--chdir=/i", "x"]) && !forgets(&["grep", "-i", "x"]));
     }
 
     #[test]

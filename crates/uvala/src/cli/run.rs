@@ -47,7 +47,7 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
         let found = !error.root_cause().downcast_ref().is_some_and(missing);
         Unrunnable::new(&error, if found { NOT_RUN } else { NOT_FOUND })
     })?;
-    if let Some(warning) = &program.warning {
+    for warning in program.warning.iter().chain(&program::forgets(name, arguments)) {
         say::remark(format_args!("uvala: {warning}"));
     }
     allow_descriptors();
