@@ -72,6 +72,32 @@ fn frames_go_between_programs_and_native_clients() {
 }
 
 #[test]
+fn what_a_port_that_went_had_counted_can_be_read_for_a_while() {
+    let daemon = Daemon::start();
+    let (a, b) = (open(&daemon, bind("vale0:a")), open(&daemon, bind("vale0:b")));
+    pass(&a, &b, 60);
+    // More than the receiver's ring holds, which nobody reads.
+    for _ in 0..3000 {
+        a.send(&frame(BROADCAST, 60)).unwrap();
+    }
+    a.txsync().unwrap();
+    wait::until("all to be taken", || daemon.stats("vale0:a").tx.frames == 3001);
+    drop(b);
+    wait::until("the port to go", || daemon.port("vale0:b").is_none());
+    let shown = daemon.uvala(&["stats", "vale0:b", "--gone", "--json"]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let gone = &shown["ports"][0];
+    let (received, dropped) = (gone["rx"]["frames"].as_u64(), gone["drops"]["no_room"].as_u64());
+    assert_eq!(received.zip(dropped).map(|(a, b)| a + b), Some(3001), "{shown}");
+    assert!(gone["port"] == "vale0:b" && dropped > Some(1900) && gone["gone_s"].is_u64());
+    let table = daemon.uvala(&["stats", "--gone"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("vale0:b (") && !table.contains("vale0:a"), "{table}");
+    let others = daemon.uvala(&["stats", "vale1", "--gone"]);
+    assert!(!String::from_utf8(others.stdout).unwrap().contains("vale0"));
+}
+
+#[test]
 fn streams_between_processes_arrive_whole() {
     let daemon = Setup::new("[switch.vale0.port.b]\non_full = \"wait\"\n").start();
     let count = 20_000;

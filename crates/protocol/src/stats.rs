@@ -16,6 +16,9 @@ pub struct StatsQuery {
     /// Only those of one port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<PortName>,
+    /// Ports that went within the last minute, in place of those that are there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
     /// Where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -62,6 +65,9 @@ pub struct PortStats {
     /// Frames that it passed on and that left by no ring of this port.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub called_out: u64,
+    /// Seconds since the port went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_s: Option<u64>,
 }
 
 fn is_zero(count: &u64) -> bool {

@@ -29,6 +29,7 @@
 //! switches and ports each user has.
 
 mod bound;
+pub mod departures;
 pub mod groups;
 pub mod index;
 pub mod leases;
@@ -55,6 +56,7 @@ use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
 use crate::model::settings::new_switch;
 use crate::model::steering::Steering;
+use departures::{Departures, Left};
 use groups::{Charge, GroupWish};
 use index::{Index, visited};
 use leases::Leases;
@@ -98,6 +100,8 @@ pub struct State {
     leases: Leases,
     /// The charges for trust groups.
     groups: BTreeMap<GroupKey, Charge>,
+    /// Ports that went a short time ago.
+    pub departures: Departures,
     quota: Quota,
     next_key: u32,
 }
@@ -130,6 +134,8 @@ pub struct Gone {
     pub switch: Option<SwitchKey>,
     /// The region of an interface.
     pub region: Option<u16>,
+    /// What is told of it for a while, if a worker knew it.
+    pub left: Option<Left>,
 }
 
 /// The resources of a user.
@@ -151,6 +157,7 @@ impl State {
             index: Index::default(),
             leases: Leases::default(),
             groups: BTreeMap::new(),
+            departures: Departures::default(),
             quota,
             next_key: 1,
         }
@@ -250,7 +257,11 @@ impl State {
         self.transfer_cost(name, &port);
         let peer = name.peer().and_then(|peer| self.ports.get(&peer));
         let (last_end, last_bound) = (peer.is_none(), peer.is_none_or(|peer| peer.bound.is_none()));
+        let switch = self.switches.get(name.switch()).filter(|_| port.is_live());
+        let (owner, past) = (port.owner, port.past.clone());
+        let left = switch.map(|switch| Left { owner, switch: switch.permissions, past });
         Gone {
+            left,
             port: port.is_known().then_some(port.key),
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),

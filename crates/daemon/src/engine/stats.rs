@@ -53,6 +53,7 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
         abandoned: 0,
         called_in: *called_in,
         called_out: *called_out,
+        gone_s: None,
     }
 }
 

@@ -17,7 +17,7 @@ use terminal::table::{Align, Table, short};
 /// counted by reason, at the port that sent them or at the port whose ring was full. --watch shows
 /// rates. RESYNCS counts how often the switch repaired a ring after its client wrote an invalid
 /// index. A permanent port (uvala port add) keeps its counters when its client detaches; on other
-/// ports they begin and end with the client.
+/// ports they begin and end with the client, and --gone shows them for a minute longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,6 +29,9 @@ pub struct Args {
     /// Show one row per ring
     #[arg(long)]
     queues: bool,
+    /// Show ports that went within the last minute
+    #[arg(long, conflicts_with = "watch")]
+    gone: bool,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -49,12 +52,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         let reasons = DROP_REASONS.map(|reason| (reason.name, reason.explanation));
         return args.output.print(&BTreeMap::from(reasons), |_| explain(&reasons));
     }
+    let all = StatsQuery { gone: args.gone, ..StatsQuery::default() };
     let query = match &args.name {
-        None => StatsQuery::default(),
-        Some(name) if name.contains(':') => {
-            StatsQuery { port: Some(name.parse()?), ..StatsQuery::default() }
-        }
-        Some(name) => StatsQuery { switch: Some(name.parse()?), ..StatsQuery::default() },
+        None => all,
+        Some(name) if name.contains(':') => StatsQuery { port: Some(name.parse()?), ..all },
+        Some(name) => StatsQuery { switch: Some(name.parse()?), ..all },
     };
     let mut before: Option<Snapshot> = None;
     args.watch.repeat(global, |connection, again| {
@@ -100,7 +102,8 @@ fn totals(snapshot: &Snapshot, queues: bool) -> String {
         ("DROPPED", Align::Left),
     ]);
     for port in &snapshot.ports {
-        let (name, resyncs) = (port.port.to_string(), port.resyncs.to_string());
+        let ago = port.gone_s.map_or_else(String::new, |seconds| format!(" ({seconds} s ago)"));
+        let (name, resyncs) = (format!("{}{ago}", port.port), port.resyncs.to_string());
         table.row(counters(name, port.tx, port.rx, resyncs, drops(port)));
         let rows = if queues { port.tx_queues.len().max(port.rx_queues.len()) } else { 0 };
         for queue in 0..rows {
@@ -173,6 +176,7 @@ Examples:
   uvala stats                  all ports
   uvala stats vale0 --watch    rates, every second
   uvala stats vale0:vm1 --queues
+  uvala stats --gone           what programs that have ended had sent, received and lost
   uvala stats --explain        what the reasons for drops mean
   uvala stats --json --watch=5 >> stats.jsonl";
 
@@ -194,6 +198,7 @@ mod tests {
             abandoned: 0,
             called_in: 0,
             called_out: 0,
+            gone_s: None,
         };
         Snapshot { at_ns: at_s * 1_000_000_000, ports: vec![port] }
     }
@@ -202,6 +207,9 @@ mod tests {
     fn test_totals_show_reasons_and_rings() {
         let text = totals(&snapshot(1, 10), true);
         assert!(text.contains("no_room 5") && text.contains("  ring 0"), "{text}");
+        let mut gone = snapshot(1, 10);
+        gone.ports[0].gone_s = Some(7);
+        assert!(totals(&gone, false).contains("vale0:a (7 s ago)"));
     }
 
     #[test]

@@ -175,6 +175,7 @@ mod fake {
                 abandoned: 0,
                 called_in: 0,
                 called_out: 0,
+                gone_s: None,
             };
             ports.iter().map(|(_, name)| stats(name)).collect()
         }

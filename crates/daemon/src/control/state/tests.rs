@@ -84,7 +84,8 @@ fn test_first_attach_makes_switch_and_last_detach_removes_it() {
     assert_eq!(state.counts(), (1, 2));
     assert_eq!(state.held_by(ConnKey(1)), std::slice::from_ref(&a));
     let gone = state.release(&a);
-    assert_eq!(gone, Gone { port: Some(key_a), ..Gone::default() });
+    assert_eq!((gone.port, gone.pipe, gone.switch), (Some(key_a), None, None));
+    assert_eq!(gone.left.map(|left| left.owner), Some(1000));
     assert_eq!(state.release(&b).switch, Some(SwitchKey(1)));
     assert_eq!(state.counts(), (0, 0));
 }

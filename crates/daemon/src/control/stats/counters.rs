@@ -20,6 +20,7 @@ pub fn none(port: PortName) -> PortStats {
         abandoned: 0,
         called_in: 0,
         called_out: 0,
+        gone_s: None,
     }
 }
 

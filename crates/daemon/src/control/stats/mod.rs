@@ -2,10 +2,12 @@
 
 pub mod counters;
 
+use std::time::Instant;
+
 use protocol::name::PortName;
 use protocol::{Page, PortKind, PortStats, Reply, StatsPage, StatsQuery};
 
-use super::{Control, page};
+use super::{Control, page, parse_port};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
@@ -14,6 +16,12 @@ use crate::model::policy::{Access, Caller};
 
 impl<D: Datapath> Control<D> {
     pub(super) fn stats(&mut self, caller: &Caller, query: &StatsQuery) -> Result<Reply, Refusal> {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let at_ns = nanoseconds(now);
+        if query.gone {
+            let Page { items, next } = self.gone(caller, query)?;
+            return Ok(Reply::Stats(StatsPage { at_ns, items, next }));
+        }
         let ports = match &query.port {
             Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
             None => self.visible_ports(caller, query.switch.as_ref(), query.from.as_deref())?,
@@ -22,11 +30,22 @@ impl<D: Datapath> Control<D> {
             ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe || port.is_live());
         let wanted: Vec<PortCounters> =
             counted.map(|(name, port)| PortCounters::new(name, port)).collect();
-        let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let datapath = &mut self.datapath;
         let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| PortCounters::all(chunk, datapath));
         let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
-        Ok(Reply::Stats(StatsPage { at_ns: nanoseconds(at), items, next }))
+        Ok(Reply::Stats(StatsPage { at_ns, items, next }))
+    }
+
+    /// The counters of ports that went within the last minute.
+    fn gone(&mut self, caller: &Caller, query: &StatsQuery) -> Result<Page<PortStats>, Refusal> {
+        let from = query.from.as_deref().map(parse_port).transpose()?;
+        let is_asked_for = |PortStats { port, .. }: &PortStats| {
+            query.port.as_ref().is_none_or(|name| name == port)
+                && query.switch.as_ref().is_none_or(|switch| switch == port.switch())
+                && from.as_ref().is_none_or(|from| port >= from)
+        };
+        let seen = self.state.departures.seen_by(caller, Instant::now());
+        Ok(page(seen.filter(is_asked_for).map(|row| (row.port.to_string(), row))))
     }
 }
 

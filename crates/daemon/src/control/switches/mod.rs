@@ -3,6 +3,8 @@
 pub(super) mod multipart;
 pub mod refusal;
 
+use std::time::Instant;
+
 use protocol::name::{PortName, SwitchName};
 use protocol::{NewPorts, PageFrom, Reply, RunBy, SwitchInfo, SwitchSpec};
 use switch::{Forwarding, PortSecurity, SwitchConfig};
@@ -177,6 +179,11 @@ impl<D: Datapath> Control<D> {
             if let Some(port) = self.state.port_mut(name) {
                 let past = port.past.get_or_insert_with(|| counters::none(name.clone()).into());
                 counters::add(past, &last);
+            } else if let Some(left) = gone.left.clone() {
+                let past = left.past.as_deref().cloned();
+                let mut sum = past.unwrap_or_else(|| counters::none(name.clone()));
+                counters::add(&mut sum, &last);
+                self.state.departures.note(left, sum, Instant::now());
             }
         }
         self.refresh_port(name);
