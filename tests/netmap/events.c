@@ -5,10 +5,12 @@
  */
 #include "check.h"
 
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 
 static int new_set(void)
 {
@@ -61,6 +63,87 @@ static int drain(struct port *port)
 		CHECK(ioctl(port->fd, NIOCRXSYNC, NULL) == 0);
 	} while (!nm_ring_empty(port->rx));
 	return count;
+}
+
+/* An io_uring for single polls. It asks the kernel itself, as liburing does. */
+struct uring {
+	int fd;
+	struct io_uring_params params;
+	char *rings;
+	struct io_uring_sqe *entries;
+};
+
+/* 0: the kernel refuses io_uring here. */
+static int new_uring(struct uring *uring)
+{
+	int both = PROT_READ | PROT_WRITE;
+
+	memset(uring, 0, sizeof(*uring));
+	uring->fd = (int)syscall(SYS_io_uring_setup, 4, &uring->params);
+	if (uring->fd < 0)
+		return 0;
+	CHECK(uring->params.features & IORING_FEAT_SINGLE_MMAP);
+	uring->rings = mmap(NULL, 4096, both, MAP_SHARED, uring->fd, IORING_OFF_SQ_RING);
+	uring->entries = mmap(NULL, 4096, both, MAP_SHARED, uring->fd, IORING_OFF_SQES);
+	CHECK(uring->rings != MAP_FAILED && uring->entries != MAP_FAILED);
+	return 1;
+}
+
+static uint32_t *in_ring(struct uring *uring, uint32_t offset)
+{
+	return (uint32_t *)(uring->rings + offset);
+}
+
+/* Asks for the next POLLIN of a descriptor. */
+static void uring_poll(struct uring *uring, int fd)
+{
+	uint32_t *tail = in_ring(uring, uring->params.sq_off.tail);
+	uint32_t at = *tail & 3;
+
+	memset(&uring->entries[at], 0, sizeof(uring->entries[at]));
+	uring->entries[at].opcode = IORING_OP_POLL_ADD;
+	uring->entries[at].fd = fd;
+	uring->entries[at].poll32_events = POLLIN;
+	uring->entries[at].user_data = (uint64_t)fd;
+	in_ring(uring, uring->params.sq_off.array)[at] = at;
+	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
+	CHECK(syscall(SYS_io_uring_enter, uring->fd, 1, 0, 0, NULL, 0) == 1);
+}
+
+/* The descriptor whose poll is complete, or -1. */
+static int uring_completed(struct uring *uring)
+{
+	uint32_t *head = in_ring(uring, uring->params.cq_off.head);
+	uint32_t tail = __atomic_load_n(in_ring(uring, uring->params.cq_off.tail),
+					__ATOMIC_ACQUIRE);
+	struct io_uring_cqe *entries = (void *)(uring->rings + uring->params.cq_off.cqes);
+
+	if (*head == tail)
+		return -1;
+	CHECK(entries[*head & 7].res & POLLIN);
+	return (int)entries[(*head)++ & 7].user_data;
+}
+
+/* The kernel does not know when a ring is ready; a set that holds the port says it. */
+static void io_uring_polls_sets(void)
+{
+	struct port a = open_port("vale0:a", 0), b = open_port("vale0:b", 0);
+	int set = new_set();
+	struct uring uring;
+
+	if (!new_uring(&uring))
+		return;
+	control(set, EPOLL_CTL_ADD, b.fd, EPOLLIN);
+	CHECK(await(set, b.fd, 0) == 0);
+	uring_poll(&uring, b.fd);
+	uring_poll(&uring, set);
+	CHECK(uring_completed(&uring) == -1);
+	send_frame(&a, 60, 1);
+	CHECK(syscall(SYS_io_uring_enter, uring.fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 0);
+	CHECK(uring_completed(&uring) == set);
+	CHECK(await(set, b.fd, 5000) == EPOLLIN);
+	expect_frame(&b, 60, 1);
+	CHECK(uring_completed(&uring) == -1);
 }
 
 static void an_edge_is_reported_once(void)
@@ -519,6 +602,7 @@ static const struct test tests[] = {
 	TEST(sets_in_sets),
 	TEST(sets_in_sets_from_the_outside),
 	TEST(a_set_beside_a_port_in_a_poll),
+	TEST(io_uring_polls_sets),
 	TEST(members_come_and_go),
 	TEST(who_sleeps_hears_of_new_members),
 	TEST(one_thread_on_edges),

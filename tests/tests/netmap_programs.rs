@@ -265,6 +265,18 @@ fn scripts_see_the_device_while_a_daemon_is_there() {
     assert_eq!(without.status().unwrap().code(), Some(1));
 }
 
+#[test]
+fn the_lines_for_python_work_as_they_stand() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return harness::skip("there is no python3 (apt-get install python3)");
+    }
+    let page = std::fs::read_to_string(root().join("docs/netmap-programs.md")).unwrap();
+    let program = page.split("```python\n").nth(1).and_then(|it| it.split("\n```").next());
+    let daemon = Daemon::start();
+    let ran = uvala_run(Some(&daemon), &["--", "python3", "-c", program.unwrap()]);
+    assert_eq!(text(&ran.stdout), "hello\n", "{}", text(&ran.stderr));
+}
+
 /// As from netmap's own device; it does not wait for something to read.
 #[test]
 fn nobody_reads_or_writes_the_device() {

@@ -426,6 +426,29 @@ int main(void)
 }
 
 #[test]
+fn the_registers_of_paravirtual_devices_are_where_guests_look_for_them() {
+    let source = r#"#include <net/netmap_virt.h>
+#define AT(name, value) _Static_assert(name == value, #name)
+AT(PTNETMAP_PCI_VENDOR_ID, 0x1b36);
+AT(PTNETMAP_PCI_DEVICE_ID, 12);
+AT(PTNETMAP_PCI_NETIF_ID, 13);
+AT(PTNET_MDEV_IO_MEMID, 8);
+AT(PTNET_MDEV_IO_IF_POOL_OFS, 64);
+AT(PTNET_MDEV_IO_RING_POOL_OFS, 64 + 12);
+AT(PTNET_MDEV_IO_BUF_POOL_OFS, 64 + 24);
+AT(PTNET_MDEV_IO_BUF_POOL_OBJSZ, PTNET_MDEV_IO_END - 4);
+AT(PTNET_IO_NIFP_OFS, 24);
+AT(PTNET_IO_HOSTMEMID, 48);
+AT(PTNET_IO_CSB_GH_BAH, 52);
+AT(PTNET_IO_CSB_HG_BAL, PTNET_IO_END - 4);
+AT(PTNET_IO_KICK_BASE, 128);
+int main(void) { return sizeof(PTNETMAP_MEMDEV_NAME) - 16; }
+"#;
+    let status = Command::new(compile("netmap_virt", "c", source)).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn the_header_is_cpp_too() {
     if Command::new("c++").arg("--version").output().is_err() {
         eprintln!("SKIPPED: no C++ compiler here");
