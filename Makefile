@@ -46,7 +46,7 @@ libs:
 	$(CARGO) build --release -p uvala-capi
 	ln -sf libuvala.so $(release)/libuvala.so.$(soversion)
 	$(CARGO) build --profile preload -p uvala-netmap --lib
-	cp target/preload/libuvala_netmap.so $(release)/
+	cp $(target)/preload/libuvala_netmap.so $(release)/
 
 .PHONY: build
 build: release libs  ## build what `make install` installs

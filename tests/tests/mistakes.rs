@@ -25,6 +25,8 @@ const ADDED: &[Mistake] = &[
     ("tap --mtu big", 2, "big"),
     ("tap --mtu 1000 --address fd00::1/64", 13, "1280"),
     ("tap --address 10.0.0.1", 2, "10.0.0.1/24"),
+    ("tap --address 10.0.0.300/24", 2, "'10.0.0.300': not an IP address"),
+    ("tap --address 10.0.0.1/33", 2, "'33': write 0 to 32"),
     ("tap --address 224.0.0.1/24", 13, "no host can have it"),
     ("tap --address ff02::1/64", 13, "no host can have it"),
     ("tap --address 0.0.0.0/0", 13, "no host can have it"),

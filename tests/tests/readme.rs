@@ -62,6 +62,16 @@ fn install(place: &Scratch, target: &Path) -> Output {
 }
 
 #[test]
+fn libraries_are_taken_from_where_cargo_puts_them() {
+    let mut make = Command::new("make");
+    make.args(["-C", root().to_str().unwrap(), "-n", "libs"]);
+    let output = make.env("CARGO_TARGET_DIR", "/else/where").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let copied = "cp /else/where/preload/libuvala_netmap.so /else/where/release/";
+    assert!(output.status.success() && text.contains(copied), "{text}");
+}
+
+#[test]
 fn install_copies_and_builds_nothing() {
     let place = Scratch::new("install");
     let target = place.path().join("target");

@@ -72,6 +72,7 @@ use port::shm::PortMemory;
 use port::sys::{KickSlot, Ringer};
 use protocol::PortStats;
 use protocol::name::PortName;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::gettid;
 use switch::{Heartbeat, Plug, PortConfig};
 
@@ -212,6 +213,9 @@ struct Site {
     kick: Arc<KickSlot>,
 }
 
+/// Descriptors that the daemon needs beside its workers, to start and for one client with a port.
+const SPARE_DESCRIPTORS: usize = 20;
+
 impl Workers {
     /// Starts the workers.
     ///
@@ -241,6 +245,9 @@ impl Workers {
         };
         let workers = (0..config.count).map(start).collect::<io::Result<_>>();
         let workers: Vec<Crew> = workers.map_err(failed)?;
+        let event = || eventfd(0, EventfdFlags::CLOEXEC);
+        let spare = (0..SPARE_DESCRIPTORS).map(|_| event()).collect::<Result<Vec<_>, _>>();
+        drop(spare.map_err(|error| failed(error.into()))?);
         introduce(&workers);
         let heartbeat = Heartbeat::default();
         let control = Watched { heartbeat: heartbeat.reader(), thread: gettid() };

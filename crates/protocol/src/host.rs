@@ -155,13 +155,13 @@ impl FromStr for Address {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let parse = || {
-            let (ip, prefix) = text.split_once('/')?;
-            let (ip, prefix) = (ip.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?);
-            let most = if ip.is_ipv4() { 32 } else { 128 };
-            (prefix <= most).then_some(Self { ip, prefix })
-        };
-        parse().ok_or_else(|| ValueError::Address(text.escape_debug().to_string()))
+        let shown = |text: &str| text.escape_debug().to_string();
+        let (ip, prefix) = text.split_once('/').ok_or_else(|| ValueError::Address(shown(text)))?;
+        let ip: IpAddr = ip.parse().map_err(|_| ValueError::NotIp(shown(ip)))?;
+        let whole = Self::alone(ip).prefix;
+        let bits = prefix.parse().ok().filter(|bits| *bits <= whole);
+        let prefix = bits.ok_or_else(|| ValueError::Prefix(shown(prefix)))?;
+        Ok(Self { ip, prefix })
     }
 }
 
@@ -381,9 +381,17 @@ mod tests {
         for good in ["10.0.0.1/24", "fd00::1/64", "0.0.0.0/0"] {
             assert_eq!(good.parse::<Address>().unwrap().to_string(), good);
         }
-        for bad in ["10.0.0.1", "10.0.0.1/33", "10.0.0.1/-1", "x/24", "fd00::1/129", ""] {
+        for (bad, said) in [
+            ("10.0.0.1", "'10.0.0.1': write it with the length of its prefix"),
+            ("10.0.0.300/24", "'10.0.0.300': not an IP address"),
+            ("x/33", "'x': not an IP address"),
+            ("10.0.0.1/33", "prefix length '33': write 0 to 32"),
+            ("10.0.0.1/-1", "prefix length '-1'"),
+            ("fd00::1/129", "prefix length '129'"),
+            ("", "''"),
+        ] {
             let error = bad.parse::<Address>().unwrap_err().to_string();
-            assert!(error.contains(bad), "{error}");
+            assert!(error.contains(said), "{error}");
         }
     }
 

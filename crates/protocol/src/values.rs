@@ -48,6 +48,12 @@ pub enum ValueError {
     /// Not an IP address with a prefix.
     #[error("bad address '{0}': write it with the length of its prefix, like 10.0.0.1/24")]
     Address(String),
+    /// The part before the prefix is no IP address.
+    #[error("bad address '{0}': not an IP address; write one such as 10.0.0.1/24 or fd00::1/64")]
+    NotIp(String),
+    /// The prefix is too long for the address, or no number.
+    #[error("bad prefix length '{0}': write 0 to 32 for IPv4, 0 to 128 for IPv6")]
+    Prefix(String),
     /// Not an address that a host has.
     #[error("bad address '{0}': no host can have it; write one such as 10.0.0.1/24")]
     NoHost(String),
