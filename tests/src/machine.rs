@@ -1,5 +1,5 @@
-//! A virtual machine without a processor: a vhost-user frontend and the driver of split queues,
-//! written from the specifications and not from what they test.
+//! A virtual machine without a processor: a vhost-user frontend and the driver of split and packed
+//! queues, written from the specifications and not from what they test.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,8 @@ use crate::wait;
 
 /// Feature bits: mergeable buffers, notification by index, version 1, features of the protocol.
 const FEATURES: u64 = (1 << 15) | (1 << 29) | (1 << 32) | (1 << 30);
+/// The queues are packed.
+const RING_PACKED: u64 = 1 << 34;
 /// What is written is noted.
 const LOG_ALL: u64 = 1 << 26;
 /// Checksums and runs may be left, by it and to it: CSUM, GUEST_CSUM, GUEST_TSO4 to GUEST_ECN,
@@ -42,6 +44,9 @@ pub const HEADER: usize = 12;
 const BYTES: u64 = 9 << 20;
 const QUEUE: u64 = 4 * 4096;
 const BUFFERS: u64 = 1 << 16;
+/// The flags of a packed descriptor that tell which side owns it.
+const AVAIL: u64 = 1 << 7;
+const USED: u64 = 1 << 15;
 /// Where its memory is in this process, as far as the switch is told.
 const USER: u64 = 1 << 42;
 
@@ -54,6 +59,7 @@ struct Driver {
     /// Buffers made available, and taken back.
     made: u16,
     seen: u16,
+    is_packed: bool,
     kick: OwnedFd,
     call: OwnedFd,
 }
@@ -185,6 +191,17 @@ impl Machine {
         Self::boot_as(stream, FEATURES | OFFLOADS, RUN)
     }
 
+    /// Boots one with packed queues. As QEMU, it tells the switch to begin at the beginning, also
+    /// when it connects again.
+    ///
+    /// # Panics
+    /// As [`Machine::boot`].
+    #[must_use]
+    pub fn boot_packed(socket: &Path) -> Self {
+        let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
+        Self::boot_as(stream, FEATURES | RING_PACKED, BUFFER)
+    }
+
     fn boot_as(socket: UnixStream, features: u64, buffer: u32) -> Self {
         let mut machine = Self::silent(socket, features, buffer, 1);
         machine.set_up();
@@ -208,8 +225,11 @@ impl Machine {
         let extent = Extent { guest: 0, user: USER, size: BYTES, offset: 0, lent };
         let memory = GuestMemory::new(vec![extent]).expect("one");
         let whole = memory.window(USER, at(BYTES), 1).expect("all of it");
-        let driver =
-            |index| Driver { index, buffer, made: 0, seen: 0, kick: event(), call: event() };
+        let is_packed = features & RING_PACKED != 0;
+        let driver = |index| {
+            let (made, seen) = (0, 0);
+            Driver { index, buffer, made, seen, is_packed, kick: event(), call: event() }
+        };
         let queues = (0..2 * pairs).map(driver).collect();
         let (inflight, sends_by) = (None, 1);
         let mut machine = Self {
@@ -276,9 +296,12 @@ impl Machine {
             self.order(request::SET_VRING_NUM, &[pair(index, SIZE.into())], &[]);
             // Where the last one was: all that was given back was taken. With an in-flight area the
             // switch need not look: then it is wherever the driver is.
-            let noted = self.inflight.is_some();
-            let base = if noted { queue.made } else { self.used(queue) };
-            self.order(request::SET_VRING_BASE, &[pair(index, base.into())], &[]);
+            let base = match (queue.is_packed, &self.inflight) {
+                (true, _) => 0x8000_8000,
+                (false, Some(_)) => queue.made.into(),
+                (false, None) => self.used(queue).into(),
+            };
+            self.order(request::SET_VRING_BASE, &[pair(index, base)], &[]);
             self.order(request::SET_VRING_ADDR, &Self::places(queue, false), &[]);
             self.order(request::SET_VRING_KICK, &[index.into()], &[queue.kick.as_fd()]);
             self.order(request::SET_VRING_CALL, &[index.into()], &[queue.call.as_fd()]);
@@ -405,6 +428,21 @@ impl Machine {
         self.whole.u16(at(Self::base(queue) + 2 * 4096 + 2)).load(Acquire)
     }
 
+    /// The wrap counter of a packed queue after this many buffers.
+    fn wrap(buffers: u16) -> bool {
+        (buffers / SIZE).is_multiple_of(2)
+    }
+
+    /// Whether there is a buffer to take back.
+    fn has_used(&self, queue: &Driver) -> bool {
+        if !queue.is_packed {
+            return self.used(queue) != queue.seen;
+        }
+        let flags = Self::base(queue) + 16 * u64::from(queue.seen % SIZE) + 14;
+        let owner = u64::from(self.whole.u16(at(flags)).load(Acquire)) & (AVAIL | USED);
+        owner == if Self::wrap(queue.seen) { AVAIL | USED } else { 0 }
+    }
+
     /// Address of a buffer of a queue.
     fn buffer(queue: &Driver, slot: u16) -> u64 {
         let index = u64::from(queue.index) * u64::from(SIZE) + u64::from(slot);
@@ -414,11 +452,23 @@ impl Machine {
     /// Makes the next buffer of a queue available, `len` bytes of it.
     fn make(&mut self, queue: usize, len: u32) {
         const WRITE: u64 = 2;
+        const NO_KICKS: u16 = 1;
         let driver = &mut self.queues[queue];
         let (slot, base) = (driver.made % SIZE, Self::base(driver));
         let flags = if queue.is_multiple_of(2) { WRITE } else { 0 };
         let place = base + 16 * u64::from(slot);
         self.whole.u64(at(place)).store(Self::buffer(driver, slot), Relaxed);
+        if driver.is_packed {
+            let owner = if Self::wrap(driver.made) { AVAIL } else { USED };
+            let rest = u64::from(len) | u64::from(slot) << 32 | (flags | owner) << 48;
+            self.whole.u64(at(place + 8)).store(rest, Release);
+            driver.made = driver.made.wrapping_add(1);
+            std::sync::atomic::fence(SeqCst);
+            if self.whole.u16(at(base + 2 * 4096 + 2)).load(Relaxed) != NO_KICKS {
+                rustix::io::write(&driver.kick, &1u64.to_ne_bytes()).expect("it counts");
+            }
+            return;
+        }
         self.whole.u64(at(place + 8)).store(u64::from(len) | flags << 32, Relaxed);
         let ring = base + 4096 + 4 + 2 * u64::from(slot);
         self.whole.u16(at(ring)).store(slot, Relaxed);
@@ -435,12 +485,18 @@ impl Machine {
     /// Takes a buffer back: its slot, and what was written.
     fn take_back(&mut self, queue: usize) -> Option<(u16, u32)> {
         let driver = &self.queues[queue];
-        if self.used(driver) == driver.seen {
+        if !self.has_used(driver) {
             return None;
         }
-        let place = Self::base(driver) + 2 * 4096 + 4 + 8 * u64::from(driver.seen % SIZE);
-        let slot = self.whole.u32(at(place)).load(Relaxed);
-        let len = self.whole.u32(at(place + 4)).load(Relaxed);
+        let next = u64::from(driver.seen % SIZE);
+        let [slot, len] = if driver.is_packed {
+            let place = Self::base(driver) + 16 * next + 8;
+            let slot = self.whole.u16(at(place + 4)).load(Relaxed);
+            [slot.into(), self.whole.u32(at(place)).load(Relaxed)]
+        } else {
+            let place = Self::base(driver) + 2 * 4096 + 4 + 8 * next;
+            [place, place + 4].map(|place| self.whole.u32(at(place)).load(Relaxed))
+        };
         self.queues[queue].seen = driver.seen.wrapping_add(1);
         Some((u16::try_from(slot).expect("its slot"), len))
     }
@@ -529,12 +585,13 @@ impl Machine {
     /// Asks for an interrupt at the next frame and sleeps until it comes.
     fn sleep(&self) {
         let queues = || self.queues.iter().step_by(2);
-        for driver in queues() {
+        // A packed queue interrupts for each frame, as its event area says from the beginning.
+        for driver in queues().filter(|driver| !driver.is_packed) {
             let event = Self::base(driver) + 4096 + 4 + 2 * u64::from(SIZE);
             self.whole.u16(at(event)).store(driver.seen, Relaxed);
         }
         std::sync::atomic::fence(SeqCst);
-        if queues().any(|driver| self.used(driver) != driver.seen) {
+        if queues().any(|driver| self.has_used(driver)) {
             return;
         }
         let seconds = i64::try_from(wait::PATIENCE.as_secs()).expect("a minute");

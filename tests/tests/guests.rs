@@ -147,6 +147,35 @@ fn two_guests_reach_each_other_whatever_happens() {
 }
 
 #[test]
+#[test]
+fn guests_with_packed_queues_go_on_with_the_next_daemon() {
+    let Some(kit) = Kit::find() else { return };
+    let mut daemon = lab(&kit);
+    let boots = [("vale0:vm1", ",packed=on"), ("vale0:vm2", ",packed=on,indirect_desc=off")];
+    let [mut a, mut b] = boots.map(|(port, more)| {
+        let boot = Boot { port, more: more.to_owned(), ..Boot::default() };
+        Guest::start(&kit, &daemon, &boot)
+    });
+    for (number, guest) in (1..).zip([&mut a, &mut b]) {
+        guest.ready();
+        guest.configure(number, 9000);
+    }
+    // Traffic that never ends, in both directions, and pieces of datagrams.
+    b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & (ping -q -s 20000 10.0.0.1 >/dev/null) & true");
+    a.reach("10.0.0.2");
+    for round in 0..6 {
+        if round % 2 == 0 {
+            daemon.kill();
+        } else {
+            daemon.terminate();
+            daemon.process().wait();
+        }
+        daemon.restart();
+        println!("guests reach each other {:?} after the daemon is back", a.reach("10.0.0.2"));
+    }
+    a.run("ping -c 20 -i 0.05 -q -s 8900 10.0.0.2 | grep -q ' 0% packet loss'");
+}
+
 fn other_cards_reach_the_switch_by_stream_and_dgram() {
     let Some(kit) = Kit::find() else { return };
     let port = |name: &str| format!("[switch.vale0.port.{name}]\nkind = \"{name}\"\n");

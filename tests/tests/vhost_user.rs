@@ -154,6 +154,35 @@ fn a_daemon_that_is_killed_between_taking_and_returning_loses_nothing() {
         b.reconnect(&sockets[1]);
         a.reconnect(&sockets[0]);
         for frame in frames {
+#[test]
+fn machines_with_packed_queues_survive_the_daemon_whatever_their_frontend_says() {
+    let mut daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let mut a = Machine::boot_packed(&sockets[0]);
+    let mut b = Machine::boot(&sockets[1]);
+    for round in 0..4 {
+        assert_connected(&mut a, &mut b, [1, 2]);
+        assert_connected(&mut b, &mut a, [2, 1]);
+        // Each restart is elsewhere in the ring, before or after a wrap.
+        (0..7 * round).for_each(|seq| a.send(&frame(2, 1, seq, 60)));
+        match round % 2 {
+            0 => daemon.kill(),
+            _ => {
+                daemon.terminate();
+                daemon.process().wait();
+            }
+        }
+        daemon.restart();
+        a.reconnect(&sockets[0]);
+        b.reconnect(&sockets[1]);
+        b.send(&announcement(2));
+        while b.try_receive().is_some() {}
+    }
+    assert_connected(&mut a, &mut b, [1, 2]);
+    let sent = daemon.stats("vale0:vm1");
+    assert_eq!(sent.drops.values().sum::<u64>(), 0, "{sent:?}");
+}
+
             assert_eq!(b.receive(), frame);
         }
     }

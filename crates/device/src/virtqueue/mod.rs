@@ -405,6 +405,16 @@ impl Queue {
         each!(self, queue => queue.track(area, features))
     }
 
+    /// Continues where an earlier device was, if the queue itself says that: the frontend does not
+    /// know it if that device died. A split queue says how many buffers were returned, and
+    /// frontends look there.
+    pub fn resume(&mut self) {
+        match self {
+            Self::Split(_) => {}
+            Self::Packed(queue) => queue.resume(),
+        }
+    }
+
     /// Whether the memory of the in-flight area was truncated.
     #[must_use]
     pub fn has_lost_track(&self) -> bool {

@@ -10,11 +10,29 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | flags of a descriptor | both, in turn | both | Release after the rest / Acquire before it |
+//! | flags of a descriptor | both, in turn | both | Release, last / Acquire, first |
 //! | driver and device event | see [`crate::notify`], with a position in place of an index | | |
 //!
-//! The flags of the first descriptor given back are written last: the driver
-//! looks at the ring in order, so it sees all or nothing (2.8.21).
+//! The first descriptor given back is written last: the driver looks at the ring in order, so it
+//! sees all or nothing (2.8.21).
+//!
+//! # Where a device was that died
+//!
+//! Frontends do not know where a backend was that died: QEMU sends the position of the last orderly
+//! stop. The ring says it ([`Packed::resume`]). AVAIL of a descriptor is the wrap counter of the
+//! driver's last pass, for the device leaves that bit as it is. So AVAIL changes once along the
+//! ring, where the driver is; from there on, round the ring, all descriptors have been given back
+//! as far as the device came:
+//!
+//! ```text
+//!   AVAIL   1  1  1  1 │ 0  0  0  0  0        driver: slot 4, wrap 1
+//!   USED    0  0  0  0 │ 0  0  1  1  1        device: slot 6, wrap 0
+//! ```
+//!
+//! For that, the device marks every descriptor of a chain as given back; the driver looks at the
+//! first one only. A device that dies while it gives several buffers back leaves the first as it
+//! was, and the others marked. The driver has seen none of them; the next device gives the first
+//! one back, and with it all. Their frames are lost: their lengths become 0.
 
 use core::sync::atomic::Ordering;
 
@@ -87,8 +105,8 @@ pub struct Packed {
     next: Position,
     used: Position,
     published: Position,
-    /// The flags that make the returned descriptors visible: the first one's, and where they are.
-    first: Option<(usize, u16)>,
+    /// What makes the returned descriptors visible: the second word of the first, and its place.
+    first: Option<(usize, u64)>,
     /// The descriptors returned since the last interrupt; `None`: interrupt in any case.
     untold: Option<u16>,
     /// The descriptors whose contents are saved in the in-flight area.
@@ -174,11 +192,67 @@ impl Packed {
         [place, place + 8].map(|at| self.areas.descriptors.u64(at).load(Ordering::Relaxed))
     }
 
+    /// Continues where the last device was, as the ring says it.
+    pub(super) fn resume(&mut self) {
+        let driver = self.driver_position();
+        let mut rest = (0..self.size).map(|slots| {
+            let at = driver.after(slots, self.size);
+            // Behind the driver's position lies what it wrote in its last pass.
+            Position { wrap: !at.wrap, ..at }
+        });
+        let first = rest.find(|at| self.is_available(*at));
+        let last_used = rest.filter(|at| self.owner_bits(at.slot) == at.flags().1).last();
+        let at = match (first, last_used) {
+            (None, _) => driver,
+            (Some(first), None) => first,
+            (Some(first), Some(last)) => {
+                self.complete(first, last);
+                last.after(1, self.size)
+            }
+        };
+        (self.next, self.used, self.published) = (at, at, at);
+    }
+
+    /// The driver's next position.
+    fn driver_position(&self) -> Position {
+        let avail = |slot| self.owner_bits(slot) & AVAIL != 0;
+        let wrap = avail(0);
+        let changed = (1..self.size).find(|slot| avail(*slot) != wrap);
+        changed.map_or(Position { slot: 0, wrap: !wrap }, |slot| Position { slot, wrap })
+    }
+
+    /// Makes visible what a device that died was giving back, from `first` to `last`.
+    fn complete(&self, first: Position, last: Position) {
+        let ring = &self.areas.descriptors;
+        let mut at = first;
+        while at != last {
+            at = at.after(1, self.size);
+            ring.u32(usize::from(at.slot) * DESCRIPTOR + 8).store(0, Ordering::Relaxed);
+        }
+        // The ID is in the last descriptor of the buffer.
+        let descriptor = |at: Position| Descriptor::packed(self.areas.descriptor(at.slot));
+        let mut end = first;
+        while end != last && descriptor(end).flags & (flag::NEXT | flag::INDIRECT) == flag::NEXT {
+            end = end.after(1, self.size);
+        }
+        let id = descriptor(end).next;
+        let place = usize::from(first.slot) * DESCRIPTOR + 8;
+        ring.u64(place).store(self.returned(first, id, 0), Ordering::Release);
+        if let Some(Log { log, .. }) = &self.areas.log {
+            mark(log, ring.guest(), 0, ring.len());
+        }
+    }
+
     #[inline]
     fn is_available(&self, at: Position) -> bool {
-        let place = usize::from(at.slot) * DESCRIPTOR + 14;
-        let flags = u16::from_le(self.areas.descriptors.u16(place).load(Ordering::Acquire));
-        flags & (AVAIL | USED) == at.flags().0
+        self.owner_bits(at.slot) == at.flags().0
+    }
+
+    /// The two flags that tell which side owns a descriptor.
+    #[inline]
+    fn owner_bits(&self, slot: u16) -> u16 {
+        let place = usize::from(slot) * DESCRIPTOR + 14;
+        u16::from_le(self.areas.descriptors.u16(place).load(Ordering::Acquire)) & (AVAIL | USED)
     }
 
     #[inline]
@@ -266,30 +340,47 @@ impl Packed {
 
     #[inline]
     pub(super) fn give_back(&mut self, taken: Taken, written: u32) {
-        let place = usize::from(self.used.slot) * DESCRIPTOR;
-        let write = if self.direction == Direction::Write { flag::WRITE } else { 0 };
-        let flags = self.used.flags().1 | write;
+        let place = usize::from(self.used.slot) * DESCRIPTOR + 8;
+        let word = self.returned(self.used, taken.id(), written);
         if let Some(area) = &self.areas.inflight {
             area.keep(self.used.slot, self.raw(self.used.slot));
             self.kept.push(self.used.slot);
         }
-        let ring = &self.areas.descriptors;
-        ring.u32(place + 8).store(written.to_le(), Ordering::Release);
-        ring.u16(place + 12).store(taken.id().to_le(), Ordering::Relaxed);
+        if taken.slots() > 1 {
+            self.mark_chain(taken.slots());
+        }
         if self.first.is_none() {
-            self.first = Some((place + 14, flags));
+            self.first = Some((place, word));
         } else {
-            ring.u16(place + 14).store(flags.to_le(), Ordering::Release);
+            self.areas.descriptors.u64(place).store(word, Ordering::Release);
         }
         self.used = self.used.after(taken.slots(), self.size);
         self.untold = self.untold.map(|untold| untold.saturating_add(taken.slots()));
     }
 
+    /// The second word of a returned descriptor.
+    #[inline]
+    fn returned(&self, at: Position, id: u16, written: u32) -> u64 {
+        let write = if self.direction == Direction::Write { flag::WRITE } else { 0 };
+        let flags = at.flags().1 | write;
+        (u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48).to_le()
+    }
+
+    /// Marks the other descriptors of a chain as given back.
+    #[inline(never)]
+    fn mark_chain(&self, slots: u16) {
+        for at in (1..slots).map(|slot| self.used.after(slot, self.size)) {
+            let flags = self.areas.descriptors.u16(usize::from(at.slot) * DESCRIPTOR + 14);
+            let others = u16::from_le(flags.load(Ordering::Relaxed)) & !(AVAIL | USED);
+            flags.store((others | at.flags().1).to_le(), Ordering::Release);
+        }
+    }
+
     #[inline]
     pub(super) fn publish(&mut self) {
-        if let Some((place, flags)) = self.first.take() {
+        if let Some((place, word)) = self.first.take() {
             self.note_used(false);
-            self.areas.descriptors.u16(place).store(flags.to_le(), Ordering::Release);
+            self.areas.descriptors.u64(place).store(word, Ordering::Release);
             self.note_used(true);
             self.log_used();
             self.published = self.used;

@@ -237,6 +237,59 @@ fn a_successor_takes_again_what_a_dead_device_did_not_give_back() {
     }
 }
 
+/// Without an area, a packed ring itself says where the device was that died.
+#[test]
+fn section_2_8_a_successor_finds_in_the_ring_where_a_dead_device_was() {
+    let steps = ["took", "gave back", "published"];
+    for (pieces, behind, (step, what)) in (1..=3).flat_map(|pieces| {
+        let steps = steps.iter().enumerate();
+        steps.flat_map(move |step| [0, 2].map(|behind| (pieces, behind, step)))
+    }) {
+        let mut guest = Guest::new(RING_PACKED);
+        let successor = |guest: &Guest| {
+            let mut queue = guest.queue(Direction::Write);
+            queue.resume();
+            queue
+        };
+        let mut queue = successor(&guest);
+        for round in 0..20 {
+            let case = format!("round {round}, {pieces} pieces, {behind} behind, {what}");
+            // The driver has seen one, and not yet `behind` of the others.
+            (0..2).for_each(|_| guest.make(&[(DATA, 7); 3][..pieces], Direction::Write));
+            let mut buffers = Buffers::default();
+            let mut taken = Vec::new();
+            while let Some(one) = queue.next(&guest.memory, &mut buffers).expect("good") {
+                taken.push(one);
+            }
+            assert_eq!(taken.len(), 2, "{case}");
+            if step > 0 {
+                taken.into_iter().for_each(|one| queue.give_back(one, 5));
+            }
+            if step == 2 {
+                queue.publish();
+            }
+            let published = if step == 2 { 2 } else { 0 };
+            let seen = published - behind.min(published);
+            for _ in 0..seen {
+                assert_eq!(guest.take_back(), Some(5), "{case}");
+            }
+            queue = successor(&guest);
+            let mut again = 0;
+            while let Some(one) = queue.next(&guest.memory, &mut buffers).expect("good") {
+                queue.give_back(one, 5);
+                again += 1;
+            }
+            queue.publish();
+            assert_eq!(again, if step == 0 { 2 } else { 0 }, "{case}");
+            for _ in seen..2 {
+                let written = if step == 1 { 0 } else { 5 };
+                assert_eq!(guest.take_back(), Some(written), "{case}");
+            }
+            assert_eq!(guest.take_back(), None, "{case}");
+        }
+    }
+}
+
 fn log_of(bytes: usize) -> (Arc<DirtyLog>, OwnedFd) {
     let file = memfd_create("log", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, bytes as u64).expect("ours");

@@ -139,6 +139,8 @@ pub enum Fault {
 struct Vring {
     size: u32,
     base: u32,
+    /// The base is where this session left the queue, and not what the frontend says.
+    is_left: bool,
     places: Option<Places>,
     /// The guest address under which writes to the device area are logged.
     logged_at: Option<u64>,
@@ -293,7 +295,10 @@ impl<Q: Queues> Session<Q> {
                 self.change_memory();
             }
             Message::SetVringNum(queue, size) => self.vring(queue)?.size = size,
-            Message::SetVringBase(queue, base) => self.vring(queue)?.base = base,
+            Message::SetVringBase(queue, base) => {
+                let vring = self.vring(queue)?;
+                (vring.base, vring.is_left) = (base, false);
+            }
             Message::SetVringAddr(queue, places, logged_at) => {
                 let vring = self.vring(queue)?;
                 (vring.places, vring.logged_at) = (Some(places), logged_at);
@@ -431,7 +436,8 @@ impl<Q: Queues> Session<Q> {
             return None;
         }
         let ring = self.queues.swap(at, None)?;
-        self.vrings[at].base = ring.queue.base();
+        let vring = &mut self.vrings[at];
+        (vring.base, vring.is_left) = (ring.queue.base(), true);
         Some(ring)
     }
 
@@ -452,8 +458,12 @@ impl<Q: Queues> Session<Q> {
         if let Some(log) = &log {
             queue.log_to(log.clone(), vring.logged_at);
         }
-        if let Some(area) = self.track_of(at) {
-            queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
+        match self.track_of(at) {
+            Some(area) => {
+                queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
+            }
+            None if vring.is_left => {}
+            None => queue.resume(),
         }
         let log_call = self.log_call.as_ref().filter(|_| log.is_some());
         let ring = Ring {
