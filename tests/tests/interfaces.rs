@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use harness::daemon::{Daemon, Setup};
+use harness::frames::{announcement, fill, mac};
 use harness::lab::{Lab, add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip};
 use harness::wait;
@@ -173,5 +174,35 @@ fn what_happens_while_too_much_happens_is_looked_up() {
         much_happens(daemon, "link add red type veth peer name back\nlink del blue\n");
         wait::until("it to be taken", || host(daemon, "vale0:red").state == LinkState::Down);
         becomes(daemon, "vale0:blue", LinkState::Gone);
+    });
+}
+
+#[test]
+fn an_mtu_that_is_changed_in_another_namespace_is_that_of_the_port() {
+    let Some(lab) = Lab::new(2) else { return };
+    lab.tell(|daemon, lab| {
+        for (guest, port) in lab.guests.iter().zip(["vale0:a", "vale0:b"]) {
+            add(daemon, port, PortKind::Tap, inside("eth0", guest)).expect("a TAP");
+            guest.ip("link set eth0 mtu 9000");
+            let shown = said(daemon, &["port", "show", port]);
+            assert!(shown.contains(", mtu 9000, "), "{shown}");
+        }
+        let mut client = daemon.open("vale0:c");
+        client.send(&announcement(3)).expect("room");
+        let mut frame = Vec::new();
+        fill(&mut frame, mac(9), 3, 0, 9014);
+        let sent = daemon.stats("vale0:a").rx.frames;
+        (0..10).for_each(|_| client.send(&frame).expect("room"));
+        wait::until("the frames", || {
+            let stats = daemon.stats("vale0:a");
+            assert_eq!(stats.drops.get("too_long").copied().unwrap_or(0), 0, "{stats:?}");
+            stats.rx.frames >= sent + 10
+        });
+        let found = said(daemon, &["doctor"]);
+        assert!(!found.contains("differ in MTU"), "{found}");
+        lab.guests[1].ip("link set eth0 mtu 1500");
+        let found = said(daemon, &["doctor"]);
+        assert!(found.contains("differ in MTU: vale0:b has 1500, vale0:a has 9000"), "{found}");
+        assert!(found.contains("ip -n NAME link set"), "{found}");
     });
 }

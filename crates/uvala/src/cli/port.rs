@@ -12,6 +12,8 @@ use protocol::{
     Reply, Request, SocketPlace, users,
 };
 
+use crate::doctor::gather::see_mtu;
+
 use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::security::{self, Security};
@@ -188,7 +190,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Show { name, output } => {
             let port = name.parse()?;
             match global.connect()?.call(Request::Port(PortRequest::Show(PortRef { port })))? {
-                Reply::Port(info) => output.print(&info, show),
+                Reply::Port(mut info) => {
+                    let is_now = info.host.as_deref_mut().is_none_or(see_mtu);
+                    output.print(&info, |info| show(info, is_now))
+                }
                 other => Err(unexpected(&other).into()),
             }
         }
@@ -465,10 +470,12 @@ fn show_machine(kind: PortKind, machine: &MachineInfo) -> String {
     text
 }
 
-fn show_host(host: &HostIfInfo) -> String {
+/// `is_now`: the MTU is the present one.
+fn show_host(host: &HostIfInfo, is_now: bool) -> String {
     let place = host.netns.as_ref().map(|name| format!(" in namespace {name}"));
     let is_known = host.state != LinkState::Gone || host.mtu > 0;
-    let about = is_known.then(|| format!(", mtu {}, {}", host.mtu, host.mac));
+    let when = if is_now { "" } else { " when it was added" };
+    let about = is_known.then(|| format!(", mtu {}{when}, {}", host.mtu, host.mac));
     let (place, about) = (place.unwrap_or_default(), about.unwrap_or_default());
     let mut text = format!("interface        {}{place} ({}){about}\n", host.ifname, host.state);
     for (name, value) in [("frames", &host.how), ("trouble", &host.trouble)] {
@@ -479,7 +486,7 @@ fn show_host(host: &HostIfInfo) -> String {
     text
 }
 
-fn show(info: &PortInfo) -> String {
+fn show(info: &PortInfo, is_now: bool) -> String {
     let client = match &info.client {
         Some(client) => format!(
             "process {} of {} ({})",
@@ -502,7 +509,7 @@ fn show(info: &PortInfo) -> String {
         info.group.as_deref().unwrap_or("-"),
     );
     if let Some(host) = &info.host {
-        text += &show_host(host);
+        text += &show_host(host, is_now);
     }
     if let Some(machine) = &info.machine {
         text += &show_machine(info.kind, machine);

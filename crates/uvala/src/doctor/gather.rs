@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use protocol::paths::{SOCKET_NAME, SYSTEM_DIR};
-use protocol::{DaemonInfo, PortInfo, SwitchInfo};
+use protocol::{DaemonInfo, HostIfInfo, PortInfo, SwitchInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
@@ -60,7 +60,9 @@ pub fn daemon(
     findings.extend(host::unconfined(&text("status"), confine::landlock_version()));
     findings.extend(ports.iter().flat_map(clients));
     findings.extend(host::interfaces(ports));
-    findings.extend(host::mtus(ports));
+    let mut known = ports.to_vec();
+    known.retain_mut(|port| port.host.as_deref_mut().is_none_or(see_mtu));
+    findings.extend(host::mtus(&known));
     findings.extend(security::loops(switches));
     findings.extend(security::disabled(ports));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -96,6 +98,14 @@ fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     findings.extend(machine::strays(ports, &vmms, &dir));
     findings
+}
+
+/// Looks up the MTU of an interface in another namespace, of which the daemon hears no changes.
+/// Returns whether the MTU is that of now.
+pub fn see_mtu(host: &mut HostIfInfo) -> bool {
+    let Some(netns) = &host.netns else { return true };
+    let found = hostif::look(&host.ifname, Some(netns));
+    found.map(|(_, now)| host.mtu = now.mtu).is_ok()
 }
 
 fn clients(port: &PortInfo) -> Option<Finding> {

@@ -74,7 +74,9 @@ pub fn mtus(ports: &[PortInfo]) -> Vec<Finding> {
     let finding = |(switch, mtus): (String, BTreeMap<u32, Vec<String>>)| {
         let each = mtus.iter().map(|(mtu, ports)| format!("{} has {mtu}", ports.join(" and ")));
         let what = format!("its interfaces differ in MTU: {}", each.collect::<Vec<_>>().join(", "));
-        problem(&switch, what, "give all of them the same: ip link set … mtu …, or --mtu of a tap")
+        let cure = "give all of them the same: ip link set … mtu … (ip -n NAME link set … for one \
+                    in a namespace), or --mtu of a tap";
+        problem(&switch, what, cure)
     };
     different.map(finding).collect()
 }
