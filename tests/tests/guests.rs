@@ -2,14 +2,15 @@
 //! booted once and go through many checks, for without KVM a boot takes seconds.
 
 use std::fs::File;
-use std::process::Command;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use harness::daemon::{Daemon, Setup};
 use harness::guest::{Boot, Console, Guest, Kit};
 use harness::lab::Lab;
 use harness::machine::Machine;
-use harness::process::uvala;
+use harness::process::{Owned, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, wait};
 use protocol::exit;
@@ -147,7 +148,6 @@ fn two_guests_reach_each_other_whatever_happens() {
 }
 
 #[test]
-#[test]
 fn guests_with_packed_queues_go_on_with_the_next_daemon() {
     let Some(kit) = Kit::find() else { return };
     let mut daemon = lab(&kit);
@@ -176,6 +176,7 @@ fn guests_with_packed_queues_go_on_with_the_next_daemon() {
     a.run("ping -c 20 -i 0.05 -q -s 8900 10.0.0.2 | grep -q ' 0% packet loss'");
 }
 
+#[test]
 fn other_cards_reach_the_switch_by_stream_and_dgram() {
     let Some(kit) = Kit::find() else { return };
     let port = |name: &str| format!("[switch.vale0.port.{name}]\nkind = \"{name}\"\n");
@@ -286,6 +287,36 @@ fn nothing_is_left_of_a_machine_whose_command_is_killed() {
         wait::until("the end of QEMU", || !started.iter().any(|child| lives(*child)));
         wait::until("the end of its port", || daemon.ports().is_empty());
     }
+}
+
+#[test]
+fn a_machine_ends_with_its_terminal_also_in_another_session() {
+    let daemon = Daemon::start();
+    let (qemu, file) = (daemon.dir().join("qemu"), daemon.dir().join("pid"));
+    let version = "[ $# -gt 4 ] || { echo QEMU emulator version 11.1.3; exit; }";
+    let runs = format!("#!/bin/sh\n{version}\necho $$ >{}\nexec sleep 600\n", file.display());
+    std::fs::write(&qemu, runs).expect("room");
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    let (uvala, dir, qemu) = (uvala_path().display(), daemon.dir(), qemu.display());
+    // `su` begins a session as setsid does, and `script` is the other end of the terminal.
+    let line = format!(
+        "exec setsid --wait {uvala} --dir {} vm run --accel tcg --qemu {qemu} --initrd {qemu} \
+         {qemu}",
+        dir.display()
+    );
+    let mut script = Command::new("script");
+    script.args(["-q", "-c", &line, "/dev/null"]);
+    script.stdin(Stdio::piped()).stdout(Stdio::null());
+    let (mut terminal, _input) = Owned::spawn_with_input(&mut script);
+    let mut pid = 0;
+    wait::until("QEMU", || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        pid = text.trim().parse().unwrap_or(0);
+        pid != 0
+    });
+    terminal.kill();
+    wait::until("the end of QEMU", || !lives(pid));
+    wait::until("the end of its port", || daemon.ports().is_empty());
 }
 
 #[test]

@@ -145,12 +145,13 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     }
     let terminal = Terminal::remember();
     let child = remains::dependent(&program)?.args(words).spawn();
+    let child = child.with_context(|| format!("cannot run {}", program.display()))?;
     // A terminal tells both of an interrupt, or hands the guest what is typed.
     let is_typed = io::stdin().is_terminal();
-    let status = programs::wait(
-        child.with_context(|| format!("cannot run {}", program.display()))?,
-        !is_typed,
-    );
+    if is_typed {
+        remains::end_with_terminal(&child)?;
+    }
+    let status = programs::wait(child, !is_typed);
     drop(terminal);
     status
 }

@@ -1,4 +1,5 @@
-//! Nothing is left of a machine whose `uvala vm run` is killed: neither its QEMU nor its port.
+//! Nothing is left of a machine whose `uvala vm run` is killed, or whose terminal is gone: neither
+//! its QEMU nor its port.
 //!
 //! ```text
 //!   uvala vm run ──────► QEMU        ended by the kernel, when its parent ends
@@ -6,14 +7,19 @@
 //!        ▼
 //!   uvala daemon         the port goes with the connection that added it
 //! ```
+//!
+//! The kernel tells the processes of a terminal's session that the terminal hung up. `su` begins
+//! another session, so a thread looks at the terminal itself.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
-use anyhow::{Error, Result};
-use rustix::process::Signal;
+use anyhow::{Context, Error, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use terminal::process;
 
@@ -22,6 +28,22 @@ pub fn dependent(program: &Path) -> Result<Command> {
     let mut command = Command::new(process::exe()?);
     command.args(["vm", "exec", &std::process::id().to_string()]).arg(program);
     Ok(command)
+}
+
+/// From now on a machine ends when the terminal on stdin hangs up.
+pub fn end_with_terminal(machine: &Child) -> Result<()> {
+    let machine = pidfd_open(Pid::from_child(machine), PidfdFlags::empty())
+        .context("cannot watch the machine")?;
+    let watch = move || {
+        let terminal = rustix::stdio::stdin();
+        let mut hung_up = [PollFd::new(&terminal, PollFlags::empty())];
+        while poll(&mut hung_up, None) == Err(Errno::INTR) {}
+        // It may have ended.
+        let _ = pidfd_send_signal(&machine, Signal::HUP);
+    };
+    let thread = std::thread::Builder::new().name("terminal".to_owned());
+    thread.spawn(watch).context("no thread to watch the terminal")?;
+    Ok(())
 }
 
 /// Becomes that program.
