@@ -1,5 +1,6 @@
 //! Virtual machines as ports, without a processor: frames, faults, and ends.
 
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -452,6 +453,30 @@ fn a_complaint_is_over_with_the_next_connection() {
 /// As a VMM with `server=on` does it.
 #[test]
 fn a_socket_that_another_program_replaces_is_noticed() {
+#[test]
+fn a_frontend_that_wants_more_queues_than_there_are_leaves_a_cure() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    // GET_QUEUE_NUM; QEMU hangs up at an answer below its queues=.
+    let mut frontend = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    frontend.write_all(&[17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut answer = [0; 20];
+    frontend.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[12], 1);
+    drop(frontend);
+    let text = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).unwrap();
+    wait::until("a complaint", || {
+        let shown = text(&["port", "show", "vale0:vm1"]);
+        shown.contains("the port has queues = 1; if it uses more, delete the port and add it")
+    });
+    let found = text(&["doctor"]);
+    assert!(found.contains("vale0:vm1: its last VMM: it left when it heard"), "{found}");
+    assert!(found.contains("delete the port and add it with --queues N"), "{found}");
+    let _machine = Machine::boot(&socket);
+    wait::until("a machine", || state(&daemon, "vale0:vm1") == MachineState::Up);
+    assert!(!text(&["port", "show", "vale0:vm1"]).contains("queues = 1"));
+}
+
     let daemon = Daemon::start();
     let socket = add(&daemon, "vale0:vm1");
     let said = |args: &[&str]| {

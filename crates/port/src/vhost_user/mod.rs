@@ -172,13 +172,19 @@ impl Server {
                 rejected: RejectedPeers::new(&self.log, &self.status),
             };
             let end = conversation.run(&mut session);
+            let wants_others = session.knows_queues_only();
             drop(conversation);
             drop(session);
             self.status.note_process(0);
             self.status.note(State::Waiting);
             match end {
                 End::Stopped => break,
-                End::Gone => self.log.info(format_args!("process {process} disconnected")),
+                End::Gone => {
+                    self.log.info(format_args!("process {process} disconnected"));
+                    if wants_others {
+                        self.status.complain(Some(too_few_queues(self.pairs)));
+                    }
+                }
                 // `next_frontend` complains of it.
                 End::Evicted(_) => {}
                 end => {
@@ -214,6 +220,14 @@ impl Server {
             }
         }
     }
+}
+
+/// QEMU hangs up if a port has fewer queues than it was told to use.
+fn too_few_queues(pairs: u16) -> String {
+    format!(
+        "it left when it heard that the port has queues = {pairs}; if it uses more, delete the \
+         port and add it with --queues N, the number of its queue pairs"
+    )
 }
 
 /// The conversation with one frontend.

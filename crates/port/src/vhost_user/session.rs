@@ -218,6 +218,8 @@ pub struct Session<Q: Queues> {
     inflight: Option<InflightArea>,
     vrings: Vec<Vring>,
     status: u8,
+    /// The frontend has asked how many queues there are.
+    knows_queues: bool,
 }
 
 impl<Q: Queues> Session<Q> {
@@ -238,6 +240,7 @@ impl<Q: Queues> Session<Q> {
             inflight: None,
             vrings,
             status: 0,
+            knows_queues: false,
         }
     }
 
@@ -245,6 +248,12 @@ impl<Q: Queues> Session<Q> {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.vrings.iter().any(|vring| vring.runs && self.is_enabled(vring))
+    }
+
+    /// Whether all that the frontend has made of its knowledge of the number of queues is to leave.
+    #[must_use]
+    pub fn knows_queues_only(&self) -> bool {
+        self.knows_queues && self.features == 0 && self.table.is_empty()
     }
 
     /// Whether the frontend accepts a reply to any request.
@@ -262,6 +271,7 @@ impl<Q: Queues> Session<Q> {
             Message::GetFeatures => return Ok(Some(Answer::U64(self.offered))),
             Message::GetProtocolFeatures => return Ok(Some(Answer::U64(protocol::OFFERED))),
             Message::GetQueueNum => {
+                self.knows_queues = true;
                 return Ok(Some(Answer::U64(self.vrings.len() as u64 / 2)));
             }
             Message::GetMaxMemSlots => return Ok(Some(Answer::U64(REGIONS_MAX as u64))),

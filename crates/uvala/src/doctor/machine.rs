@@ -54,6 +54,10 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
             format!("correct that, then delete the port and add it again: uvala port del {name}");
         return Some(problem(name, format!("the daemon could not open it: {what}"), cure));
     }
+    if let Some((what, cure)) = what.split_once("; if it uses more, ") {
+        let level = if is_there { problem } else { note };
+        return Some(level(name, format!("its last VMM: {what}"), cure.to_owned()));
+    }
     let cure = if what.contains("quota.machine_") {
         "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
             .to_owned()
