@@ -77,6 +77,31 @@ fn machines_exchange_frames_with_each_other_and_with_processes() {
 }
 
 #[test]
+fn a_listing_says_which_vmm_is_at_a_port_and_whether_its_guest_is_up() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    add(&daemon, "vale0:vm2");
+    let _machine = Machine::boot(&socket);
+    wait::until("a machine", || state(&daemon, "vale0:vm1") == MachineState::Up);
+    let listed = String::from_utf8(daemon.uvala(&["port", "list"]).stdout).unwrap();
+    let rows: Vec<Vec<&str>> =
+        listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    // A head of two words comes behind the others.
+    let column = |name: &str| rows[0].iter().position(|head| *head == name).unwrap();
+    let (pid, client) = (column("PID"), column("CLIENT"));
+    let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert_eq!(rows[1][pid], std::process::id().to_string(), "{listed}");
+    assert_eq!(rows[1][client], comm.trim_end(), "{listed}");
+    assert_eq!((rows[2][pid], rows[2][client]), ("-", "-"), "{listed}");
+    assert!(rows[1].contains(&"up") && rows[2].contains(&"waiting"), "{listed}");
+    let json = daemon.uvala(&["port", "list", "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json[0]["machine"]["state"], "up");
+    assert_eq!(json[0]["machine"]["pid"], std::process::id());
+    assert_eq!(json[1]["machine"]["state"], "waiting");
+}
+
+#[test]
 fn frames_that_were_left_to_the_card_arrive_finished() {
     let daemon = Daemon::start();
     let mut machine = Machine::boot(&add(&daemon, "vale0:vm"));
@@ -130,32 +155,6 @@ fn machines_survive_the_daemon() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_between_taking_and_returning_loses_nothing() {
-    let mut daemon = Daemon::start();
-    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
-    let [mut a, mut b] = sockets.each_ref().map(|socket| Machine::boot(socket));
-    a.track();
-    b.track();
-    for round in 0..10 {
-        daemon.kill();
-        daemon.restart();
-        // Start the receiver first: the switch drops frames without one.
-        b.reconnect(&sockets[1]);
-        a.reconnect(&sockets[0]);
-        b.send(&announcement(2));
-        let mut frames: Vec<_> = (0..60).map(|seq| frame(2, 1, 100 * round + seq, 700)).collect();
-        for frame in frames.drain(..30) {
-            a.send(&frame);
-            assert_eq!(b.receive(), frame);
-        }
-        daemon.signal(rustix::process::Signal::STOP);
-        frames.iter().for_each(|frame| a.send(frame));
-        daemon.kill();
-        daemon.restart();
-        b.reconnect(&sockets[1]);
-        a.reconnect(&sockets[0]);
-        for frame in frames {
-#[test]
 fn machines_with_packed_queues_survive_the_daemon_whatever_their_frontend_says() {
     let mut daemon = Daemon::start();
     let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
@@ -184,6 +183,32 @@ fn machines_with_packed_queues_survive_the_daemon_whatever_their_frontend_says()
     assert_eq!(sent.drops.values().sum::<u64>(), 0, "{sent:?}");
 }
 
+#[test]
+fn a_daemon_that_is_killed_between_taking_and_returning_loses_nothing() {
+    let mut daemon = Daemon::start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let [mut a, mut b] = sockets.each_ref().map(|socket| Machine::boot(socket));
+    a.track();
+    b.track();
+    for round in 0..10 {
+        daemon.kill();
+        daemon.restart();
+        // Start the receiver first: the switch drops frames without one.
+        b.reconnect(&sockets[1]);
+        a.reconnect(&sockets[0]);
+        b.send(&announcement(2));
+        let mut frames: Vec<_> = (0..60).map(|seq| frame(2, 1, 100 * round + seq, 700)).collect();
+        for frame in frames.drain(..30) {
+            a.send(&frame);
+            assert_eq!(b.receive(), frame);
+        }
+        daemon.signal(rustix::process::Signal::STOP);
+        frames.iter().for_each(|frame| a.send(frame));
+        daemon.kill();
+        daemon.restart();
+        b.reconnect(&sockets[1]);
+        a.reconnect(&sockets[0]);
+        for frame in frames {
             assert_eq!(b.receive(), frame);
         }
     }
@@ -429,6 +454,30 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
 
 /// A fault of one VMM is not reported for the next, and disconnecting is no fault.
 #[test]
+fn a_frontend_that_wants_more_queues_than_there_are_leaves_a_cure() {
+    let daemon = Daemon::start();
+    let socket = add(&daemon, "vale0:vm1");
+    // GET_QUEUE_NUM; QEMU hangs up at an answer below its queues=.
+    let mut frontend = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    frontend.write_all(&[17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut answer = [0; 20];
+    frontend.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[12], 1);
+    drop(frontend);
+    let text = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).unwrap();
+    wait::until("a complaint", || {
+        let shown = text(&["port", "show", "vale0:vm1"]);
+        shown.contains("the port has queues = 1; if it uses more, delete the port and add it")
+    });
+    let found = text(&["doctor"]);
+    assert!(found.contains("vale0:vm1: its last VMM: it left when it heard"), "{found}");
+    assert!(found.contains("delete the port and add it with --queues N"), "{found}");
+    let _machine = Machine::boot(&socket);
+    wait::until("a machine", || state(&daemon, "vale0:vm1") == MachineState::Up);
+    assert!(!text(&["port", "show", "vale0:vm1"]).contains("queues = 1"));
+}
+
+#[test]
 fn a_complaint_is_over_with_the_next_connection() {
     let daemon = Daemon::start();
     let socket = add(&daemon, "vale0:vm1");
@@ -453,30 +502,6 @@ fn a_complaint_is_over_with_the_next_connection() {
 /// As a VMM with `server=on` does it.
 #[test]
 fn a_socket_that_another_program_replaces_is_noticed() {
-#[test]
-fn a_frontend_that_wants_more_queues_than_there_are_leaves_a_cure() {
-    let daemon = Daemon::start();
-    let socket = add(&daemon, "vale0:vm1");
-    // GET_QUEUE_NUM; QEMU hangs up at an answer below its queues=.
-    let mut frontend = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    frontend.write_all(&[17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
-    let mut answer = [0; 20];
-    frontend.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[12], 1);
-    drop(frontend);
-    let text = |args: &[&str]| String::from_utf8(daemon.uvala(args).stdout).unwrap();
-    wait::until("a complaint", || {
-        let shown = text(&["port", "show", "vale0:vm1"]);
-        shown.contains("the port has queues = 1; if it uses more, delete the port and add it")
-    });
-    let found = text(&["doctor"]);
-    assert!(found.contains("vale0:vm1: its last VMM: it left when it heard"), "{found}");
-    assert!(found.contains("delete the port and add it with --queues N"), "{found}");
-    let _machine = Machine::boot(&socket);
-    wait::until("a machine", || state(&daemon, "vale0:vm1") == MachineState::Up);
-    assert!(!text(&["port", "show", "vale0:vm1"]).contains("queues = 1"));
-}
-
     let daemon = Daemon::start();
     let socket = add(&daemon, "vale0:vm1");
     let said = |args: &[&str]| {

@@ -38,9 +38,10 @@ pub struct Args {
 enum Action {
     /// List the ports that you may see
     ///
-    /// PID, USER and CLIENT are of the process that holds the port. OWNER and MODE say which users
-    /// may attach. LINK is the state of a network interface; `uvala port show` has that of a
-    /// virtual machine.
+    /// PID, USER and CLIENT are of the process that holds the port; PID and CLIENT also of a VMM.
+    /// OWNER and MODE say which users may attach. LINK is the state of a network interface (up,
+    /// down, gone) or of a virtual machine: waiting (no VMM is connected), connected (the guest has
+    /// no driver for the device), up, or closed (no socket).
     List {
         /// Show ports of this switch only
         switch: Option<String>,
@@ -403,9 +404,9 @@ fn table(ports: &[PortInfo]) -> String {
         left("VLAN", |info| {
             cut(&info.settings.vlan.as_ref().map(VlanMode::to_string).unwrap_or_default(), 20)
         }),
-        right("PID", |info| or_dash(info.client.as_ref().map(|client| client.pid))),
+        right("PID", |info| or_dash(vmm(info).or(info.client.as_ref().map(|client| client.pid)))),
         left("USER", |info| or_dash(info.client.as_ref().map(|it| users::user_name(it.uid)))),
-        left("CLIENT", |info| or_dash(info.client.as_ref().map(|client| cut(&client.name, 24)))),
+        left("CLIENT", |info| or_dash(client_name(info).map(|name| cut(&name, 24)))),
         left("OWNER", |info| {
             let socket = socket_rights(info).map(|(owner, ..)| owner);
             users::user_name(info.settings.owner.or(socket).unwrap_or(info.owner))
@@ -413,13 +414,28 @@ fn table(ports: &[PortInfo]) -> String {
         left("MODE", |info| or_dash(info.settings.mode.or(socket_rights(info).map(|it| it.2)))),
         right("MEMORY", |info| memory(info.memory)),
         left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
-        left("LINK", |info| or_dash(info.host.as_ref().map(|host| host.state))),
+        left("LINK", |info| {
+            let machine = || info.machine.as_ref().map(|machine| machine.state.to_string());
+            or_dash(info.host.as_ref().map(|host| host.state.to_string()).or_else(machine))
+        }),
         left("PERM", |info| yes(info.persistent)),
     ];
     Table::of(ports, &columns).to_string()
 }
 
 /// Why some carry nothing, and what helps.
+/// PID of the VMM that is connected.
+fn vmm(info: &PortInfo) -> Option<u32> {
+    info.machine.as_ref()?.pid
+}
+
+/// Name of the VMM, or of the client as it calls itself.
+fn client_name(info: &PortInfo) -> Option<String> {
+    let vmm = vmm(info).and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    let vmm = vmm.map(|name| name.trim_end().to_owned());
+    vmm.or_else(|| info.client.as_ref().map(|client| client.name.clone()))
+}
+
 fn troubles(ports: &[PortInfo]) -> String {
     let said = |info: &PortInfo| {
         let trouble = info.host.as_ref()?.trouble.as_ref()?;
