@@ -579,6 +579,7 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
         ("chain add valenf x fw@best", "expected hash or least"),
         ("chain add valenf x fw,fw,fw,fw,fw,fw,fw,fw,fw", "1 to 8"),
         ("chain add valenf x fw --out z", "uvala port list"),
+        ("chain add valenf x fw --out vale9:b", "no port vale9:b in this switch"),
         ("chain add valenf x-y fw", "only letters, digits"),
         ("chain add vale9 x fw", "--forwarding chain"),
         ("chain del valenf web", "change that first"),

@@ -1,4 +1,5 @@
-//! Settings on the command line: values outside a list, and settings that need others.
+//! Settings on the command line: values outside a list, settings that need others, and commands
+//! that a script repeats.
 
 use harness::daemon::Daemon;
 use protocol::exit;
@@ -42,4 +43,63 @@ fn a_change_without_a_setting_and_an_instance_without_a_service_are_refused_with
     }
     done(&daemon, &["port", "set", "vale0:a", "--service", "fw", "--instance", "3"]);
     done(&daemon, &["port", "set", "vale0:a", "--instance", "4"]);
+}
+
+/// What a command says that fails with the status for something that exists.
+fn exists(daemon: &Daemon, args: &[&str]) -> String {
+    let output = daemon.uvala(args);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(exit::EXISTS.into()), "{args:?}: {said}");
+    said
+}
+
+#[test]
+fn what_a_script_adds_again_is_left_as_it_is_or_the_difference_is_named() {
+    let daemon = Daemon::start();
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    for line in [
+        "switch add vale0 --forwarding hub --if-absent",
+        "port add vale0:a --vlan access:7 --if-absent",
+        "port add vale0:vm --kind vhost-user --queues 2 --if-absent",
+    ] {
+        (0..3).for_each(|_| done(&daemon, &words(line)));
+        let again = line.strip_suffix(" --if-absent").unwrap();
+        exists(&daemon, &words(again));
+    }
+    for (line, difference) in [
+        ("switch add vale0 --age 60", "age-s is 300 there, and 60 here"),
+        ("switch add vale0 --mode 666", "mode is 600 there, and 666 here"),
+        ("port add vale0:a --vlan access:8", "vlan is access:7 there, and access:8 here"),
+        ("port add vale0:a --isolated", "isolated is false there, and true here"),
+        ("port add vale0:a --kind null", "kind is shm there, and null here"),
+        ("port add vale0:vm --kind vhost-user", "queues is 2 there, and not set here"),
+    ] {
+        let said = exists(&daemon, &[&words(line)[..], &["--if-absent"]].concat());
+        assert!(said.contains(difference), "{line}: {said}");
+    }
+    // Settings that a script does not give may be others by now.
+    done(&daemon, &["port", "set", "vale0:a", "--isolated"]);
+    done(&daemon, &words("port add vale0:a --vlan access:7 --if-absent"));
+    assert_eq!(daemon.port("vale0:a").unwrap().settings.isolated, Some(true));
+    let _client = daemon.open("vale0:b");
+    let said = exists(&daemon, &words("port add vale0:b --if-absent"));
+    assert!(said.contains("permanent is false there, and true here"), "{said}");
+}
+
+#[test]
+fn chains_and_rules_take_the_names_of_ports_as_listings_have_them() {
+    let daemon = Daemon::start();
+    let words = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    for line in [
+        "switch add valec --forwarding chain",
+        "port add valec:fw --service firewall",
+        "port add valec:b",
+        "chain add valec two firewall --out valec:b",
+        "rule add valec port:valec:b --in valec:b",
+    ] {
+        done(&daemon, &words(line));
+    }
+    let listed = |args| String::from_utf8(daemon.uvala(args).stdout).unwrap();
+    let (chains, rules) = (listed(&["chain", "list", "valec"]), listed(&["rule", "list", "valec"]));
+    assert!(chains.contains("  b  ") && rules.contains("port:b  "), "{chains}{rules}");
 }

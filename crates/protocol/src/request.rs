@@ -75,6 +75,10 @@ pub enum SwitchRequest {
     /// connection's next [`SwitchRequest::Set`] of the switch, and change nothing until then.
     #[serde(rename = "switch_draft")]
     Draft(SwitchSpec),
+    /// Asks whether a switch is permanent and has the settings that are given. Answer:
+    /// [`Reply::Done`](crate::Reply::Done), or an error that names a difference.
+    #[serde(rename = "switch_compare")]
+    Compare(SwitchSpec),
     /// Deletes a switch with all its ports.
     #[serde(rename = "switch_del")]
     Del(SwitchRef),
@@ -96,6 +100,11 @@ pub enum PortRequest {
     /// Changes the settings that are given.
     #[serde(rename = "port_set")]
     Set(PortSet),
+    /// Asks whether a port is the one that [`PortRequest::Add`] would create, whatever settings it
+    /// has beside the given ones. Answer: [`Reply::Done`](crate::Reply::Done), or an error that
+    /// names a difference.
+    #[serde(rename = "port_compare")]
+    Compare(Box<PortAdd>),
     /// Enables a port that the switch has disabled.
     #[serde(rename = "port_enable")]
     Enable(PortRef),

@@ -38,6 +38,7 @@
 
 mod call_log;
 pub mod chains;
+mod compare;
 pub mod datapath;
 mod deferred;
 #[cfg(test)]
@@ -239,6 +240,7 @@ impl<D: Datapath> Control<D> {
                 self.switch_set(caller, &spec)
             }
             SwitchRequest::Draft(spec) => self.switch_draft(client, spec),
+            SwitchRequest::Compare(spec) => self.switch_compare(caller, &spec),
             SwitchRequest::Del(SwitchRef { switch }) => self.switch_del(caller, &switch),
             SwitchRequest::List(from) => Ok(self.switch_list(caller, &from)),
             SwitchRequest::Show(SwitchRef { switch }) => self.switch_show(caller, &switch),
@@ -250,6 +252,7 @@ impl<D: Datapath> Control<D> {
         match call {
             PortRequest::Add(add) => self.port_add(client, &add),
             PortRequest::Set(set) => self.port_set(&caller, &set),
+            PortRequest::Compare(add) => self.port_compare(&caller, &add),
             PortRequest::Enable(PortRef { port }) => self.port_enable(&caller, &port),
             PortRequest::Del(PortRef { port }) => self.port_del(&caller, &port),
             PortRequest::List(list) => self.port_list(&caller, &list),

@@ -331,7 +331,7 @@ fn show_interface(interface: &Interface) -> InterfaceText {
     InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }
 }
 
-fn all_settings(switch: &Switch) -> SwitchSettings {
+pub(super) fn all_settings(switch: &Switch) -> SwitchSettings {
     SwitchSettings {
         owner: Some(switch.permissions.owner),
         group: Some(switch.permissions.group),

@@ -285,7 +285,7 @@ pub fn lowest_free(is_taken: impl Fn(u16) -> bool) -> u16 {
 }
 
 fn no_port(name: &str) -> String {
-    format!("there is no port {}; see: uvala port list", name.escape_debug())
+    format!("there is no port {} in this switch; see: uvala port list", name.escape_debug())
 }
 
 #[cfg(test)]

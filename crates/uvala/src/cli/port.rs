@@ -18,7 +18,7 @@ use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::security::{self, Security};
 use super::switch::{group, user};
-use super::target::{change, refuse_empty};
+use super::target::{add, change, refuse_empty};
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, cut, left, or_dash, right, short, yes};
@@ -74,6 +74,10 @@ enum Action {
         machine: Box<MachineArgs>,
         #[command(flatten)]
         settings: Settings,
+        /// Succeed if there is such a port: permanent, of this kind, with this interface or socket,
+        /// and with the settings that are given
+        #[arg(long)]
+        if_absent: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -198,7 +202,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Add { name, kind, host, machine, settings, output } => {
+        Action::Add { name, kind, host, machine, settings, if_absent, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);
             // Both know of queues; the kind says whose they are.
             let (own, guests) = match (*kind, &machine.queues) {
@@ -208,14 +212,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             };
             let given = host.given()?;
             let (host, machine) = (host.to_api(own), machine.to_api(guests)?);
-            let add = PortAdd { port, kind: *kind, settings, host, machine };
-            match global
-                .connect()?
-                .call_giving(Request::Port(PortRequest::Add(Box::new(add))), &given)?
-            {
-                Reply::Done => output.done(),
-                other => Err(unexpected(&other).into()),
-            }
+            let port = Box::new(PortAdd { port, kind: *kind, settings, host, machine });
+            let compare = PortRequest::Compare(port.clone());
+            let compare = if_absent.then_some(Request::Port(compare));
+            let request = Request::Port(PortRequest::Add(port));
+            add(&global.connect()?, (request, &given), compare, *output)
         }
         Action::Set { name, settings, output } => {
             let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
@@ -423,7 +424,6 @@ fn table(ports: &[PortInfo]) -> String {
     Table::of(ports, &columns).to_string()
 }
 
-/// Why some carry nothing, and what helps.
 /// PID of the VMM that is connected.
 fn vmm(info: &PortInfo) -> Option<u32> {
     info.machine.as_ref()?.pid
@@ -436,6 +436,7 @@ fn client_name(info: &PortInfo) -> Option<String> {
     vmm.or_else(|| info.client.as_ref().map(|client| client.name.clone()))
 }
 
+/// Why some carry nothing, and what helps.
 fn troubles(ports: &[PortInfo]) -> String {
     let said = |info: &PortInfo| {
         let trouble = info.host.as_ref()?.trouble.as_ref()?;

@@ -92,12 +92,13 @@ struct Fields {
 }
 
 impl Fields {
-    fn rule(&self, action: &str) -> RuleSpec {
+    fn rule(&self, of: &InSwitch, action: &str) -> RuleSpec {
+        let to = action.strip_prefix("port:").map(|to| format!("port:{}", of.port(to)));
         RuleSpec {
             id: self.id,
             priority: self.priority,
-            action: action.to_owned(),
-            port: self.port.clone(),
+            action: to.unwrap_or_else(|| action.to_owned()),
+            port: self.port.as_deref().map(|port| of.port(port).to_owned()),
             src_mac: self.src_mac,
             dst_mac: self.dst_mac,
             vlan: self.vlan,
@@ -116,7 +117,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List(of) => of.print(global, rules, &columns(), |_| String::new()),
         Action::Add { of, action, fields } => {
-            let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(action)] };
+            let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(of, action)] };
             match global.connect()?.call(Request::Rule(RuleRequest::Add(add)))? {
                 Reply::RulesAdded(ids) => of.output.print(&ids, |_| String::new()),
                 other => Err(unexpected(&other).into()),

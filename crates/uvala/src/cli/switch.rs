@@ -9,7 +9,7 @@ use protocol::{
 
 use super::output::{Output, Watch};
 use super::security::{self, Security};
-use super::target::{change, refuse_empty};
+use super::target::{add, change, refuse_empty};
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, left, right, yes};
@@ -50,6 +50,9 @@ enum Action {
         name: Name,
         #[command(flatten)]
         settings: Settings,
+        /// Succeed if there is such a switch, permanent and with the settings that are given
+        #[arg(long)]
+        if_absent: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -131,8 +134,12 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Add { name, settings, output } => {
-            change(global, Request::Switch(SwitchRequest::Add(settings.spec(name)?)), *output)
+        Action::Add { name, settings, if_absent, output } => {
+            let spec = settings.spec(name)?;
+            let compare = SwitchRequest::Compare(spec.clone());
+            let compare = if_absent.then_some(Request::Switch(compare));
+            let request = Request::Switch(SwitchRequest::Add(spec));
+            add(&global.connect()?, (request, &[]), compare, *output)
         }
         Action::Set { name, settings, output } => {
             let spec = settings.spec(name)?;

@@ -1,8 +1,10 @@
 //! What a change is about, and the call that makes it.
 
-use client::control::unexpected;
+use std::os::fd::BorrowedFd;
+
+use client::control::{Connection, ControlError, unexpected};
 use protocol::name::{NameError, SwitchName};
-use protocol::{Reply, Request};
+use protocol::{ErrorCode, Reply, Request};
 
 use super::Global;
 use super::output::Output;
@@ -23,6 +25,12 @@ impl InSwitch {
         self.switch.parse()
     }
 
+    /// The name within the switch of one of its ports, which may also be given in full.
+    pub fn port<'a>(&self, name: &'a str) -> &'a str {
+        let short = name.strip_prefix(&self.switch).and_then(|rest| rest.strip_prefix(':'));
+        short.unwrap_or(name)
+    }
+
     /// Makes a change that answers with nothing.
     pub fn change(
         &self,
@@ -38,6 +46,27 @@ pub fn refuse_empty<T: Default + PartialEq>(settings: &T, command: &str) -> Resu
     match *settings == T::default() {
         false => Ok(()),
         true => Err(Usage(format!("{command}: no setting given; name one, such as --mode 660"))),
+    }
+}
+
+/// Adds something; where it exists already and `compare` is given, that call decides.
+pub fn add(
+    connection: &Connection,
+    (add, given): (Request, &[BorrowedFd<'_>]),
+    compare: Option<Request>,
+    output: Output,
+) -> anyhow::Result<()> {
+    let reply = match (connection.call_giving(add, given), compare) {
+        (Err(ControlError::Refused(failure)), Some(compare))
+            if failure.code == ErrorCode::Exists =>
+        {
+            connection.call(compare)?
+        }
+        (reply, _) => reply?,
+    };
+    match reply {
+        Reply::Done => output.done(),
+        other => Err(unexpected(&other).into()),
     }
 }
 

@@ -14,6 +14,9 @@ pub enum PortRefusal {
     /// Another port has this name.
     #[error("port {0} exists already; change it with: uvala port set {0}")]
     Exists(PortName),
+    /// The port that exists is not the one that was asked for.
+    #[error("port {0} exists, but {1}; delete it, or change it with: uvala port set {0}")]
+    Differs(PortName, String),
     /// The connection detaches a port that it does not hold.
     #[error("port {0} is not attached by this connection")]
     NotHeld(PortName),
@@ -84,7 +87,7 @@ impl PortRefusal {
     pub(in crate::control) fn code(&self) -> ErrorCode {
         match self {
             Self::Missing(_) | Self::NotHeld(_) | Self::Deleted(_) => ErrorCode::NotFound,
-            Self::Exists(_) => ErrorCode::Exists,
+            Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
             Self::InUse { .. } => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)

@@ -14,6 +14,9 @@ pub enum SwitchRefusal {
     /// Another switch has this name.
     #[error("switch {0} exists already; change it with: uvala switch set {0}")]
     Exists(SwitchName),
+    /// The switch that exists is not the one that was asked for.
+    #[error("switch {0} exists, but {1}; change it with: uvala switch set {0}")]
+    Differs(SwitchName, String),
     /// The forwarding database has no such entry.
     #[error("no entry {mac} in VLAN {vlan} of {switch}; see: uvala fdb list {switch}")]
     NoFdbEntry {
@@ -53,7 +56,7 @@ impl SwitchRefusal {
     pub(in crate::control) fn code(&self) -> ErrorCode {
         match self {
             Self::Missing(_) | Self::NoFdbEntry { .. } => ErrorCode::NotFound,
-            Self::Exists(_) => ErrorCode::Exists,
+            Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
             Self::FdbFull { .. } => ErrorCode::NoMemory,
             Self::ChainsOfAllWorkers(_) | Self::WorkersWithPorts(_) => ErrorCode::BadRequest,
         }

@@ -112,7 +112,9 @@ impl There {
     }
 
     fn no_port(&self, name: &str) -> Option<String> {
-        let why = || format!("there is no port {}; see: uvala port list", name.escape_debug());
+        let why = || {
+            format!("there is no port {} in this switch; see: uvala port list", name.escape_debug())
+        };
         (!self.ports.contains_key(name)).then(why)
     }
 }

@@ -1,0 +1,123 @@
+//! Whether a switch or a port is the one that a script would add.
+//!
+//! Of settings, which may change, only those that the script gives are compared: they differ if
+//! setting them would change anything. A port's kind, interface and socket stay as they are from
+//! its beginning, so all of these are compared, with the defaults where nothing is given.
+
+use protocol::{
+    HostIf, Machine, PortAdd, PortKind, PortSettings, Reply, SwitchSettings, SwitchSpec,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::save::all_settings;
+use super::{Control, machines};
+use crate::control::datapath::Datapath;
+use crate::control::interfaces::host;
+use crate::control::ports::refusal::PortRefusal;
+use crate::control::refusal::Refusal;
+use crate::control::switches::refusal::SwitchRefusal;
+use crate::model::policy::{Access, Caller};
+use crate::model::settings::{change_grant, change_port, change_switch, show_port};
+use crate::store::record::show_switch;
+
+/// A port, as a comparison sees it.
+#[derive(Serialize)]
+struct Compared<'a> {
+    kind: PortKind,
+    permanent: bool,
+    #[serde(flatten)]
+    host: Option<&'a HostIf>,
+    #[serde(flatten)]
+    machine: Option<&'a Machine>,
+    #[serde(flatten)]
+    settings: PortSettings,
+}
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn port_compare(&self, caller: &Caller, add: &PortAdd) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &add.port, Access::Manage)?;
+        let host = host::request_of(caller, add, &self.defaults.declared)?;
+        let machine = machines::request_of(caller, add)?;
+        let config = change_port(port.config.clone(), &add.settings)?;
+        let grant = change_grant(port.grant, &add.settings)?;
+        let has = Compared {
+            kind: port.kind,
+            permanent: port.persistent,
+            host: port.host.as_deref(),
+            machine: port.machine.as_deref(),
+            settings: show_port(&port.config, port.grant),
+        };
+        let wanted = Compared {
+            kind: add.kind,
+            permanent: machine.as_ref().is_none_or(|machine| !machine.held),
+            host: host.as_ref(),
+            machine: machine.as_ref(),
+            settings: show_port(&config, grant),
+        };
+        match difference(&has, &wanted) {
+            None => Ok(Reply::Done),
+            Some(what) => Err(PortRefusal::Differs(add.port.clone(), what).into()),
+        }
+    }
+
+    pub(super) fn switch_compare(
+        &self,
+        caller: &Caller,
+        spec: &SwitchSpec,
+    ) -> Result<Reply, Refusal> {
+        let (name, asked) = (&spec.switch, &spec.settings);
+        let switch = self.state.switch(caller, name, Access::Manage)?;
+        let has = all_settings(switch);
+        let wanted = SwitchSettings {
+            owner: asked.owner.or(has.owner),
+            group: asked.group.or(has.group),
+            mode: asked.mode.or(has.mode),
+            new_ports: asked.new_ports.or(has.new_ports),
+            chains: asked.chains.clone().or_else(|| has.chains.clone()),
+            rules: asked.rules.clone().or_else(|| has.rules.clone()),
+            ..show_switch(&change_switch(switch.config, asked)?)
+        };
+        let transient = (!switch.persistent).then(|| "it goes with its last port".to_owned());
+        match transient.or_else(|| difference(&has, &wanted)) {
+            None => Ok(Reply::Done),
+            Some(what) => Err(SwitchRefusal::Differs(name.clone(), what).into()),
+        }
+    }
+}
+
+/// A setting that `has` and `wanted` do not have in common.
+fn difference<T: Serialize>(has: &T, wanted: &T) -> Option<String> {
+    let [has, wanted] = [has, wanted].map(|it| serde_json::to_value(it).expect("plain data"));
+    let (Value::Object(has), Value::Object(wanted)) = (has, wanted) else { return None };
+    let shown = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => "not set".to_owned(),
+        Some(Value::String(text)) => text.escape_debug().to_string(),
+        Some(value) => value.to_string(),
+    };
+    let key = has.keys().chain(wanted.keys()).find(|&key| has.get(key) != wanted.get(key))?;
+    let (old, new) = (shown(has.get(key)), shown(wanted.get(key)));
+    Some(format!("{} is {old} there, and {new} here", key.replace('_', "-")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let with = |mtu, ifname: Option<&str>| HostIf {
+            mtu,
+            ifname: ifname.map(str::to_owned),
+            ..HostIf::default()
+        };
+        assert_eq!(difference(&with(Some(1500), None), &with(Some(1500), None)), None);
+        for (has, wanted, said) in [
+            (with(Some(1500), None), with(Some(9000), None), "mtu is 1500 there, and 9000 here"),
+            (with(None, None), with(Some(9000), None), "mtu is not set there, and 9000 here"),
+            (with(None, Some("a")), with(None, None), "ifname is a there, and not set here"),
+        ] {
+            assert_eq!(difference(&has, &wanted).as_deref(), Some(said));
+        }
+    }
+}
