@@ -410,7 +410,7 @@ fn a_second_machine_is_turned_away() {
     let socket = add(&daemon, "vale0:vm1");
     let mut first = Machine::boot(&socket);
     let second = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    let read = std::io::Read::read(&mut &second, &mut [0; 1]);
+    let read = Read::read(&mut &second, &mut [0; 1]);
     assert!(read.is_err() || read.unwrap() == 0);
     let peer = daemon.port("vale0:vm1").unwrap().machine.unwrap().rejected_peer;
     assert_eq!(peer, Some(std::process::id()));
@@ -429,7 +429,7 @@ fn a_second_machine_that_insists_costs_nothing_and_has_the_port_next() {
         let peer = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         peer.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
         while start.elapsed() < std::time::Duration::from_millis(1500) {
-            match std::io::Read::read(&mut &peer, &mut [0; 1]) {
+            match Read::read(&mut &peer, &mut [0; 1]) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 _ => {
                     turned_away += 1;
@@ -494,7 +494,7 @@ fn a_complaint_is_over_with_the_next_connection() {
     // GET_FEATURES, many times, and no answer is read.
     let deaf = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     let ask = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-    while std::io::Write::write_all(&mut &deaf, &ask).is_ok() {}
+    while Write::write_all(&mut &deaf, &ask).is_ok() {}
     let why = wait::find("a complaint", complaint);
     assert!(why.contains("does not read"), "{why}");
 }

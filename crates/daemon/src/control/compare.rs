@@ -57,7 +57,7 @@ impl<D: Datapath> Control<D> {
         };
         match difference(&has, &wanted) {
             None => Ok(Reply::Done),
-            Some(what) => Err(PortRefusal::Differs(add.port.clone(), what).into()),
+            Some(what) => Err(PortRefusal::Differs(add.port.clone(), what.into()).into()),
         }
     }
 
@@ -81,7 +81,7 @@ impl<D: Datapath> Control<D> {
         let transient = (!switch.persistent).then(|| "it goes with its last port".to_owned());
         match transient.or_else(|| difference(&has, &wanted)) {
             None => Ok(Reply::Done),
-            Some(what) => Err(SwitchRefusal::Differs(name.clone(), what).into()),
+            Some(what) => Err(SwitchRefusal::Differs(name.clone(), what.into()).into()),
         }
     }
 }

@@ -201,7 +201,7 @@ impl Packed {
             Position { wrap: !at.wrap, ..at }
         });
         let first = rest.find(|at| self.is_available(*at));
-        let last_used = rest.filter(|at| self.owner_bits(at.slot) == at.flags().1).last();
+        let last_used = rest.rfind(|at| self.owner_bits(at.slot) == at.flags().1);
         let at = match (first, last_used) {
             (None, _) => driver,
             (Some(first), None) => first,

@@ -16,7 +16,7 @@ pub enum PortRefusal {
     Exists(PortName),
     /// The port that exists is not the one that was asked for.
     #[error("port {0} exists, but {1}; delete it, or change it with: uvala port set {0}")]
-    Differs(PortName, String),
+    Differs(PortName, Box<str>),
     /// The connection detaches a port that it does not hold.
     #[error("port {0} is not attached by this connection")]
     NotHeld(PortName),

@@ -16,7 +16,7 @@ pub enum SwitchRefusal {
     Exists(SwitchName),
     /// The switch that exists is not the one that was asked for.
     #[error("switch {0} exists, but {1}; change it with: uvala switch set {0}")]
-    Differs(SwitchName, String),
+    Differs(SwitchName, Box<str>),
     /// The forwarding database has no such entry.
     #[error("no entry {mac} in VLAN {vlan} of {switch}; see: uvala fdb list {switch}")]
     NoFdbEntry {
