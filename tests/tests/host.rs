@@ -200,18 +200,23 @@ fn trunks_carry_vlans_to_those_who_belong_there() {
 fn long_frames_pass_where_they_fit_and_are_dropped_where_they_do_not() {
     let Some(lab) = Lab::new(3) else { return };
     lab.tell(|daemon, lab| {
-        let [red, blue, small] = [&lab.guests[0], &lab.guests[1], &lab.guests[2]];
+        let [red, blue, far] = [&lab.guests[0], &lab.guests[1], &lab.guests[2]];
         for (guest, name, number) in [(red, "red", 1), (blue, "blue", 2)] {
             let tap = inside(guest, &format!("10.0.0.{number}/24"));
             let tap = HostIf { mtu: Some(9000), ..tap };
             add(daemon, &format!("vale0:{name}"), PortKind::Tap, tap).unwrap();
         }
-        add(daemon, "vale0:small", PortKind::Tap, inside(small, "10.0.0.3/24")).unwrap();
+        let address = Some("10.0.0.3/24".parse().unwrap());
+        let small = HostIf { address, ..HostIf::default() };
+        add(daemon, "vale0:small", PortKind::Tap, small).unwrap();
+        add(daemon, "vale0:far", PortKind::Tap, inside(far, "10.0.0.4/24")).unwrap();
         tcp(red, blue, "10.0.0.2", 4 * MEGABYTE);
         let stats = daemon.stats("vale0:red");
         assert!(stats.tx.bytes / stats.tx.frames > 2000, "frames of 9000 bytes");
         red.within(|| udp(blue, "10.0.0.2", 8900));
-        red.within(|| udp(small, "10.0.0.3", 1400));
+        red.within(|| udp(&lab.home, "10.0.0.3", 1400));
+        // In another namespace the kernel decides, which takes it.
+        red.within(|| udp(far, "10.0.0.4", 8900));
         red.within(|| {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.send_to(&[7; 8900], "10.0.0.3:9").unwrap();

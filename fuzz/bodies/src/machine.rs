@@ -64,7 +64,12 @@ pub fn virtqueue(data: &[u8]) {
         let mark = queue.mark();
         queue.prefetch(&memory);
         match queue.next(&memory, &mut buffers) {
-            Err(_) => queue = make(queue.base() & 0x8007).unwrap_or(queue),
+            Err(_) => {
+                queue = make(queue.base() & 0x8007).unwrap_or(queue);
+                if flags & 8 != 0 {
+                    queue.resume();
+                }
+            }
             Ok(None) => queue.want_kicks(),
             Ok(Some(_)) if input.u8() & 7 == 0 => queue.rewind(mark),
             Ok(Some(taken)) => {

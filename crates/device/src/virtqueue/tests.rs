@@ -554,6 +554,7 @@ proptest! {
         packed in any::<bool>(),
         read in any::<bool>(),
         noted in any::<bool>(),
+        resumed in any::<bool>(),
         together in 1..=2 * SIZE,
     ) {
         let guest = Guest::new(INDIRECT_DESC | EVENT_IDX | if packed { RING_PACKED } else { 0 });
@@ -568,6 +569,9 @@ proptest! {
             // Addresses and lengths that have a chance, half of the time.
             let word = if word & 1 == 0 { word } else { word % (PAGES * PAGE) };
             guest.whole.u64(Guest::at(8 * at)).store(word, Relaxed);
+        }
+        if resumed {
+            queue.resume();
         }
         let mut buffers = Buffers::default();
         for _ in 0..3 * SIZE {
