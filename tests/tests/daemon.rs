@@ -506,3 +506,24 @@ fn the_log_says_who_did_what_and_who_was_refused() {
     assert_eq!(counted("raise quota.ports"), 1);
     assert_eq!(counted("added switch vale1 with {\"mode\":\"620\"}"), 1);
 }
+
+#[test]
+fn a_log_in_json_is_an_object_on_each_line() {
+    let mut daemon = Setup::new("log_format = \"json\"\n").start();
+    drop(daemon.open("vale0:a"));
+    daemon.terminate();
+    daemon.process().wait();
+    let log = daemon.log();
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let said = |what: &str| {
+        let found = lines.iter().find(|line| line["message"].as_str().unwrap().contains(what));
+        found.unwrap_or_else(|| panic!("{what}: {log}"))
+    };
+    assert_eq!(said("ready")["level"], "info");
+    assert!(said("ready")["socket"].as_str().unwrap().ends_with("/uvala.sock"), "{log}");
+    assert_eq!(said("attached vale0:a")["thread"], "main");
+    assert!(said("stopping")["timestamp"].as_str().unwrap().ends_with('Z'), "{log}");
+}

@@ -20,6 +20,7 @@ use protocol::config::{self, InvalidValue};
 use protocol::{Mode, RunBy, toml_error};
 pub use tracing::Level;
 
+use crate::log::LogFormat;
 use crate::model::plan::{GroupPlan, Quota, SwitchPlan};
 use crate::model::specs::RingSpec;
 use file::RawConfig;
@@ -38,6 +39,8 @@ pub struct Config {
     pub socket: SocketConfig,
     /// Log level.
     pub log: Level,
+    /// Form of the log.
+    pub log_format: LogFormat,
     /// Helper that opens network interfaces where the daemon may not: a program or a socket.
     pub helper: Option<PathBuf>,
     /// Whether the daemon is confined after its start.

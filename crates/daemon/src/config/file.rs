@@ -20,6 +20,7 @@ use super::values::{
 };
 use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
 use crate::engine::worker::BATCH;
+use crate::log::LogFormat;
 use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
@@ -29,6 +30,8 @@ use crate::model::specs::{NEW_GROUP, RingSpec};
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct RawConfig {
     log: Log,
+    #[serde(deserialize_with = "from_text")]
+    log_format: LogFormat,
     helper: Option<PathBuf>,
     #[serde(deserialize_with = "from_text")]
     confine: confine::Mode,
@@ -152,6 +155,7 @@ impl RawConfig {
                 mode: self.socket.mode,
             },
             log: self.log.0,
+            log_format: self.log_format,
             helper: self.helper,
             confine: self.confine,
             vm_sockets: self.vm_sockets,

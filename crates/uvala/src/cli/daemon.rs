@@ -13,6 +13,7 @@ use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::engine::Workers;
+use daemon::log::LogFormat;
 use daemon::start::{StartError, make_dir};
 use daemon::{Daemon, confinement};
 use protocol::exit;
@@ -71,6 +72,10 @@ pub struct Args {
     /// Log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
+    /// Form of the log: text, json (an object on each line) or auto (text; under systemd, fields for
+    /// the journal) [default: auto]
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<LogFormat>,
     /// Run in the background; return when the daemon is ready
     ///
     /// Errors at startup go to stderr; after that the daemon logs to uvala.log beside the socket,
@@ -85,7 +90,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if args.background {
         return background(config.dir.as_deref(), args.log_file.as_deref());
     }
-    daemon::log::to_stderr(config.log, args.log_file.is_none());
+    daemon::log::begin(config.log, config.log_format, args.log_file.is_none());
     // A confined daemon opens no other file.
     let log = args.log_file.as_deref().map(|path| open_log(path, &config)).transpose()?;
     confinement::enter(&config)?;
@@ -160,6 +165,7 @@ fn configure(global: &Global, args: &Args) -> Result<Config, ConfigError> {
     config.state_dir = args.state.clone().or(config.state_dir);
     config.forget = args.forget;
     config.log = args.log.unwrap_or(config.log);
+    config.log_format = args.log_format.unwrap_or(config.log_format);
     config.confine = args.confine.unwrap_or(config.confine);
     config.workers.count = args.workers.unwrap_or(config.workers.count);
     config.workers.wait = args.wait.unwrap_or(config.workers.wait);
