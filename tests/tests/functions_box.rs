@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use client::Port;
+use harness::chain::functions;
 use harness::daemon::Daemon;
 use harness::lab::Lab;
 use harness::net::{Namespace, tcp};
@@ -460,6 +461,27 @@ fn a_tunnel_ends_at_a_vxlan_device_of_linux() {
         let [wrapped, unwrapped, long] = counted(tunnel, ["wrapped", "unwrapped", "too_long"]);
         assert!(wrapped > 700 && unwrapped > 700 && long > 0, "{wrapped} {unwrapped} {long}");
     });
+}
+
+#[test]
+fn packets_for_a_neighbour_that_does_not_answer_are_drops_of_the_router() {
+    let daemon = Daemon::start();
+    let (mut a, _b) = chain(&daemon, &["router"]);
+    let text = "[[interface]]\naddress = \"10.0.0.254/24\"\n";
+    let _router = Box::new(&daemon).run("router", "router", text);
+    let mut frame = datagram(b"hello");
+    frame[..6].copy_from_slice(&[2, 0x75, 0x76, 0x61, 0x6c, 1]);
+    let sum = packet::checksum::checksum(&frame[14..34]).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    (0..47).for_each(|_| a.send(&frame).unwrap());
+    wait::until("all to be given up", || dropped(&daemon) == 47);
+    // The function says once a second what it has counted itself.
+    let told = || functions(&daemon)[0].counts.get("unresolved") == Some(&47);
+    wait::until("its own count", told);
+    let router = &functions(&daemon)[0];
+    assert_eq!(router.frames_in, 47);
+    // What it sent on are questions for the neighbour, and an ICMP message for each packet.
+    assert!((48..=57).contains(&router.frames_out), "{router:?}");
 }
 
 /// Frames that functions wanted dropped.

@@ -69,7 +69,9 @@ fn both_threads_have_flows_sleep_when_there_are_none_and_end_in_order() {
     let seen = running(&daemon);
     let rows: Vec<_> = seen.iter().map(|info| (info.port.to_string(), info.instance)).collect();
     assert_eq!(rows, [("valenf:f0".to_owned(), 0), ("valenf:f0_1".to_owned(), 1)]);
-    assert!(seen.iter().all(|info| info.frames_in >= 20 && info.group.as_deref() == Some("nf")));
+    assert!(
+        seen.iter().all(|info| info.frames_in >= 20 && info.trust_group.as_deref() == Some("nf"))
+    );
     assert_eq!(seen.iter().map(|info| info.frames_in).sum::<u64>(), 100);
     assert!(seen[0].pid == seen[1].pid && seen[0].thread.is_some(), "{seen:?}");
     assert_ne!(seen[0].thread, seen[1].thread);

@@ -98,7 +98,7 @@ fn what_commands_made_is_there_before_the_clients_are_back() {
             let ports = ["vale0:a", "vale0:b", "vale1:a", "vale2:a"].map(|name| {
                 let info = daemon.port(name).unwrap();
                 assert!(info.persistent);
-                (info.kind, info.owner, info.settings)
+                (info.kind, info.creator, info.settings)
             });
             let switches = ["vale0", "vale1", "vale2"].map(|name| {
                 let info = daemon.switch(name).unwrap();

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! The router answers ARP and echo requests for its addresses, looks the longest prefix up, counts
-//! TTL down, and learns neighbours as any host does: by asking. Until one answers, a few packets
-//! for it wait, for three seconds. A packet that cannot go on makes an ICMP message. All interfaces
+//! TTL down, and learns neighbours as any host does: by asking. Until one answers, packets for it
+//! wait, for three seconds and as many as Linux lets wait. A packet that cannot go on makes an ICMP
+//! message, and the switch counts it as dropped. All interfaces
 //! have one Ethernet address. Instances in threads of one process tell each other where neighbours
 //! are.
 
@@ -90,9 +91,11 @@ const RENEWAL: Duration = Duration::from_secs(1);
 const COMPLAINTS: u32 = 1000;
 /// Between two questions for one neighbour.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Most neighbours that packets wait for, most packets for one, and for how long.
+/// Most neighbours that packets wait for, most packets and bytes for one (Linux: unres_qlen and
+/// unres_qlen_bytes), and for how long.
 const AWAITED: usize = 64;
-const HELD: usize = 3;
+const HELD: usize = 101;
+const HELD_BYTES: usize = 212_992;
 const HOLD: Duration = Duration::from_secs(3);
 
 /// Packets that wait for a neighbour's answer.
@@ -112,6 +115,8 @@ pub struct Router {
     /// Since when what is in it may hold.
     renewed: Instant,
     held: HashMap<Ipv4Addr, Waiting>,
+    /// Packets that no longer wait. They go to the switch behind the batch, which counts the drops.
+    given_up: Vec<nf::Held>,
     /// Neighbours whose packets leave behind this batch: others for them must not overtake these.
     leaving: HashSet<Ipv4Addr>,
     /// For what other instances are to know.
@@ -137,6 +142,7 @@ impl Router {
             recent: Recent::new(),
             renewed: now,
             held: HashMap::new(),
+            given_up: Vec::new(),
             leaving: HashSet::new(),
             board: None,
             unresolved: 0,
@@ -203,11 +209,12 @@ impl Router {
         let (mut neighbours, mut held) =
             (std::mem::take(&mut self.neighbours), std::mem::take(&mut self.held));
         neighbours.retain(|address, _| new.source_for(*address).is_some());
-        let waiting: u64 = held.values().map(Waiting::count).sum();
-        held.retain(|address, _| new.source_for(*address).is_some());
-        let unresolved = self.unresolved + waiting - held.values().map(Waiting::count).sum::<u64>();
+        let is_ours = |address: &Ipv4Addr| new.source_for(*address).is_some();
+        let gone: Vec<_> = held.extract_if(|address, _| !is_ours(address)).collect();
+        gone.into_iter().flat_map(|(_, waiting)| waiting.packets).for_each(|it| self.give_up(it));
+        let (given_up, unresolved) = (std::mem::take(&mut self.given_up), self.unresolved);
         let board = self.board.take();
-        *self = Self { neighbours, held, unresolved, board, ..new };
+        *self = Self { neighbours, held, given_up, unresolved, board, ..new };
     }
 
     /// Has it tell other instances where neighbours are, and hear it from them.
@@ -281,7 +288,13 @@ impl Router {
         count_down(&mut bytes[ETHERNET_HEADER..]);
     }
 
-    /// Keeps a packet until its neighbour has answered. Of more than a few the oldest is lost.
+    /// Ends a packet that waited.
+    fn give_up(&mut self, packet: nf::Held) {
+        self.unresolved += 1;
+        self.given_up.push(packet);
+    }
+
+    /// Keeps a packet until its neighbour has answered. Of too many the oldest are lost.
     fn hold(&mut self, neighbour: Ipv4Addr, frame: &Frame<'_>) -> Action {
         let has_room = self.held.len() < AWAITED || self.held.contains_key(&neighbour);
         if !has_room || !frame.is_whole() {
@@ -290,11 +303,9 @@ impl Router {
         }
         let held = self.held.entry(neighbour);
         let held = held.or_insert_with(|| Waiting { since: self.now, packets: VecDeque::new() });
-        if held.packets.len() == HELD {
-            held.packets.pop_front();
-            self.unresolved += 1;
-        }
+        let oldest = held.make_room(frame.bytes().len());
         held.packets.push_back(frame.to_held());
+        oldest.into_iter().for_each(|packet| self.give_up(packet));
         Action::Hold
     }
 
@@ -308,10 +319,11 @@ impl Router {
                 continue;
             }
             let held = self.held.remove(&address).into_iter().flat_map(|held| held.packets);
-            for nf::Held { bytes: packet, .. } in held {
-                self.unresolved += 1;
-                let (from, src) = (mac_at(&packet, 6), ipv4_at(&packet[ETHERNET_HEADER..], 12));
-                self.complain((3, 1), from, src, &packet, made);
+            for packet in held {
+                let bytes = &packet.bytes;
+                let (from, src) = (mac_at(bytes, 6), ipv4_at(&bytes[ETHERNET_HEADER..], 12));
+                self.complain((3, 1), from, src, bytes, made);
+                self.give_up(packet);
             }
         }
     }
@@ -471,6 +483,18 @@ impl Waiting {
     fn count(&self) -> u64 {
         self.packets.len() as u64
     }
+
+    /// Takes out the oldest packets until one of `len` bytes more may wait.
+    fn make_room(&mut self, len: usize) -> Vec<nf::Held> {
+        let mut bytes: usize = self.packets.iter().map(|packet| packet.bytes.len()).sum();
+        let mut oldest = Vec::new();
+        while self.packets.len() >= HELD || bytes + len > HELD_BYTES {
+            let Some(packet) = self.packets.pop_front() else { break };
+            bytes -= packet.bytes.len();
+            oldest.push(packet);
+        }
+        oldest
+    }
 }
 
 /// Four bytes of the IPv4 header.
@@ -516,6 +540,9 @@ impl Handler for Router {
         }
         if !self.held.is_empty() {
             self.age_neighbours(made);
+        }
+        for packet in self.given_up.drain(..) {
+            made.send_as(packet, Action::Drop);
         }
     }
 }

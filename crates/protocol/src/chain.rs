@@ -243,8 +243,8 @@ pub struct FunctionInfo {
     /// User whose process that is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
-    /// Trust group.
-    pub group: Option<String>,
+    /// Trust group whose region its port lives in.
+    pub trust_group: Option<String>,
     /// Frames that wait for it.
     pub waiting: u32,
     /// How many have room there: what of it is taken is how busy it is.
@@ -265,13 +265,14 @@ pub struct FunctionInfo {
     pub stalled: bool,
     /// Frames that the function was given, by the switch and by calls.
     pub frames_in: u64,
-    /// Frames that it passed on, likewise: also those that it wanted dropped.
+    /// Frames that it passed on, likewise: none that it wanted dropped.
     pub frames_out: u64,
     /// The part of `frames_in` that functions of its thread gave it by calls. The function itself
     /// counts these.
     #[serde(default)]
     pub called_in: u64,
-    /// The part of `frames_out` that left by no ring of its own.
+    /// The part of `frames_out` that left by no ring of its own, or that a function of its thread
+    /// dropped later.
     #[serde(default)]
     pub called_out: u64,
     /// Frames that stood in the rings of its port when it went. They are lost, unless it had sent
@@ -280,7 +281,7 @@ pub struct FunctionInfo {
     pub lost: u64,
     /// Frames that found no room at it.
     pub no_room: u64,
-    /// Frames of it that it wanted dropped.
+    /// Frames of it that it wanted dropped, or a function of its thread that it passed them to.
     pub dropped: u64,
     /// All frames that ended at it, by reason, these included: what it sent that was not its own to
     /// send is there, too.

@@ -131,14 +131,14 @@ pub struct PortInfo {
     pub number: Option<u16>,
     /// Stays without a client.
     pub persistent: bool,
-    /// Numeric user that made it.
-    pub owner: u32,
+    /// Numeric user that made it, whose quota it counts against.
+    pub creator: u32,
     /// The client that holds it.
     pub client: Option<ClientInfo>,
     /// Bytes of shared memory; of a port in a trust group, what it has of that.
     pub memory: u64,
     /// Trust group whose region it lives in.
-    pub group: Option<String>,
+    pub trust_group: Option<String>,
     /// All settings, with the switch's where the port has none. A port that goes with its client
     /// has no owner, group and mode among them.
     pub settings: PortSettings,

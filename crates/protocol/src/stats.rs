@@ -62,7 +62,8 @@ pub struct PortStats {
     /// Frames that a function got by calls of others in its thread, which it counts itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub called_in: u64,
-    /// Frames that it passed on and that left by no ring of this port.
+    /// Frames that it passed on and that left by no ring of this port, or that a function of its
+    /// thread dropped later.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub called_out: u64,
     /// Seconds since the port went.

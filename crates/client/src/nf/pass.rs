@@ -49,7 +49,7 @@ pub(crate) struct Others<'a, H> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     called: u32,
-    /// Frames that it passed on without a ring of its own.
+    /// Frames that it passed on without a ring of its own, or that another dropped behind it.
     passed: u32,
 }
 
@@ -168,6 +168,11 @@ fn call<H: Handler>(
         match (action, next) {
             // The frame does not come to the ring that shows what the first one has passed on.
             (Action::Hold, _) => {
+                functions.counts[first].passed += 1;
+                return action;
+            }
+            // The switch counts the drop at the port of that ring, whose function passed it on.
+            (Action::Drop, _) => {
                 functions.counts[first].passed += 1;
                 return action;
             }

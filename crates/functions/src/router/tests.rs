@@ -101,19 +101,46 @@ fn numbered(host: u8, number: u8) -> Vec<u8> {
 }
 
 #[test]
-fn test_of_packets_that_wait_the_last_few_go_on_in_order() {
+fn test_of_packets_that_wait_as_many_as_with_linux_go_on_in_order() {
     let mut router = Router::new(CONFIG).unwrap();
-    for number in 0..5 {
+    for number in 0..104 {
         assert_eq!(route(&mut router, &numbered(2, number)).0, None);
     }
     let mut sent = neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
     // What follows in the batch does not overtake them.
-    let (passed, behind) = route(&mut router, &numbered(2, 5));
+    let (passed, behind) = route(&mut router, &numbered(2, 104));
     assert_eq!(passed, None);
     sent.extend(behind);
     let numbers: Vec<u8> = sent.iter().map(|frame| frame[ETHERNET_HEADER + IPV4_HEADER]).collect();
-    assert_eq!(numbers, [2, 3, 4, 5]);
-    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 2]));
+    assert_eq!(numbers, (3..105).collect::<Vec<u8>>(), "101, and the one behind");
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [0, 3]));
+}
+
+#[test]
+fn test_packets_that_wait_take_no_more_memory_than_with_linux() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let payload = vec![0; 60_000];
+    let packet = ipv4(17, [10, 0, 1, 2].into(), [10, 0, 2, 2].into(), &payload);
+    let frame = ethernet(MAC, A, 0x0800, &packet);
+    for _ in 0..9 {
+        route(&mut router, &frame);
+    }
+    assert_eq!(router.counts()[1..], named(["held", "unresolved"], [3, 6]));
+}
+
+#[test]
+fn test_packets_that_no_longer_wait_go_to_the_switch_as_drops() {
+    let mut router = Router::new(CONFIG).unwrap();
+    (0..103).for_each(|number| drop(route(&mut router, &numbered(2, number))));
+    let dropped = |router: &mut Router| -> Vec<u8> {
+        let mut made = Generated::default();
+        router.batch(0, &mut made);
+        made.take().iter().map(|packet| packet[ETHERNET_HEADER + IPV4_HEADER]).collect()
+    };
+    assert_eq!(dropped(&mut router), vec![0, 1]);
+    let other = "[[interface]]\naddress = \"10.0.1.1/24\"\n";
+    router.replace(Router::new(other).unwrap());
+    assert_eq!(dropped(&mut router), (2..103).collect::<Vec<u8>>());
 }
 
 #[test]

@@ -40,10 +40,10 @@ enum Action {
     /// List all service instances, their processes and their counters
     ///
     /// STATE is up, down (no process runs the instance) or stalled (it takes no frames). WAITING is
-    /// the number of frames in its ring now. IN counts frames given to the instance; OUT counts all
-    /// frames that it returned, including those that it dropped (DROPPED) and those whose action
-    /// the switch refused (REFUSED). NO ROOM counts frames dropped because the instance's ring was
-    /// full, LOST those that were in its rings when its process ended.
+    /// the number of frames in its ring now. IN counts frames given to the instance, OUT those that
+    /// it sent on, DROPPED those that it dropped. REFUSED counts frames of OUT whose action the
+    /// switch refused, NO ROOM frames dropped because the instance's ring was full, LOST those that
+    /// were in its rings when its process ended.
     List {
         /// Name of the switch [default: all that you may see]
         switch: Option<String>,
@@ -132,7 +132,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         left("PORT", |info| info.port.to_string()),
         right("PID", |info| or_dash(info.pid)),
         left("USER", |info| or_dash(info.user.map(users::user_name))),
-        left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
+        left("TRUST GROUP", |info| or_dash(info.trust_group.as_ref())),
         left("STATE", |info| state(info).to_owned()),
         right("WAITING", |info| info.waiting.to_string()),
         right("IN", |info| info.frames_in.to_string()),

@@ -410,11 +410,11 @@ fn table(ports: &[PortInfo]) -> String {
         left("CLIENT", |info| or_dash(client_name(info).map(|name| cut(&name, 24)))),
         left("OWNER", |info| {
             let socket = socket_rights(info).map(|(owner, ..)| owner);
-            users::user_name(info.settings.owner.or(socket).unwrap_or(info.owner))
+            users::user_name(info.settings.owner.or(socket).unwrap_or(info.creator))
         }),
         left("MODE", |info| or_dash(info.settings.mode.or(socket_rights(info).map(|it| it.2)))),
         right("MEMORY", |info| memory(info.memory)),
-        left("TRUST GROUP", |info| or_dash(info.group.as_ref())),
+        left("TRUST GROUP", |info| or_dash(info.trust_group.as_ref())),
         left("LINK", |info| {
             let machine = || info.machine.as_ref().map(|machine| machine.state.to_string());
             or_dash(info.host.as_ref().map(|host| host.state.to_string()).or_else(machine))
@@ -521,9 +521,9 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         info.port,
         if info.persistent { "permanent" } else { "deleted with its client" },
         info.kind.name(),
-        users::user_name(info.owner),
+        users::user_name(info.creator),
         memory(info.memory),
-        info.group.as_deref().unwrap_or("-"),
+        info.trust_group.as_deref().unwrap_or("-"),
     );
     if let Some(host) = &info.host {
         text += &show_host(host, is_now);
@@ -538,8 +538,8 @@ fn show(info: &PortInfo, is_now: bool) -> String {
     };
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
-        ("owner", Some(users::user_name(owner.unwrap_or(info.owner)))),
-        ("group", group.map(users::group_name)),
+        ("owner", Some(users::user_name(owner.unwrap_or(info.creator)))),
+        ("unix group", group.map(users::group_name)),
         ("mode", mode.map(|mode| mode.to_string())),
         ("vlan", settings.vlan.as_ref().map(VlanMode::to_string)),
         ("isolated", flag(settings.isolated)),

@@ -64,8 +64,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // Another daemon counts from zero.
         before = before.take().filter(|_| again);
         args.output.print(&now, |now| match &before {
-            Some(before) => rates(before, now),
-            None if args.watch.is_on() => rates(now, now),
+            Some(before) => rates(before, now, args.queues),
+            None if args.watch.is_on() => rates(now, now, args.queues),
             None => totals(now, args.queues),
         })?;
         before = Some(now);
@@ -105,14 +105,21 @@ fn totals(snapshot: &Snapshot, queues: bool) -> String {
         let ago = port.gone_s.map_or_else(String::new, |seconds| format!(" ({seconds} s ago)"));
         let (name, resyncs) = (format!("{}{ago}", port.port), port.resyncs.to_string());
         table.row(counters(name, port.tx, port.rx, resyncs, drops(port)));
-        let rows = if queues { port.tx_queues.len().max(port.rx_queues.len()) } else { 0 };
-        for queue in 0..rows {
-            let of = |queues: &[Counter]| queues.get(queue).copied().unwrap_or_default();
-            let (tx, rx) = (of(&port.tx_queues), of(&port.rx_queues));
+        for queue in 0..if queues { rings(port) } else { 0 } {
+            let [tx, rx] = ring(port, queue);
             table.row(counters(format!("  ring {queue}"), tx, rx, String::new(), String::new()));
         }
     }
     table.to_string()
+}
+
+fn rings(port: &PortStats) -> usize {
+    port.tx_queues.len().max(port.rx_queues.len())
+}
+
+/// What a ring has sent and received; a port may have more of one kind.
+fn ring(port: &PortStats, queue: usize) -> [Counter; 2] {
+    [&port.tx_queues, &port.rx_queues].map(|all| all.get(queue).copied().unwrap_or_default())
 }
 
 fn explain(reasons: &[(&str, &str)]) -> String {
@@ -134,7 +141,7 @@ fn drops(port: &PortStats) -> String {
     if reasons.is_empty() { "-".to_owned() } else { reasons.join(", ") }
 }
 
-fn rates(before: &Snapshot, now: &Snapshot) -> String {
+fn rates(before: &Snapshot, now: &Snapshot, queues: bool) -> String {
     let mut table = Table::new(&[
         ("PORT", Align::Left),
         ("TX pps", Align::Right),
@@ -151,16 +158,22 @@ fn rates(before: &Snapshot, now: &Snapshot) -> String {
         let more = if now < before { now } else { now - before };
         if seconds.is_zero() { 0.0 } else { number(more) / seconds.as_secs_f64() }
     };
+    let row = |name: String, now: [Counter; 2], old: [Counter; 2], drops: String| {
+        let each = |way: usize| {
+            let frames = short(rate(now[way].frames, old[way].frames));
+            [frames, short(rate(now[way].bytes, old[way].bytes) * 8.0)]
+        };
+        let ([tx_frames, tx_bits], [rx_frames, rx_bits]) = (each(0), each(1));
+        [name, tx_frames, tx_bits, rx_frames, rx_bits, drops]
+    };
     for port in &now.ports {
         let old = known.get(&port.port).copied().unwrap_or(port);
-        table.row([
-            port.port.to_string(),
-            short(rate(port.tx.frames, old.tx.frames)),
-            short(rate(port.tx.bytes, old.tx.bytes) * 8.0),
-            short(rate(port.rx.frames, old.rx.frames)),
-            short(rate(port.rx.bytes, old.rx.bytes) * 8.0),
-            short(rate(port.drops.values().sum(), old.drops.values().sum())),
-        ]);
+        let drops = short(rate(port.drops.values().sum(), old.drops.values().sum()));
+        table.row(row(port.port.to_string(), [port.tx, port.rx], [old.tx, old.rx], drops));
+        for queue in 0..if queues { rings(port) } else { 0 } {
+            let (now, old) = (ring(port, queue), ring(old, queue));
+            table.row(row(format!("  ring {queue}"), now, old, String::new()));
+        }
     }
     table.to_string()
 }
@@ -214,10 +227,14 @@ mod tests {
 
     #[test]
     fn test_rates_are_differences_by_time() {
-        let text = rates(&snapshot(1, 10), &snapshot(3, 2_000_010));
+        let text = rates(&snapshot(1, 10), &snapshot(3, 2_000_010), false);
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(row, ["vale0:a", "1.00M", "480M", "0", "0", "500k"]);
-        let restarted = rates(&snapshot(3, 100), &snapshot(4, 10));
+        assert_eq!(text.lines().count(), 2);
+        let text = rates(&snapshot(1, 10), &snapshot(3, 2_000_010), true);
+        let ring: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(ring, ["ring", "0", "1.00M", "480M", "0", "0"]);
+        let restarted = rates(&snapshot(3, 100), &snapshot(4, 10), false);
         assert!(restarted.lines().nth(1).unwrap().contains(" 10 "), "{restarted}");
     }
 }

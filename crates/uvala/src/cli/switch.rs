@@ -220,7 +220,7 @@ fn table(switches: &[SwitchInfo]) -> String {
         right("ADDRESSES", |info| info.fdb_entries.to_string()),
         left("FORWARDING", |info| info.forwarding.clone()),
         left("OWNER", |info| users::user_name(info.owner)),
-        left("GROUP", |info| users::group_name(info.group)),
+        left("UNIX GROUP", |info| users::group_name(info.group)),
         left("MODE", |info| info.mode.to_string()),
         right("WORKER", worker),
         left("PERM", |info| yes(info.persistent)),

@@ -193,8 +193,8 @@ mod tests {
     /// A port with such an interface.
     fn with(name: &str, host: &serde_json::Value) -> PortInfo {
         serde_json::from_value(serde_json::json!({
-            "port": name, "kind": "tap", "number": 1, "persistent": true, "owner": 0,
-            "client": null, "memory": 0, "group": null, "settings": {}, "host": host,
+            "port": name, "kind": "tap", "number": 1, "persistent": true, "creator": 0,
+            "client": null, "memory": 0, "trust_group": null, "settings": {}, "host": host,
         }))
         .unwrap()
     }

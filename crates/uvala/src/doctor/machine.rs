@@ -333,8 +333,8 @@ mod tests {
 
     fn port(name: &str, machine: MachineInfo) -> PortInfo {
         serde_json::from_value(serde_json::json!({
-            "port": name, "kind": "vhost-user", "number": 1, "persistent": true, "owner": 0,
-            "client": null, "memory": 0, "group": null, "settings": {}, "machine": machine
+            "port": name, "kind": "vhost-user", "number": 1, "persistent": true, "creator": 0,
+            "client": null, "memory": 0, "trust_group": null, "settings": {}, "machine": machine
         }))
         .unwrap()
     }

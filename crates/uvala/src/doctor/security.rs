@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn test_a_disabled_port_is_named_with_its_cure() {
         let mut port = json!({
-            "port": "vale0:a", "kind": "shm", "number": 0, "persistent": true, "owner": 0,
-            "client": null, "memory": 0, "group": null, "settings": {},
+            "port": "vale0:a", "kind": "shm", "number": 0, "persistent": true, "creator": 0,
+            "client": null, "memory": 0, "trust_group": null, "settings": {},
         });
         let read = |value: &serde_json::Value| -> Vec<PortInfo> {
             vec![serde_json::from_value(value.clone()).unwrap()]

@@ -354,7 +354,7 @@ impl<D: Datapath> Control<D> {
                 port: name.clone(),
                 pid: holder.map(|holder| holder.pid),
                 user: holder.map(|holder| holder.uid),
-                group: holder.and_then(Holder::shown_group),
+                trust_group: holder.and_then(Holder::shown_group),
                 waiting: seen.map_or(0, |seen| seen.waiting),
                 capacity: seen.map_or(0, |seen| seen.capacity),
                 cpu_ms: used.as_ref().and_then(|used| used.cpu_ms),
@@ -363,7 +363,11 @@ impl<D: Datapath> Control<D> {
                 stalled: seen.is_some_and(|seen| seen.stalled),
                 // A function counts its calls itself, and may write any number.
                 frames_in: counted.rx.frames.saturating_add(counted.called_in),
-                frames_out: counted.tx.frames.saturating_add(counted.called_out),
+                frames_out: counted
+                    .tx
+                    .frames
+                    .saturating_add(counted.called_out)
+                    .saturating_sub(drops(DropReason::Function)),
                 called_in: counted.called_in,
                 called_out: counted.called_out,
                 lost: counted.abandoned,

@@ -203,10 +203,12 @@ impl<D: Datapath> Control<D> {
             kind: port.kind,
             number: self.datapath.number_of(port.key),
             persistent: port.persistent,
-            owner: port.owner,
+            creator: port.owner,
             client: holder.map(client).or_else(binder),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
-            group: holder.and_then(Holder::shown_group).or_else(|| host::trust_group_of(port)),
+            trust_group: holder
+                .and_then(Holder::shown_group)
+                .or_else(|| host::trust_group_of(port)),
             settings: settings::show_port(&config, self.shown_grant(name, port)),
             disabled: state.disabled.map(|why| why.name().to_owned()),
             first_macs: state.first_macs.as_slice().to_vec(),

@@ -116,7 +116,7 @@ fn test_who_was_given_a_port_does_not_change_it() {
     add(&mut bench, "vale0:web", r#""owner":1001"#);
     let call = r#"{"port_set":{"port":"vale0:web","settings":{"vlan":"trunk:all"}}}"#;
     assert_eq!(bench.refused(1, ALICE, call).0, ErrorCode::Permission);
-    assert_eq!(info(&mut bench, "vale0:web").owner, OPERATOR, "whose quota it is");
+    assert_eq!(info(&mut bench, "vale0:web").creator, OPERATOR, "whose quota it is");
 }
 
 #[test]

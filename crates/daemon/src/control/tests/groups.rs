@@ -168,7 +168,7 @@ fn test_a_declared_group_is_one_for_all_and_its_owner_pays() {
     let group = |bench: &mut Bench, port: &str| {
         let show = format!(r#"{{"port_show":{{"port":"{port}"}}}}"#);
         let Reply::Port(port) = bench.ask(9, 0, &show).unwrap() else { panic!() };
-        port.group
+        port.trust_group
     };
     assert_eq!(group(&mut bench, "vale1000:p2").as_deref(), Some("nf"));
     assert_eq!(group(&mut bench, "vale1001:p1").as_deref(), Some("1000/nf"));

@@ -203,7 +203,7 @@ mod tests {
             port: port.parse().unwrap(),
             pid: cpu_ms.map(|_| 1),
             user: None,
-            group: None,
+            trust_group: None,
             waiting: 3,
             capacity: 1023,
             cpu_ms,

@@ -109,7 +109,7 @@ mod tests {
             port: port.parse().unwrap(),
             pid: Some(pid),
             user: None,
-            group: None,
+            trust_group: None,
             waiting: 0,
             capacity: 1023,
             cpu_ms: Some(cpu_ms),
