@@ -91,6 +91,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(fill) dist/uvala.pc.in > '$(to)$(libdir)'/pkgconfig/uvala.pc
 	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
 	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
+	$(fill) dist/uvala-metrics.service.in > '$(to)$(libdir)'/systemd/system/uvala-metrics.service
 	$(fill) dist/uvala-helper.socket > '$(to)$(libdir)'/systemd/system/uvala-helper.socket
 	$(fill) dist/uvala-helper@.service.in > '$(to)$(libdir)'/systemd/system/uvala-helper@.service
 	install -d -m 755 '$(to)$(sysconfdir)'/uvala
@@ -99,6 +100,8 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	install -D -m 644 docs/uvala.toml '$(to)$(datadir)'/doc/uvala/uvala.toml
 	test -e '$(to)$(sysconfdir)'/uvala.toml || \
 		install -D -m 644 dist/uvala.toml '$(to)$(sysconfdir)'/uvala.toml
+	install -D -m 644 dist/uvala.rules.yml '$(to)$(datadir)'/uvala/prometheus/uvala.rules.yml
+	install -D -m 644 dist/uvala.grafana.json '$(to)$(datadir)'/uvala/grafana/uvala.json
 	test -n '$(DESTDIR)' || ldconfig || true
 
 .PHONY: uninstall
@@ -113,7 +116,8 @@ uninstall:  ## remove the installed files; the configuration stays
 	rm -rf '$(to)$(PREFIX)'/include/uvala
 	rm -f '$(to)$(libdir)'/pkgconfig/uvala.pc '$(to)$(libdir)'/systemd/system/uvala.service \
 		'$(to)$(libdir)'/systemd/user/uvala.service
-	rm -rf '$(to)$(datadir)'/doc/uvala
+	rm -f '$(to)$(libdir)'/systemd/system/uvala-metrics.service
+	rm -rf '$(to)$(datadir)'/doc/uvala '$(to)$(datadir)'/uvala
 
 # ---- checks, the quick ones first ----
 #

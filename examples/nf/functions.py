@@ -75,7 +75,7 @@ class Function:
         return check(uvala.uvala_nf_chain(self.port, name.encode()))
 
     def count(self, name, count):
-        """Shows what was counted since the function began: uvala nf list, nf top, nf metrics."""
+        """Shows what was counted since the function began: uvala nf list, nf top, metrics."""
         check(uvala.uvala_nf_count(self.port, name.encode(), count))
 
     def gauge(self, name, gauge):

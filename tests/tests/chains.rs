@@ -615,8 +615,9 @@ fn who_is_refused_or_loses_frames_is_told_why_and_what_helps() {
         chains.contains("dead_port: No client holds") && chains.contains("REFUSED"),
         "{chains}"
     );
-    let (_, metrics, _) = uvala("nf metrics");
-    let sample = r#"{switch="valenf",service="fw",instance="0",port="f0",reason="dead_port"} 1"#;
+    let (_, metrics, _) = uvala("metrics");
+    let sample =
+        r#"{switch="valenf",service="fw",service_instance="0",port="f0",reason="dead_port"} 1"#;
     assert!(metrics.contains(sample), "{metrics}");
 }
 

@@ -515,8 +515,8 @@ fn numbers_that_do_not_change_are_told_to_the_next_daemon() {
     let _function = Box::new(&daemon).run("firewall", "firewall", rules);
     for _ in 0..2 {
         wait::until("its numbers", || says(&daemon, "nf list valenf").contains("rule_1 0"));
-        let metrics = says(&daemon, "nf metrics valenf");
-        let own = r#"{switch="valenf",service="firewall",instance="0",port="firewall""#;
+        let metrics = says(&daemon, "metrics");
+        let own = r#"{switch="valenf",service="firewall",service_instance="0",port="firewall""#;
         for sample in [
             format!("uvala_function_events_total{own},name=\"rule_1\"}} 0"),
             format!("uvala_function_values{own},name=\"connections\"}} 0"),

@@ -85,7 +85,7 @@ fn frames_are_counted(daemon: &Daemon, command: &mut Command) {
         (seen.counts.get("type_88b5"), seen.gauges.get("types")) == (Some(&2), Some(&2))
     });
     assert!(says(daemon, "nf list valenf").contains("type_88b5 2"));
-    let metrics = says(daemon, "nf metrics valenf");
+    let metrics = says(daemon, "metrics");
     let sample = r#"instance="0",port="count",name="type_88b5"} 2"#;
     let is_it =
         |line: &str| line.starts_with("uvala_function_events_total{") && line.ends_with(sample);

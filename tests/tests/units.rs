@@ -16,6 +16,7 @@ fn installed(place: &Path) -> Vec<(&'static str, PathBuf)> {
         ("--system", "uvala.service.in", "uvala.service"),
         ("--system", "uvala-helper.socket", "uvala-helper.socket"),
         ("--system", "uvala-helper@.service.in", "uvala-helper@.service"),
+        ("--system", "uvala-metrics.service.in", "uvala-metrics.service"),
         ("--user", "uvala.user.service.in", "user/uvala.service"),
     ];
     std::fs::create_dir(place.join("user")).unwrap();

@@ -2,7 +2,7 @@
 
 use protocol::{
     ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, Reply, Request, RuleInfo,
-    SwitchInfo, WorkerInfo,
+    SwitchInfo, UserUsage, WorkerInfo,
 };
 
 use crate::control::{ControlError, unexpected};
@@ -31,7 +31,8 @@ macro_rules! listed {
 
 listed! {
     Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Chains: ChainInfo, Rules: RuleInfo,
-    Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo
+    Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo,
+    Users: UserUsage
 }
 
 /// All of it. `call` makes a call, and `ask` says which: it asks for what comes behind a page.

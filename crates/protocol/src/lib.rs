@@ -38,6 +38,7 @@ mod request;
 mod stats;
 mod switch;
 pub mod toml_error;
+mod usage;
 pub mod users;
 mod values;
 mod worker;
@@ -67,12 +68,13 @@ pub use netmap::{
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
 pub use request::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest, WorkerRequest,
+    Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest, WorkerRequest,
 };
-pub use stats::{Counter, PortStats, StatsPage, StatsQuery};
+pub use stats::{Counter, Fill, PortStats, StatsPage, StatsQuery};
 pub use switch::{
     FDB_CAPACITY_MAX, FdbCounters, LoopInfo, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
 };
+pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
 pub use worker::{StallCause, StallInfo, StallStage, WorkerInfo};
 
@@ -156,6 +158,10 @@ pub enum Reply {
     NextFunctions(Vec<NextFunction>),
     /// To [`WorkerRequest::List`].
     Workers(Page<WorkerInfo>),
+    /// To [`UsageRequest::Show`].
+    Usage(Usage),
+    /// To [`UsageRequest::Users`].
+    Users(Page<UserUsage>),
 }
 
 /// Why a call was refused: a code for programs, a line for people.

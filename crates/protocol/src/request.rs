@@ -41,6 +41,8 @@ pub enum Request {
     Group(GroupRequest),
     /// About workers.
     Worker(WorkerRequest),
+    /// About what the daemon and its users have.
+    Usage(UsageRequest),
 }
 
 /// A call about the connection, and the ports that it holds.
@@ -227,4 +229,16 @@ pub enum WorkerRequest {
     /// Answer: [`Reply::Workers`](crate::Reply::Workers).
     #[serde(rename = "worker_list")]
     List(PageFrom),
+}
+
+/// A call about what the daemon and its users have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum UsageRequest {
+    /// Shows what the daemon uses. Answer: [`Reply::Usage`](crate::Reply::Usage).
+    #[serde(rename = "usage")]
+    Show,
+    /// Lists users with what they have, a page at a time: all of them for root and the daemon's
+    /// user, else the caller. Answer: [`Reply::Users`](crate::Reply::Users).
+    #[serde(rename = "user_list")]
+    Users(PageFrom),
 }

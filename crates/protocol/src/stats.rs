@@ -59,6 +59,12 @@ pub struct PortStats {
     /// not taken from it yet.
     #[serde(default)]
     pub abandoned: u64,
+    /// How often the switch woke the port's program, which slept.
+    #[serde(default)]
+    pub wakes: u64,
+    /// What stands in the receive rings now; `None`: no program has rings there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_fill: Option<Fill>,
     /// Frames that a function got by calls of others in its thread, which it counts itself.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub called_in: u64,
@@ -73,6 +79,16 @@ pub struct PortStats {
 
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// How full rings are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fill {
+    /// Slots with frames, which the program has not returned.
+    pub slots: u32,
+    /// Slots that may have frames.
+    pub capacity: u32,
 }
 
 /// Frames and bytes.

@@ -23,6 +23,22 @@ pub struct WorkerInfo {
     /// Timed turns by their length: entry `n` counts those of `2ⁿ` ns up to twice that. One round
     /// of turns in 128 is timed.
     pub turns_ns_log2: Vec<u64>,
+    /// Nanoseconds of all timed turns together.
+    #[serde(default)]
+    pub turns_ns: u64,
+    /// Timed turns that took frames, by the number of slots: entry `n` counts those of `2ⁿ` slots up
+    /// to twice that.
+    #[serde(default)]
+    pub batches_log2: Vec<u64>,
+    /// Slots of all timed turns together.
+    #[serde(default)]
+    pub batch_slots: u64,
+    /// Milliseconds that the worker has run.
+    #[serde(default)]
+    pub cpu_ms: u64,
+    /// Kicks of clients and guests that the worker has answered.
+    #[serde(default)]
+    pub kicks: u64,
     /// The longest timed turn, in nanoseconds.
     pub longest_turn_ns: u64,
     /// The port of the longest timed turn, if the caller may see it.
@@ -140,6 +156,11 @@ mod tests {
             ports: 0,
             steps: 0,
             turns_ns_log2,
+            turns_ns: 0,
+            batches_log2: Vec::new(),
+            batch_slots: 0,
+            cpu_ms: 0,
+            kicks: 0,
             longest_turn_ns,
             longest_turn_port: None,
             stalls: 0,

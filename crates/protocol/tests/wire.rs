@@ -54,6 +54,8 @@ enum Flat {
     Audit(PageFrom),
     NextFunctions(PortRef),
     WorkerList(PageFrom),
+    Usage,
+    UserList(PageFrom),
 }
 
 /// A message of each call, one on each line.

@@ -31,6 +31,7 @@
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
 //! | [`workers`] | `worker_list` | ports that hold up a worker |
+//! | [`usage`] | `usage`, `user_list` | |
 //!
 //! Each folder has the refusals of its subject (`refusal.rs`). [`state`] has the records of all
 //! subjects, [`datapath`] what each subject needs of the workers, and `fake.rs` the workers of the
@@ -57,6 +58,7 @@ pub mod socket;
 pub mod state;
 pub mod stats;
 pub mod switches;
+mod usage;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -66,7 +68,8 @@ use std::time::Instant;
 use protocol::name::PortName;
 use protocol::{
     DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello, InterfaceRequest, Page, PortRef,
-    PortRequest, Reply, Request, SessionRequest, SwitchRef, SwitchRequest, WorkerRequest,
+    PortRequest, Reply, Request, SessionRequest, SwitchRef, SwitchRequest, UsageRequest,
+    WorkerRequest,
 };
 use serde::Serialize;
 
@@ -132,6 +135,8 @@ pub struct Control<D> {
     defaults: Defaults,
     pending: Pending,
     notes: PortNotes,
+    /// The number of connections of each user, which the socket counts.
+    connections: HashMap<u32, u32>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -162,6 +167,7 @@ impl<D: Datapath> Control<D> {
                 allowances: machines::Allowances::new(config.quota.machines),
                 stalls: workers::Stalls::default(),
             },
+            connections: HashMap::new(),
         }
     }
 
@@ -215,6 +221,8 @@ impl<D: Datapath> Control<D> {
             Request::Function(call) => self.function_call(&caller, call),
             Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
             Request::Worker(WorkerRequest::List(from)) => self.worker_list(&caller, &from),
+            Request::Usage(UsageRequest::Show) => Ok(self.usage()),
+            Request::Usage(UsageRequest::Users(from)) => self.user_list(&caller, &from),
         };
         reply.map(|reply| (reply, Vec::new()))
     }

@@ -88,8 +88,6 @@ pub struct Server<D> {
     allowance: Allowance,
     /// The time that users were charged for inside of what is done now.
     charged: Duration,
-    /// The number of connections of each user.
-    users: HashMap<u32, u32>,
     unread: Unread,
     max_connections: u32,
     next_key: u64,
@@ -169,7 +167,6 @@ impl<D: Datapath> Server<D> {
             queue: FairQueue::default(),
             allowance: Allowance::default(),
             charged: Duration::ZERO,
-            users: HashMap::new(),
             unread: Unread::new(getrlimit(Resource::Nofile).current),
             max_connections,
             next_key: FIRST_CONNECTION,
@@ -340,7 +337,7 @@ impl<D: Datapath> Server<D> {
         let data = epoll::EventData::new_u64(key);
         if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
             let client = Client { conn: ConnKey(key), caller, name: String::new() };
-            *self.users.entry(client.caller.uid).or_default() += 1;
+            *self.control.connections.entry(client.caller.uid).or_default() += 1;
             let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
             let connection = Connection { socket, client, waits, ready, owes, parked, gone };
             self.connections.insert(key, connection);
@@ -348,7 +345,7 @@ impl<D: Datapath> Server<D> {
     }
 
     fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
-        let have = self.users.get(&caller.uid).copied().unwrap_or(0);
+        let have = self.control.connections.get(&caller.uid).copied().unwrap_or(0);
         if have < self.max_connections {
             return Ok(());
         }
@@ -507,10 +504,10 @@ impl<D: Datapath> Server<D> {
         }
         let uid = connection.client.caller.uid;
         self.connections.remove(&key);
-        let left = self.users.get_mut(&uid).expect("a connection is counted");
+        let left = self.control.connections.get_mut(&uid).expect("a connection is counted");
         *left -= 1;
         if *left == 0 {
-            self.users.remove(&uid);
+            self.control.connections.remove(&uid);
         }
     }
 }

@@ -43,7 +43,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{NewPorts, Peer, SwitchSettings, check};
+use protocol::{NewPorts, Peer, SwitchSettings, UserUsage, check};
 use switch::SwitchConfig;
 use switch::chain;
 
@@ -574,6 +574,22 @@ impl State {
     #[cfg(test)]
     pub fn set_memory_quota(&mut self, memory: u64) {
         self.quota.memory = memory;
+    }
+
+    /// The users that have switches, ports or memory; some of them more than once.
+    pub fn users(&self) -> impl Iterator<Item = u32> {
+        let switches = self.switches.values().map(|switch| switch.permissions.owner);
+        let groups = self.groups.values().map(|charge| charge.uid);
+        switches.chain(groups).chain(self.index.users())
+    }
+
+    /// What a user has here.
+    #[must_use]
+    pub fn user_usage(&self, uid: u32) -> UserUsage {
+        let Usage { ports, memory } = self.usage(uid);
+        let own = |switch: &&Switch| switch.permissions.owner == uid;
+        let switches = self.switches.values().filter(own).count() as u64;
+        UserUsage { uid, switches, ports, memory, connections: 0 }
     }
 
     fn usage(&self, uid: u32) -> Usage {

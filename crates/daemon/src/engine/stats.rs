@@ -3,7 +3,7 @@
 
 use packet::PortId;
 use protocol::name::PortName;
-use protocol::{Counter, PortStats};
+use protocol::{Counter, Fill, PortStats};
 use switch::{Plug, QueueStats, Switch};
 
 /// Counters of a port, and what its rings say.
@@ -14,6 +14,7 @@ pub(super) struct Counted {
     resyncs: u32,
     /// Frames that a function got by calls, and of these, those that it passed on.
     calls: [u64; 2],
+    rx_fill: Option<Fill>,
 }
 
 impl Counted {
@@ -22,21 +23,24 @@ impl Counted {
         self.stats.add(&other.stats);
         self.resyncs = self.resyncs.max(other.resyncs);
         self.calls = self.calls.max(other.calls);
+        self.rx_fill = self.rx_fill.or(other.rx_fill);
     }
 }
 
 /// Looks at the counters of a port.
 pub(super) fn counted(switch: &mut Switch, id: PortId) -> Counted {
     let stats = switch.stats(id).cloned().unwrap_or_default();
-    let plug = switch.plug_mut(id);
+    let mut plug = switch.plug_mut(id);
+    let fill = plug.as_mut().and_then(|plug| plug.rx_fill());
+    let rx_fill = fill.map(|[slots, capacity]| Fill { slots, capacity });
     let resyncs = plug.as_ref().map_or(0, |plug| plug.resyncs());
     let calls = plug.and_then(Plug::rings).map_or([0; 2], |rings| rings.calls());
-    Counted { stats, resyncs, calls }
+    Counted { stats, resyncs, calls, rx_fill }
 }
 
 /// The counters of a port as clients see them.
 pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
-    let Counted { stats, resyncs, calls: [called_in, called_out] } = counted;
+    let Counted { stats, resyncs, calls: [called_in, called_out], rx_fill } = counted;
     let total = stats.total();
     let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
     let queues = |of: fn(&QueueStats) -> switch::Counters| {
@@ -51,6 +55,8 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
         rx_queues: queues(|queue| queue.rx),
         resyncs: u64::from(*resyncs),
         abandoned: 0,
+        wakes: stats.wakes,
+        rx_fill: *rx_fill,
         called_in: *called_in,
         called_out: *called_out,
         gone_s: None,
@@ -74,8 +80,8 @@ mod tests {
             QueueStats { tx: of(3), rx: of(5) },
             QueueStats { tx: of(1), rx: Counters::default() },
         ];
-        let stats = switch::PortStats { queues, drops: switch::Drops::default() };
-        let counted = Counted { stats, resyncs: 2, calls: [0; 2] };
+        let stats = switch::PortStats { queues, ..switch::PortStats::default() };
+        let counted = Counted { stats, resyncs: 2, calls: [0; 2], rx_fill: None };
         let shown = shown("vale0:a".parse().expect("a name"), &counted);
         let json = serde_json::to_value(shown).expect("numbers and names");
         let expected = serde_json::json!({

@@ -42,14 +42,19 @@ impl Workers {
     }
 
     fn health_of(&self, number: usize, crew: &Crew) -> WorkerHealth {
-        let Health { steps, times, longest } = crew.handle.call(Worker::health);
+        let Health { steps, times, longest, cpu, kicks } = crew.handle.call(Worker::health);
         let longest_port = longest.iter().max_by_key(|(.., took)| *took);
         WorkerHealth {
-            cpu: crew.handle.cpu(),
+            core: crew.handle.cpu(),
             switches: count(self.switches_at(number)),
             ports: count(crew.ports.taken()),
             steps,
             turns_ns_log2: times.buckets().to_vec(),
+            turns: times.total(),
+            batches_log2: times.batches().to_vec(),
+            batch_slots: times.slots(),
+            cpu,
+            kicks,
             longest_turn: times.longest(),
             longest_port: longest_port.and_then(|&(at, id, _)| {
                 let here = |place: &&super::SwitchPlace| place.at == at;

@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,7 +71,12 @@ pub struct Writer {
     /// The read end of a pipe, readable when there is a result.
     bell: OwnedFd,
     thread: Option<JoinHandle<()>>,
+    unsaved: Unsaved,
 }
+
+/// Switches whose file could not be written, with the reason. The thread writes it, and the control
+/// thread reads it for those that ask how the daemon does.
+type Unsaved = Arc<Mutex<BTreeMap<SwitchName, NotWritten>>>;
 
 impl Writer {
     /// Starts the thread.
@@ -81,19 +87,25 @@ impl Writer {
         let (bell, ringer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let (changes, tasks) = channel();
         let (report, results) = channel();
-        let files = Files { store, all: BTreeMap::new() };
+        let unsaved = Unsaved::default();
+        let files = Files { store, all: BTreeMap::new(), unsaved: unsaved.clone() };
         let body = move || {
             confine::narrow(confine::Thread::Disk);
             files.run(&tasks, &report, &ringer);
         };
         let thread = std::thread::Builder::new().name("state-writer".to_owned()).spawn(body)?;
-        Ok(Self { changes: Some(changes), results, bell, thread: Some(thread) })
+        Ok(Self { changes: Some(changes), results, bell, thread: Some(thread), unsaved })
     }
 
     /// Has a change written. The thread writes changes of a switch in order.
     pub fn write(&self, change: Change) {
         let changes = self.changes.as_ref().expect("open until it is dropped");
         changes.send(change).expect("the thread ends with its handle");
+    }
+
+    /// What could not be written, and is not yet.
+    pub fn unsaved(&self) -> Vec<NotWritten> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// Takes the results since the last call.
@@ -128,6 +140,7 @@ impl AsFd for Writer {
 struct Files {
     store: Store,
     all: BTreeMap<SwitchName, SavedSwitch>,
+    unsaved: Unsaved,
 }
 
 /// A record whose ports are texts already.
@@ -209,6 +222,15 @@ impl Files {
             None => self.store.remove(switch),
         };
         saved.is_written = written.is_ok();
+        let mut unsaved = self.unsaved.lock().unwrap_or_else(PoisonError::into_inner);
+        match &written {
+            Ok(()) => drop(unsaved.remove(switch)),
+            Err(error) => {
+                let not = NotWritten { path: self.store.path(switch), why: error.to_string() };
+                unsaved.insert(switch.clone(), not);
+            }
+        }
+        drop(unsaved);
         if saved.is_written && saved.record.is_none() {
             self.all.remove(switch);
         }
@@ -279,7 +301,11 @@ mod tests {
         fn new(name: &str) -> Self {
             let name = format!("uvala-writer-{name}-{}", std::process::id());
             let dir = std::env::temp_dir().join(name);
-            let files = Files { store: Store::open(dir.clone()).unwrap(), all: BTreeMap::new() };
+            let files = Files {
+                store: Store::open(dir.clone()).unwrap(),
+                all: BTreeMap::new(),
+                unsaved: Unsaved::default(),
+            };
             Self { dir, files }
         }
 

@@ -15,7 +15,7 @@ use serde::forward_to_deserialize_any;
 
 use super::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest, WorkerRequest,
+    Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest, WorkerRequest,
 };
 
 type Names = &'static [&'static str];
@@ -32,10 +32,11 @@ enum Subject {
     Function,
     Group,
     Worker,
+    Usage,
 }
 
 /// Each subject with the names of its calls.
-fn subjects() -> [(Subject, Names); 10] {
+fn subjects() -> [(Subject, Names); 11] {
     [
         (Subject::Session, names::<SessionRequest>()),
         (Subject::Switch, names::<SwitchRequest>()),
@@ -47,6 +48,7 @@ fn subjects() -> [(Subject, Names); 10] {
         (Subject::Function, names::<FunctionRequest>()),
         (Subject::Group, names::<GroupRequest>()),
         (Subject::Worker, names::<WorkerRequest>()),
+        (Subject::Usage, names::<UsageRequest>()),
     ]
 }
 
@@ -80,6 +82,7 @@ impl<'de> Visitor<'de> for Call {
             Subject::Function => Deserialize::deserialize(call).map(Request::Function),
             Subject::Group => Deserialize::deserialize(call).map(Request::Group),
             Subject::Worker => Deserialize::deserialize(call).map(Request::Worker),
+            Subject::Usage => Deserialize::deserialize(call).map(Request::Usage),
         }
     }
 }

@@ -34,17 +34,20 @@ impl Turn<'_> {
                     if any(rings.rx.iter_mut().map(|rx| rx.lock().wants_kick())) {
                         self.scratch.heartbeat.beat(Stage::Wake, dst);
                         wake.wake();
+                        entry.stats.wakes += 1;
                         self.scratch.woken.push(dst);
                     }
                 }
             }
         }
         self.scratch.heartbeat.beat(Stage::Forward, self.src);
-        if let Some(Entry { plug: Plug::Rings(rings, wake), .. }) = self.switch.entry_mut(self.src)
+        if let Some(Entry { plug: Plug::Rings(rings, wake), stats, .. }) =
+            self.switch.entry_mut(self.src)
             && any(rings.tx.iter_mut().map(TxKring::wants_kick))
         {
             self.scratch.heartbeat.beat(Stage::Wake, self.src);
             wake.wake();
+            stats.wakes += 1;
         }
     }
 

@@ -278,6 +278,18 @@ impl Plug {
         unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
     }
 
+    /// Slots with frames in the receive rings, which the client has not returned, and how many there
+    /// can be.
+    pub fn rx_fill(&mut self) -> Option<[u32; 2]> {
+        let rings = self.rings()?;
+        let fill = rings.rx.iter_mut().map(|rx| {
+            let mut rx = rx.lock();
+            let free = rx.sync();
+            [rx.capacity() - free, rx.capacity()]
+        });
+        Some(fill.fold([0; 2], |[slots, all], [more, capacity]| [slots + more, all + capacity]))
+    }
+
     /// How often the switch had to set right the indexes that a client wrote.
     #[must_use]
     pub fn resyncs(&self) -> u32 {

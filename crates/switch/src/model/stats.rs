@@ -176,13 +176,15 @@ pub struct PortStats {
     /// Dropped frames: frames of the port's user without a destination, and frames for the port
     /// that did not fit.
     pub drops: Drops,
+    /// How often the port's client was woken.
+    pub wakes: u64,
 }
 
 impl PortStats {
     /// Zeros, for a port of this many queues.
     pub fn new(queues: usize) -> Self {
         assert!(queues > 0, "a port has a queue at least");
-        Self { queues: vec![QueueStats::default(); queues], drops: Drops::default() }
+        Self { queues: vec![QueueStats::default(); queues], ..Self::default() }
     }
 
     /// Adds what another worker has counted of the same port.
@@ -195,6 +197,7 @@ impl PortStats {
             queue.rx += more.rx;
         }
         self.drops += &other.drops;
+        self.wakes += other.wakes;
     }
 
     /// All queues together.

@@ -9,6 +9,7 @@ mod doctor;
 mod fdb;
 mod inherited;
 mod listing;
+mod metrics;
 mod nf;
 mod ns;
 mod output;
@@ -75,6 +76,7 @@ enum Command {
     Nf(nf::Args),
     Audit(audit::Args),
     Stats(stats::Args),
+    Metrics(metrics::Args),
     Worker(worker::Args),
     Vm(vm::Args),
     Doctor(doctor::Args),
@@ -162,6 +164,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Audit(args) => audit::run(global, &args),
         Command::Nf(args) => nf::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
+        Command::Metrics(args) => metrics::run(global, &args),
         Command::Worker(args) => worker::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),

@@ -1,6 +1,5 @@
 //! `uvala nf`
 
-mod metrics;
 mod part;
 mod place;
 mod run;
@@ -67,14 +66,6 @@ enum Action {
         #[command(flatten)]
         output: Output,
     },
-    /// Print counters of functions, chains and rules for Prometheus
-    ///
-    /// Prints the text format once, for the textfile collector of node_exporter. All rules of a
-    /// switch after the first 256 are summed under the name others.
-    Metrics {
-        /// Name of the switch [default: all that you may see]
-        switch: Option<String>,
-    },
 }
 
 /// Runs the subcommand.
@@ -91,10 +82,6 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             let switch = switch.as_deref().map(str::parse).transpose()?;
             top::run(global, switch.as_ref(), *every, *output)
         }
-        Action::Metrics { switch } => {
-            let switch = switch.as_deref().map(str::parse).transpose()?;
-            metrics::run(global, switch.as_ref())
-        }
     }
 }
 
@@ -107,7 +94,8 @@ fn state(info: &FunctionInfo) -> &'static str {
     }
 }
 
-fn functions(
+/// All instances of services that we may see.
+pub fn functions(
     connection: &Connection,
     switch: Option<&SwitchName>,
 ) -> anyhow::Result<Vec<FunctionInfo>> {
@@ -162,5 +150,4 @@ Examples:
   uvala nf run bypass vale0:b1 --service idle --instance 1
   uvala nf run firewall vale0:fw -c firewall.toml --cores 2-3
   uvala nf list --watch
-  uvala nf top --json | head -1
-  uvala nf metrics > /var/lib/node_exporter/uvala.tmp";
+  uvala nf top --json | head -1";

@@ -73,6 +73,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// The counters of all ports that we may see.
+pub fn all(connection: &Connection) -> anyhow::Result<Vec<PortStats>> {
+    Ok(snapshot(connection, &StatsQuery::default())?.ports)
+}
+
 fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snapshot> {
     let mut snapshot = Snapshot { at_ns: 0, ports: Vec::new() };
     let mut query = query.clone();
@@ -209,6 +214,8 @@ mod tests {
             rx_queues: vec![Counter::default()],
             resyncs: 0,
             abandoned: 0,
+            wakes: 0,
+            rx_fill: None,
             called_in: 0,
             called_out: 0,
             gone_s: None,

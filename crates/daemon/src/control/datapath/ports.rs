@@ -173,6 +173,8 @@ mod fake {
                 rx_queues: vec![Counter::default(); 2],
                 resyncs: 0,
                 abandoned: 0,
+                wakes: 0,
+                rx_fill: None,
                 called_in: 0,
                 called_out: 0,
                 gone_s: None,

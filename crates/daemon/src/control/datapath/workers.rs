@@ -12,7 +12,7 @@ use crate::model::keys::PortKey;
 #[derive(Clone, Debug, Default)]
 pub struct WorkerHealth {
     /// The core that it is bound to.
-    pub cpu: Option<u32>,
+    pub core: Option<u32>,
     /// Switches that it runs.
     pub switches: u32,
     /// Ports of these switches.
@@ -21,6 +21,16 @@ pub struct WorkerHealth {
     pub steps: u32,
     /// Timed turns by their length: entry `n` counts those of `2ⁿ` ns up to twice that.
     pub turns_ns_log2: Vec<u64>,
+    /// All timed turns together.
+    pub turns: Duration,
+    /// Timed turns that took frames by their slots, likewise.
+    pub batches_log2: Vec<u64>,
+    /// Slots of all timed turns.
+    pub batch_slots: u64,
+    /// How long the worker has run.
+    pub cpu: Duration,
+    /// Kicks that the worker has answered.
+    pub kicks: u64,
     /// The longest timed turn.
     pub longest_turn: Duration,
     /// The port with the longest timed turn of those that are still there.

@@ -46,6 +46,11 @@ impl Index {
         }
     }
 
+    /// The users with ports or rings; some of them twice.
+    pub(super) fn users(&self) -> impl Iterator<Item = u32> {
+        self.stakes.keys().chain(self.unswitched.keys()).copied()
+    }
+
     pub(super) fn enter_unswitched(&mut self, uid: u32, conn: ConnKey) {
         self.unswitched.entry(uid).or_default().insert(conn);
     }

@@ -18,6 +18,8 @@ pub fn none(port: PortName) -> PortStats {
         rx_queues: Vec::new(),
         resyncs: 0,
         abandoned: 0,
+        wakes: 0,
+        rx_fill: None,
         called_in: 0,
         called_out: 0,
         gone_s: None,
@@ -31,7 +33,8 @@ pub fn of_fdb(stats: FdbStats) -> FdbCounters {
     FdbCounters { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds }
 }
 
-/// Adds what was counted at another time; a client may have had more rings than the one before.
+/// Adds what was counted at another time; a client may have had more rings than the one before. What
+/// stands in rings is nothing that adds up.
 pub fn add(sum: &mut PortStats, more: &PortStats) {
     add_counter(&mut sum.tx, more.tx);
     add_counter(&mut sum.rx, more.rx);
@@ -42,6 +45,7 @@ pub fn add(sum: &mut PortStats, more: &PortStats) {
     add_queues(&mut sum.rx_queues, &more.rx_queues);
     sum.resyncs += more.resyncs;
     sum.abandoned += more.abandoned;
+    sum.wakes += more.wakes;
     // A client's word, which may be any number.
     sum.called_in = sum.called_in.saturating_add(more.called_in);
     sum.called_out = sum.called_out.saturating_add(more.called_out);

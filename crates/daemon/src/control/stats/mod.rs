@@ -82,6 +82,7 @@ impl PortCounters {
             let mut sum = port.past.clone();
             if let Some(now) = port.live.and_then(|_| live.next()) {
                 counters::add(&mut sum, &now);
+                sum.rx_fill = now.rx_fill;
             }
             sum
         };

@@ -174,11 +174,16 @@ impl<D: Datapath> Control<D> {
         let (stalls, last) = self.notes.stalls.of(at);
         WorkerInfo {
             worker: count(at),
-            cpu: health.cpu,
+            cpu: health.core,
             switches: health.switches,
             ports: health.ports,
             steps: health.steps,
             turns_ns_log2: health.turns_ns_log2,
+            turns_ns: u64::try_from(health.turns.as_nanos()).unwrap_or(u64::MAX),
+            batches_log2: health.batches_log2,
+            batch_slots: health.batch_slots,
+            cpu_ms: u64::try_from(health.cpu.as_millis()).unwrap_or(u64::MAX),
+            kicks: health.kicks,
             longest_turn_ns: u64::try_from(health.longest_turn.as_nanos()).unwrap_or(u64::MAX),
             longest_turn_port: visible(health.longest_port),
             stalls,

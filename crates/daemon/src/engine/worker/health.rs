@@ -6,6 +6,7 @@ use packet::PortId;
 
 use super::Worker;
 use super::turn_times::TurnTimes;
+use crate::cpu_time::thread_time;
 
 /// How a worker does, for listings.
 #[derive(Clone, Debug)]
@@ -16,6 +17,10 @@ pub struct Health {
     pub times: TurnTimes,
     /// The longest timed turn of each port, by the switch's place and the port's.
     pub longest: Vec<(usize, PortId, Duration)>,
+    /// How long the worker has run.
+    pub cpu: Duration,
+    /// Kicks that the worker has answered.
+    pub kicks: u64,
 }
 
 impl Worker {
@@ -26,6 +31,8 @@ impl Worker {
             steps: self.scratch.heartbeat().steps(),
             times: self.times.clone(),
             longest: longest.filter(|(.., longest)| !longest.is_zero()).collect(),
+            cpu: thread_time(),
+            kicks: self.answered,
         }
     }
 }

@@ -118,6 +118,8 @@ pub struct Worker {
     alarm: Alarm,
     /// Ports that have rung.
     rung: Vec<u32>,
+    /// Kicks so far.
+    answered: u64,
     started: Instant,
     now: Now,
     /// The millisecond of the last housekeeping.
@@ -180,6 +182,7 @@ impl Worker {
             notices,
             alarm,
             rung: Vec::with_capacity(64),
+            answered: 0,
             started: Instant::now(),
             now: Now::START,
             ticked_ms: 0,
@@ -253,7 +256,7 @@ impl Worker {
         self.scratch.heartbeat().enter(home);
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
         if let Some(begin) = begin {
-            port.longest = port.longest.max(self.times.count(begin));
+            port.longest = port.longest.max(self.times.count(begin, moved.slots));
         }
         self.crowded |= self.scratch.crowded();
         port.waits_for = moved.blocked_on;
@@ -478,6 +481,7 @@ impl Worker {
         self.looks.looked(now);
         let ticked = std::mem::replace(&mut self.ticked_ms, now.as_ms()) != now.as_ms();
         while let Some(number) = self.rung.pop() {
+            self.answered += 1;
             self.serve(number);
             if let Some(other) = self.kicks.also(number) {
                 self.serve(other);

@@ -1,0 +1,78 @@
+//! What the daemon and its users have, for metrics.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use protocol::{PageFrom, Reply, Usage, UserUsage};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Control, page};
+use crate::control::datapath::Datapath;
+use crate::control::refusal::Refusal;
+use crate::model::policy::Caller;
+use crate::store::writer::Writer;
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn usage(&self) -> Reply {
+        let unsaved = self.writer().map(Writer::unsaved).unwrap_or_default();
+        let unsaved = unsaved.iter().take(UNSAVED_MAX).map(ToString::to_string).collect();
+        Reply::Usage(Usage { unsaved, ..of_daemon() })
+    }
+
+    pub(super) fn user_list(&self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
+        let first = match from.from.as_deref() {
+            None => 0,
+            Some(text) => text.parse().map_err(|_| {
+                Refusal::bad_value(format!("from: {text:?} is not the number of a user"))
+            })?,
+        };
+        let users = self.users(caller).into_iter().filter(|uid| *uid >= first);
+        let rows = users.map(|uid| (uid.to_string(), self.user_usage(uid)));
+        Ok(Reply::Users(page(rows)))
+    }
+
+    /// The users that the caller may see, of those that have something.
+    fn users(&self, caller: &Caller) -> BTreeSet<u32> {
+        let all = self.state.users().chain(self.connections.keys().copied());
+        all.filter(|uid| caller.privileged || *uid == caller.uid).collect()
+    }
+
+    fn user_usage(&self, uid: u32) -> UserUsage {
+        let connections = self.connections.get(&uid).copied().unwrap_or(0).into();
+        UserUsage { connections, ..self.state.user_usage(uid) }
+    }
+}
+
+/// Most files that are named.
+const UNSAVED_MAX: usize = 16;
+
+/// What this process uses.
+fn of_daemon() -> Usage {
+    let cpu: Duration = clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default();
+    Usage {
+        resident_memory: resident_memory(),
+        descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64),
+        descriptors_max: getrlimit(Resource::Nofile).current,
+        cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
+        unsaved: Vec::new(),
+    }
+}
+
+/// Bytes, by `/proc/self/statm`, which has pages in its second word.
+fn resident_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_memory_and_descriptors() {
+        let usage = of_daemon();
+        assert!(usage.resident_memory > 1 << 20 && usage.descriptors > 2, "{usage:?}");
+    }
+}

@@ -1,0 +1,37 @@
+//! What the daemon uses, and what it gives its users.
+
+use serde::{Deserialize, Serialize};
+
+/// What the daemon uses now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    /// Bytes of memory that are resident.
+    pub resident_memory: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// Descriptors that it may have open; `None`: any number.
+    pub descriptors_max: Option<u64>,
+    /// Milliseconds that its threads have run.
+    pub cpu_ms: u64,
+    /// Files of the state directory that it could not write, each with the reason. It tries again
+    /// every few seconds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsaved: Vec<String>,
+}
+
+/// What a user has, and its quota counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserUsage {
+    /// Numeric user.
+    pub uid: u32,
+    /// Switches that the user owns.
+    pub switches: u64,
+    /// Ports that the user made.
+    pub ports: u64,
+    /// Bytes of memory that the user is charged for.
+    pub memory: u64,
+    /// Connections to the control socket.
+    pub connections: u64,
+}

@@ -1,0 +1,213 @@
+//! `uvala metrics`: what there is to measure, as Prometheus reads it.
+//!
+//! The command asks the daemon, as any client does, and sees what its user may see; each module
+//! adds the samples of its subject to a [`Page`]. The daemon itself knows nothing of HTTP: [`http`]
+//! serves the text from a process of its own, whose faults are no faults of the switch.
+
+mod daemon;
+mod functions;
+mod http;
+mod page;
+mod switches;
+
+use anyhow::Context;
+use client::control::{Connection, ControlError, unexpected};
+use confine::{Access, Files, Mode, Thread};
+use protocol::{
+    ChainInfo, DaemonInfo, ErrorCode, FunctionInfo, Hello, PageFrom, PortInfo, PortStats, Reply,
+    Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest, UserUsage, WorkerInfo,
+};
+
+use super::{Global, chain, listing, nf, port, rule, stats, switch, worker};
+use http::{Place, Server};
+use page::{Family, Kind, Page};
+use terminal::say;
+
+/// Print metrics for Prometheus, or serve them
+///
+/// Prints counters and gauges of the daemon, its workers, users, switches, ports, functions, chains
+/// and rules in the Prometheus text format: once, for the textfile collector of node_exporter, or
+/// with --listen by HTTP to each client that asks, until SIGTERM. The metrics are those that this
+/// user may see. All rules of a switch after the first 256 are summed under the name others.
+///
+/// The server is for this machine or a trusted network: it has neither TLS nor passwords. While the
+/// daemon does not answer, the only metric is uvala_up 0. At most 16 clients are connected at once;
+/// the next one takes the place of the oldest.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Serve by HTTP at ADDRESS:PORT or unix:PATH [default: 127.0.0.1:9776]
+    #[arg(
+        long,
+        value_name = "PLACE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "127.0.0.1:9776"
+    )]
+    listen: Option<Place>,
+}
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
+    let Some(place) = &args.listen else { return say::out(text(&global.connect()?)?) };
+    let refused =
+        |error| anyhow::anyhow!("cannot listen at {place}: {error}; choose another place");
+    let server = Server::bind(place.clone()).map_err(refused)?;
+    say::remark(format_args!("uvala: metrics at {}", server.place()));
+    if !server.is_local() {
+        say::remark("uvala: all who reach that address can read them: there is no password");
+    }
+    confine()?;
+    let global = global.clone();
+    server.run(page::CONTENT_TYPE, move || serve(&global));
+    Ok(())
+}
+
+/// Leaves the process what it needs to answer: its socket is open, and the daemon's is one that it
+/// connects to.
+fn confine() -> anyhow::Result<()> {
+    let files = Files::none()
+        .and("/proc", Access::Read)
+        .and("/sys/devices/system/cpu", Access::Read)
+        // Names of users.
+        .and("/etc/passwd", Access::Read);
+    let report = confine::enter(Mode::On, Thread::Exporter, &files).context("cannot confine it")?;
+    if !report.is_whole() {
+        say::remark(format_args!("uvala: the server is confined in part: {report}"));
+    }
+    Ok(())
+}
+
+/// The text now; also where there is no daemon.
+fn serve(global: &Global) -> Result<String, String> {
+    match global.connect() {
+        Err(ControlError::NoDaemon(_)) => Ok(down()),
+        Err(error) => Err(error.to_string()),
+        Ok(connection) => text(&connection).map_err(|error| format!("{error:#}")),
+    }
+}
+
+/// The families of this module.
+const FAMILIES: [Family; 1] = [("up", Kind::Gauge, "Whether the daemon answers.")];
+
+/// All that a daemon says of itself.
+struct Seen {
+    info: DaemonInfo,
+    usage: Usage,
+    users: Vec<UserUsage>,
+    workers: Vec<WorkerInfo>,
+    switches: Vec<(SwitchInfo, Option<Steering>)>,
+    ports: Vec<PortInfo>,
+    counters: Vec<PortStats>,
+}
+
+/// What a switch with chains has.
+struct Steering {
+    functions: Vec<FunctionInfo>,
+    chains: Vec<ChainInfo>,
+    rules: Vec<RuleInfo>,
+}
+
+/// The text for what the daemon behind a connection has.
+fn text(connection: &Connection) -> anyhow::Result<String> {
+    let seen = gather(connection)?;
+    let mut page = Page::default();
+    page.add("up", &[], 1);
+    daemon::add(&mut page, &seen);
+    switches::add(&mut page, &seen);
+    for (info, steering) in &seen.switches {
+        let own = [("switch", info.switch.to_string())];
+        steering.iter().for_each(|steering| functions::add(&mut page, &own, steering));
+    }
+    Ok(page.text(families()))
+}
+
+/// The text for a daemon that does not answer.
+fn down() -> String {
+    let mut page = Page::default();
+    page.add("up", &[], 0);
+    page.text(families())
+}
+
+fn families() -> impl Iterator<Item = Family> {
+    let own = FAMILIES.into_iter().chain(daemon::FAMILIES).chain(switches::FAMILIES);
+    own.chain(functions::FAMILIES)
+}
+
+fn gather(connection: &Connection) -> anyhow::Result<Seen> {
+    let hello = Hello { client: concat!("uvala metrics ", env!("CARGO_PKG_VERSION")).to_owned() };
+    let info = match connection.call(Request::Session(SessionRequest::Hello(hello)))? {
+        Reply::Daemon(info) => info,
+        other => return Err(unexpected(&other).into()),
+    };
+    let usage = match connection.call(Request::Usage(UsageRequest::Show))? {
+        Reply::Usage(usage) => usage,
+        other => return Err(unexpected(&other).into()),
+    };
+    let users =
+        listing::all(connection, |from| Request::Usage(UsageRequest::Users(PageFrom { from })))?;
+    let mut switches = Vec::new();
+    for info in switch::list(connection)? {
+        let steering = steering(connection, &info)?;
+        switches.push((info, steering));
+    }
+    Ok(Seen {
+        info,
+        usage,
+        users,
+        workers: worker::workers(connection)?,
+        switches,
+        ports: port::list(connection, None)?,
+        counters: stats::all(connection)?,
+    })
+}
+
+/// `None`: the switch has no chains, or is gone.
+fn steering(connection: &Connection, info: &SwitchInfo) -> anyhow::Result<Option<Steering>> {
+    if info.forwarding != "chain" {
+        return Ok(None);
+    }
+    let ask = || {
+        let functions = nf::functions(connection, Some(&info.switch))?;
+        let chains = chain::chains(connection, &info.switch)?;
+        let rules = rule::rules(connection, &info.switch)?;
+        anyhow::Ok(Steering { functions, chains, rules })
+    };
+    match ask() {
+        Err(error) if is_gone(&error) => Ok(None),
+        asked => asked.map(Some),
+    }
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    let code = error.downcast_ref().and_then(ControlError::code);
+    code == Some(ErrorCode::NotFound)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala metrics > uvala.tmp && mv uvala.tmp /var/lib/prometheus/node-exporter/uvala.prom
+  uvala metrics --listen                      http://127.0.0.1:9776/metrics
+  uvala metrics --listen=192.0.2.1:9776
+  uvala metrics --listen=unix:/run/uvala-metrics/socket";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_no_family_stands_twice() {
+        let mut names: Vec<_> = families().map(|(name, ..)| name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+        for (name, kind, help) in families() {
+            assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+            assert!(help.ends_with('.'), "{name}: {help}");
+        }
+    }
+
+    #[test]
+    fn test_a_daemon_that_is_down_is_a_sample() {
+        assert!(down().ends_with("# TYPE uvala_up gauge\nuvala_up 0\n"), "{}", down());
+    }
+}

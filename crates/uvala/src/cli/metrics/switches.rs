@@ -1,0 +1,106 @@
+//! Samples of switches and their ports.
+
+use protocol::name::PortName;
+use protocol::{LinkState, MachineState, PortInfo, PortStats, SwitchInfo};
+
+use super::Seen;
+use super::page::Kind::{Counter, Gauge};
+use super::page::{Family, Labels, Page};
+
+/// The families, in order.
+pub const FAMILIES: [Family; 24] = [
+    ("switch_ports", Gauge, "Ports of a switch."),
+    ("switch_fdb_entries", Gauge, "Addresses in the forwarding database."),
+    ("switch_fdb_max_entries", Gauge, "Addresses that have room in the forwarding database."),
+    ("switch_fdb_learned_total", Counter, "Addresses learned that were not known."),
+    ("switch_fdb_moved_total", Counter, "Addresses that changed port."),
+    ("switch_fdb_aged_total", Counter, "Addresses forgotten because their station was silent."),
+    ("switch_fdb_evicted_total", Counter, "Addresses that made room for others."),
+    ("switch_fdb_refused_total", Counter, "Addresses that were not learned, by reason."),
+    (
+        "switch_loop_seconds_total",
+        Counter,
+        "Seconds in which addresses moved back and forth between two ports.",
+    ),
+    ("port_info", Gauge, "A port, with its kind; always 1."),
+    ("port_attached", Gauge, "Whether a program or a virtual machine is at a port."),
+    ("port_link_up", Gauge, "Whether the interface or virtual machine of a port is up."),
+    ("port_disabled", Gauge, "Whether the switch has disabled a port (BPDU guard, loop)."),
+    ("port_memory_bytes", Gauge, "Shared memory of a port."),
+    ("port_tx_frames_total", Counter, "Frames that the client of a port sent."),
+    ("port_tx_bytes_total", Counter, "Bytes that the client of a port sent."),
+    ("port_rx_frames_total", Counter, "Frames that the client of a port was given."),
+    ("port_rx_bytes_total", Counter, "Bytes that the client of a port was given."),
+    (
+        "port_dropped_frames_total",
+        Counter,
+        "Frames dropped at a port, by reason (uvala stats --explain).",
+    ),
+    ("port_resyncs_total", Counter, "Rings repaired after their client wrote a bad index."),
+    ("port_abandoned_slots_total", Counter, "Slots with frames that a client left behind."),
+    ("port_wakeups_total", Counter, "How often the switch woke the program of a port."),
+    ("port_rx_ring_used_slots", Gauge, "Slots with frames in the receive rings of a program."),
+    ("port_rx_ring_slots", Gauge, "Slots of the receive rings of a program."),
+];
+
+/// Adds the samples.
+pub fn add(page: &mut Page, seen: &Seen) {
+    seen.switches.iter().for_each(|(info, _)| switch(page, info));
+    seen.ports.iter().for_each(|info| port(page, info));
+    seen.counters.iter().for_each(|stats| counters(page, stats));
+}
+
+fn switch(page: &mut Page, info: &SwitchInfo) {
+    let (own, fdb) = ([("switch", info.switch.to_string())], &info.fdb);
+    page.add("switch_ports", &own, info.ports);
+    page.add("switch_fdb_entries", &own, info.fdb_entries);
+    page.add("switch_fdb_max_entries", &own, info.fdb_capacity);
+    page.add("switch_fdb_learned_total", &own, fdb.learned);
+    page.add("switch_fdb_moved_total", &own, fdb.moved);
+    page.add("switch_fdb_aged_total", &own, fdb.aged);
+    page.add("switch_fdb_evicted_total", &own, fdb.evicted);
+    for (reason, count) in [("limit", fdb.refused_limit), ("full", fdb.refused_full)] {
+        let labels = [&own[..], &[("reason", reason.to_owned())]].concat();
+        page.add("switch_fdb_refused_total", &labels, count);
+    }
+    page.add("switch_loop_seconds_total", &own, fdb.loop_seconds);
+}
+
+/// The labels of a port: the two parts of its name, a pipe's end with its brace.
+fn labels(port: &PortName) -> [(&'static str, String); 2] {
+    let name = port.to_string();
+    let (switch, own) = name.split_once(':').expect("a port's name has a colon");
+    [("switch", switch.to_owned()), ("port", own.to_owned())]
+}
+
+fn port(page: &mut Page, info: &PortInfo) {
+    let own = labels(&info.port);
+    let kind = [("kind", info.kind.name().to_owned())];
+    page.add("port_info", &[&own[..], &kind].concat(), 1);
+    let machine = info.machine.as_ref().map(|machine| machine.state);
+    let has_machine = matches!(machine, Some(MachineState::Connected | MachineState::Up));
+    page.add("port_attached", &own, u8::from(info.client.is_some() || has_machine));
+    let interface = info.host.as_ref().map(|host| host.state == LinkState::Up);
+    if let Some(is_up) = interface.or(machine.map(|state| state == MachineState::Up)) {
+        page.add("port_link_up", &own, u8::from(is_up));
+    }
+    page.add("port_disabled", &own, u8::from(info.disabled.is_some()));
+    page.add("port_memory_bytes", &own, info.memory);
+}
+
+fn counters(page: &mut Page, stats: &PortStats) {
+    let own = labels(&stats.port);
+    let own: &Labels = &own;
+    page.add("port_tx_frames_total", own, stats.tx.frames);
+    page.add("port_tx_bytes_total", own, stats.tx.bytes);
+    page.add("port_rx_frames_total", own, stats.rx.frames);
+    page.add("port_rx_bytes_total", own, stats.rx.bytes);
+    page.by_reason("port_dropped_frames_total", own, &stats.drops);
+    page.add("port_resyncs_total", own, stats.resyncs);
+    page.add("port_abandoned_slots_total", own, stats.abandoned);
+    page.add("port_wakeups_total", own, stats.wakes);
+    if let Some(fill) = stats.rx_fill {
+        page.add("port_rx_ring_used_slots", own, fill.slots);
+        page.add("port_rx_ring_slots", own, fill.capacity);
+    }
+}
