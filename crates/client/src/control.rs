@@ -169,6 +169,13 @@ impl<S: AsFd> Connection<S> {
         retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) != Ok(0)
     }
 
+    /// The daemon's PID; `None`: the daemon is in a PID namespace that this process cannot see.
+    #[must_use]
+    pub fn peer(&self) -> Option<u32> {
+        let peer = sockopt::socket_peercred(&self.socket).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    }
+
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {

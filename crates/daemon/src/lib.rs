@@ -83,14 +83,18 @@ impl<D: Datapath> Daemon<D> {
 
     /// From now on SIGTERM and SIGINT end the daemon in good order, and SIGHUP is noted: there is
     /// nothing to read again, and a terminal that goes takes no client's network away.
-    pub fn heed_signals(&mut self) -> io::Result<()> {
-        let (noted, notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        self.server.note_hangups(noted)?;
-        signal_hook::low_level::pipe::register(SIGHUP, notes)?;
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::low_level::pipe::register(signal, self.stopper()?.0)?;
-        }
-        Ok(())
+    pub fn heed_signals(&mut self) -> Result<(), StartError> {
+        let path = self.socket().to_path_buf();
+        let mut heed = || -> io::Result<()> {
+            let (noted, notes) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            self.server.note_hangups(noted)?;
+            signal_hook::low_level::pipe::register(SIGHUP, notes)?;
+            for signal in [SIGTERM, SIGINT] {
+                signal_hook::low_level::pipe::register(signal, self.stopper.0.try_clone()?)?;
+            }
+            Ok(())
+        };
+        heed().map_err(|error| StartError::Io { doing: "serve", path, error })
     }
 
     /// Serves until told to stop.

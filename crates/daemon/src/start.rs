@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use protocol::exit;
-use protocol::paths::{SOCKET_NAME, UNREADY_SOCKET_NAME};
+use protocol::paths::{LOCK_NAME, SOCKET_NAME, UNREADY_SOCKET_NAME};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::SocketConfig;
 use crate::control::refusal::Refusal;
 use crate::lockfile::{self, LockError};
-use crate::store::StoreError;
+use crate::store::{StoreError, lacks_descriptors};
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum StartError {
         why: &'static str,
     },
     /// A system call failed.
-    #[error("{} {}: {error}", .doing, .path.display())]
+    #[error("{} {}: {error}{}", .doing, .path.display(), descriptor_hint(.error))]
     Io {
         /// What the daemon tried.
         doing: &'static str,
@@ -95,11 +95,20 @@ impl StartError {
             Self::Io { error, .. } if error.kind() == ErrorKind::PermissionDenied => {
                 exit::PERMISSION
             }
+            Self::Io { error, .. } if lacks_descriptors(error) => exit::NO_MEMORY,
             Self::Io { .. } => exit::FAILURE,
-            Self::Workers { .. } => exit::NO_MEMORY,
+            Self::Workers { .. } | Self::State(StoreError::NoDescriptors { .. }) => exit::NO_MEMORY,
             Self::State(StoreError::Shared { .. }) => exit::EXISTS,
             Self::State(_) | Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
         }
+    }
+}
+
+/// The cure, if that is the reason.
+fn descriptor_hint(error: &Error) -> &'static str {
+    match lacks_descriptors(error) {
+        true => "; raise the limit: ulimit -n in the shell, LimitNOFILE= in the unit",
+        false => "",
     }
 }
 
@@ -262,7 +271,6 @@ fn with(error: Error, hint: &str) -> Error {
     Error::new(error.kind(), format!("{error}; {hint}"))
 }
 
-const LOCK_NAME: &str = "uvala.lock";
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 256;
 

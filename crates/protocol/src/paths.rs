@@ -19,9 +19,17 @@ use rustix::fs::{Access, access};
 pub const SYSTEM_DIR: &str = "/run/uvala";
 /// File name of the socket in its directory.
 pub const SOCKET_NAME: &str = "uvala.sock";
+/// File name of the lock that a daemon holds there, with its PID.
+pub const LOCK_NAME: &str = "uvala.lock";
 /// The socket's name before the daemon is ready for clients. The kernel keeps it as the address of
 /// a client's peer.
 pub const UNREADY_SOCKET_NAME: &str = "uvala.sock.new";
+
+/// Whether the user has named a directory, by an option or in the environment.
+#[must_use]
+pub fn is_chosen(given: Option<&Path>) -> bool {
+    given.is_some() || env::var_os("UVALA_DIR").is_some_and(|dir| !dir.is_empty())
+}
 
 /// Directory where a daemon of this user puts its socket.
 #[must_use]
@@ -45,8 +53,7 @@ pub fn daemon_dir(given: Option<&Path>) -> PathBuf {
 pub fn client_socket(given: Option<&Path>) -> PathBuf {
     let own = daemon_dir(given).join(SOCKET_NAME);
     let system = Path::new(SYSTEM_DIR).join(SOCKET_NAME);
-    let chosen = given.is_some() || env::var_os("UVALA_DIR").is_some_and(|dir| !dir.is_empty());
-    if !chosen && !own.exists() && system.exists() { system } else { own }
+    if !is_chosen(given) && !own.exists() && system.exists() { system } else { own }
 }
 
 #[cfg(test)]

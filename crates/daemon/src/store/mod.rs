@@ -34,6 +34,7 @@ use thiserror::Error;
 
 use crate::lockfile::{self, LockError};
 use record::{Checked, SwitchRecord};
+use rustix::io::Errno;
 
 /// Longest file; one of a switch with all its ports and addresses has a tenth of that.
 const MAX_BYTES: u64 = 32 << 20;
@@ -51,6 +52,16 @@ pub enum StoreError {
         /// The fault.
         why: String,
     },
+    /// The process has no descriptors left to read it.
+    #[error(
+        "state {}: no descriptors left; raise the limit: ulimit -n in the shell, LimitNOFILE= in \
+         the unit",
+        .path.display()
+    )]
+    NoDescriptors {
+        /// A file, or the directory.
+        path: PathBuf,
+    },
     /// Another daemon uses the directory.
     #[error(
         "another daemon{} keeps its state in {}; stop it, or choose another --state",
@@ -62,6 +73,23 @@ pub enum StoreError {
         /// " (process N)", if the lock says so.
         pid: String,
     },
+}
+
+/// Whether this process, or the system, has no descriptors left.
+#[must_use]
+pub fn lacks_descriptors(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|it| error.raw_os_error() == Some(it.raw_os_error()))
+}
+
+impl StoreError {
+    /// Why a file or the directory cannot be read.
+    fn of(path: &Path, error: &io::Error) -> Self {
+        let path = path.to_path_buf();
+        match lacks_descriptors(error) {
+            true => Self::NoDescriptors { path },
+            false => Self::Broken { path, why: error.to_string() },
+        }
+    }
 }
 
 /// The directory of the saved state.
@@ -112,26 +140,25 @@ impl Store {
 
     /// Reads all files, and replaces those that say it in an older format.
     pub fn load(&mut self) -> Result<BTreeMap<SwitchName, Checked>, StoreError> {
-        let wrong = |path: &Path, why: String| StoreError::Broken { path: path.to_path_buf(), why };
         if let Err(error) = check_dir(&self.dir) {
             return match error.kind() {
                 ErrorKind::NotFound => Ok(BTreeMap::new()),
-                _ => Err(wrong(&self.dir, error.to_string())),
+                _ => Err(StoreError::of(&self.dir, &error)),
             };
         }
-        let names = self.names().map_err(|error| wrong(&self.dir, error.to_string()))?;
+        let names = self.names().map_err(|error| StoreError::of(&self.dir, &error))?;
         let mut records = BTreeMap::new();
         for name in names {
             let path = self.dir.join(&name);
-            let found = read(&path).map_err(|error| error.to_string()).and_then(|text| {
-                let record = SwitchRecord::read(&text)?;
+            let text = read(&path).map_err(|error| StoreError::of(&path, &error))?;
+            let found = SwitchRecord::read(&text).and_then(|record| {
                 if file_name(&record.switch) != name {
                     return Err(format!("it is of switch {}", record.switch));
                 }
                 let (switch, now) = (record.switch.clone(), record.to_text());
                 Ok((switch, (now != text).then_some(now), record.check()?))
             });
-            let (switch, newer, record) = found.map_err(|why| wrong(&path, why))?;
+            let (switch, newer, record) = found.map_err(|why| StoreError::Broken { path, why })?;
             if let Some(newer) = newer {
                 self.convert(&switch, &newer);
             }

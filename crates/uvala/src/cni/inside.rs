@@ -90,6 +90,18 @@ pub fn missing(ifname: &str, addresses: &[IpAddr], routes: &[Route]) -> io::Resu
     Ok(gone.map(|route| format!("route to {}", route.to)))
 }
 
+/// Whether an interface has no address, here: it reaches no network but its own link.
+///
+/// # Errors
+/// No `/proc`.
+pub fn is_bare(ifname: &str) -> io::Result<bool> {
+    let is_local = |to: IpNet| match to.addr() {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_multicast(),
+    };
+    Ok(routes_here(ifname)?.into_iter().all(is_local))
+}
+
 /// The networks that are reached by an interface.
 fn routes_here(ifname: &str) -> io::Result<Vec<IpNet>> {
     let v4 = std::fs::read_to_string("/proc/thread-self/net/route")?;

@@ -5,13 +5,17 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use protocol::paths::{SOCKET_NAME, SYSTEM_DIR};
-use protocol::{DaemonInfo, HostIfInfo, PortInfo, SwitchInfo};
+use client::control::Connection;
+use hostif::namespace;
+use protocol::paths::{LOCK_NAME, SOCKET_NAME, SYSTEM_DIR};
+use protocol::{DaemonInfo, HostIfInfo, LinkState, PortInfo, SwitchInfo};
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
 use super::facts::{Person, Rights, Socket, Vmm};
+use super::host::Locker;
 use super::{Finding, host, limits, machine, security, vmm};
+use crate::cni::inside;
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
 
@@ -38,7 +42,28 @@ pub fn daemons_elsewhere(ours: &Path) -> Vec<PathBuf> {
         // What it was bound as before it was ready is what the kernel shows.
         unix.lines().any(|line| line.trim_end_matches(".new").ends_with(&end))
     };
-    places.filter(|dir| dir != ours && is_open(dir)).collect()
+    let is_usable = |dir: &PathBuf| Connection::connect(&dir.join(SOCKET_NAME)).is_ok();
+    places.filter(|dir| dir != ours && is_open(dir)).filter(is_usable).collect()
+}
+
+/// The process that the lock file in a daemon's directory names.
+pub fn locker(dir: &Path) -> Option<Locker> {
+    let lock = fs::canonicalize(dir.join(LOCK_NAME)).ok()?;
+    let pid = fs::read_to_string(&lock).ok()?.trim().parse().ok()?;
+    // Another process may have its number by now.
+    let has_lock = |fd: io::Result<fs::DirEntry>| {
+        fd.is_ok_and(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == lock))
+    };
+    let fds = fs::read_dir(format!("/proc/{pid}/fd"));
+    Some(Locker { pid, runs: fds.is_ok_and(|mut fds| fds.any(has_lock)) })
+}
+
+/// A daemon that took a connection and does not answer, because it is stopped; with `is_late` also
+/// without that reason.
+pub fn silent(connection: &Connection, is_late: bool) -> Option<Finding> {
+    let pid = connection.peer()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    (is_late || host::is_stopped(&stat)).then(|| host::daemon_silent(pid, &stat))
 }
 
 /// Checks a daemon, its switches and its ports. `dir` is where its socket is.
@@ -63,6 +88,7 @@ pub fn daemon(
     let mut known = ports.to_vec();
     known.retain_mut(|port| port.host.as_deref_mut().is_none_or(see_mtu));
     findings.extend(host::mtus(&known));
+    findings.extend(ports.iter().filter_map(bare));
     findings.extend(security::loops(switches));
     findings.extend(security::disabled(ports));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -108,6 +134,16 @@ pub fn see_mtu(host: &mut HostIfInfo) -> bool {
     found.map(|(_, now)| host.mtu = now.mtu).is_ok()
 }
 
+/// Interfaces of containers and other namespaces that have no address there, where this user may
+/// enter.
+fn bare(port: &PortInfo) -> Option<Finding> {
+    let host = port.host.as_ref().filter(|host| host.state == LinkState::Up)?;
+    let (netns, ifname) = (host.netns.as_ref()?, &host.ifname);
+    let entered = namespace::open(netns).ok()?;
+    let is_bare = inside::within(&entered, || inside::is_bare(ifname)).ok()?;
+    is_bare.then(|| host::bare(&port.port.to_string(), ifname, netns))
+}
+
 fn clients(port: &PortInfo) -> Option<Finding> {
     let client = port.client.as_ref()?;
     let text = fs::read_to_string(format!("/proc/{}/autogroup", client.pid)).ok()?;
@@ -115,11 +151,11 @@ fn clients(port: &PortInfo) -> Option<Finding> {
 }
 
 /// Checks the system.
-pub fn system() -> Vec<Finding> {
+pub fn system(has_machines: bool) -> Vec<Finding> {
     let room = rustix::fs::statvfs("/dev/shm").map(|shm| shm.f_blocks * shm.f_frsize);
     let room = room.ok().and_then(host::shared_memory);
     let memory = limits::memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-    let kvm = host::kvm(kvm::access());
+    let kvm = has_machines.then(kvm::access).and_then(host::kvm);
     room.into_iter().chain(memory).chain(kvm).chain(host::kernel(kernel())).collect()
 }
 

@@ -8,15 +8,78 @@ use protocol::{LinkState, PortInfo};
 use super::{Finding, note, problem};
 use crate::vm::kvm::Access;
 
-/// No daemon answers, or others do.
-pub fn daemon_missing(why: &str, others: &[PathBuf]) -> Finding {
+/// A process of which the lock file in a daemon's directory says that it is the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Locker {
+    /// PID of the process.
+    pub pid: u32,
+    /// The process is there, and a daemon.
+    pub runs: bool,
+}
+
+/// No daemon answers. `others` are daemons that this user can use; `None`: the user named the
+/// directory, and wants no other.
+pub fn daemon_missing(why: &str, locker: Option<Locker>, others: Option<&[PathBuf]>) -> Finding {
     // The error itself says how to start a daemon there.
     let (what, start) = why.split_once("; ").unwrap_or((why, "start one: uvala daemon"));
-    let cure = match others.first() {
+    let start = start.trim_start_matches("start one with: ");
+    let (what, start) = match locker {
+        Some(Locker { pid, runs: true }) => (
+            format!("{what}: its socket is gone, but the daemon still runs (process {pid})"),
+            format!("start it anew (systemctl restart uvala): kill {pid}, then {start}"),
+        ),
+        Some(Locker { pid, .. }) => (
+            format!("{what}: process {pid} was the daemon, and was killed or has crashed"),
+            format!(
+                "start one with: {start}; its log says why (journalctl -u uvala, or uvala.log)"
+            ),
+        ),
+        None => (what.to_owned(), format!("start one with: {start}")),
+    };
+    let cure = match others.and_then(|others| others.first()) {
         Some(dir) => format!("one runs in {0}: use --dir {0}, or UVALA_DIR={0}", dir.display()),
-        None => start.to_owned(),
+        None => start,
     };
     problem("daemon", what, cure)
+}
+
+/// The state of a process, from /proc/PID/stat.
+fn state(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next())
+}
+
+/// Whether a process is stopped, likewise.
+pub fn is_stopped(stat: &str) -> bool {
+    matches!(state(stat), Some("T" | "t"))
+}
+
+/// The daemon took the connection, and does not answer.
+pub fn daemon_silent(pid: u32, stat: &str) -> Finding {
+    let (what, cure) = match state(stat) {
+        Some("T") => ("it is stopped", format!("kill -CONT {pid}")),
+        Some("t") => {
+            ("a debugger has stopped it", format!("end the debugger, or kill -CONT {pid}"))
+        }
+        _ => (
+            "it does not answer",
+            format!(
+                "look at its log; if it stays so, start it anew (systemctl restart uvala, or kill \
+                 -9 {pid} and uvala daemon)"
+            ),
+        ),
+    };
+    problem("daemon", format!("{what} (process {pid})"), cure)
+}
+
+/// Files of its state that the daemon cannot write.
+pub fn unsaved(files: &[String]) -> Option<Finding> {
+    let first = files.first()?;
+    let more =
+        if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };
+    let what = format!("it cannot save its state: {first}{more}; a restart would undo changes");
+    let cure = "make room on that disk, or make it writable: the daemon tries again every few \
+                seconds";
+    Some(problem("daemon", what, cure))
 }
 
 /// One is there, and its socket or directory is closed to this user.
@@ -58,6 +121,14 @@ pub fn interfaces(ports: &[PortInfo]) -> Vec<Finding> {
         Some(problem(&port.port.to_string(), what, cure))
     };
     ports.iter().filter_map(trouble).collect()
+}
+
+/// An interface in a namespace has no address.
+pub fn bare(port: &str, ifname: &str, netns: &str) -> Finding {
+    let what = format!("interface {ifname} in namespace {netns} has no address");
+    let cure = "if it had one, a daemon that ended took it along: podman network reload CONTAINER, \
+                or detach and attach it again (uvala ns)";
+    note(port, what, cure)
 }
 
 /// Interfaces of one switch with different MTUs.
@@ -173,12 +244,31 @@ mod tests {
 
     #[test]
     fn test_a_daemon_is_missing_elsewhere_or_old() {
-        let none = daemon_missing("no daemon at /x; start one with: y", &[]);
-        assert_eq!((&*none.what, &*none.cure), ("no daemon at /x", "start one with: y"));
+        let missing = |locker, others| {
+            let why = "no daemon at /x; start one with: y";
+            let found = daemon_missing(why, locker, others);
+            (found.what, found.cure)
+        };
+        let none = missing(None, Some(&[]));
+        assert_eq!((&*none.0, &*none.1), ("no daemon at /x", "start one with: y"));
+        let killed = missing(Some(Locker { pid: 7, runs: false }), None);
+        assert!(killed.0.contains("process 7 was") && killed.1.starts_with("start one with: y;"));
+        let lost = missing(Some(Locker { pid: 7, runs: true }), None);
+        assert!(
+            lost.0.contains("socket is gone") && lost.1.ends_with("kill 7, then y"),
+            "{lost:?}"
+        );
         let closed = daemon_closed("no permission for /x; ask its owner");
         assert_eq!((&*closed.what, &*closed.cure), ("no permission for /x", "ask its owner"));
-        let other = daemon_missing("no daemon", &["/run/uvala".into()]);
-        assert!(other.cure.contains("--dir /run/uvala"), "{}", other.cure);
+        let other = missing(None, Some(&["/run/uvala".into()]));
+        assert!(other.1.contains("--dir /run/uvala"), "{}", other.1);
+        let silent = |stat| daemon_silent(7, stat).cure;
+        assert_eq!(silent("7 (uvala) T 1"), "kill -CONT 7");
+        assert!(is_stopped("7 (u) t 1") && !is_stopped("7 (T) S 1"));
+        assert!(silent("7 (u) t 1").contains("debugger") && silent("").contains("kill -9 7"));
+        assert_eq!(unsaved(&[]), None);
+        let full = unsaved(&["/s/vale0.json: full".to_owned(), "b".to_owned()]).unwrap();
+        assert!(full.what.contains("vale0.json: full and 1 more"), "{}", full.what);
         assert_eq!(versions("1.0", "1.0"), None);
         assert!(versions("1.1", "1.0").unwrap().what.contains("1.0, and this command 1.1"));
     }

@@ -2,6 +2,8 @@
 //!
 //! Facts are gathered in one place ([`gather`]); each check is a function of facts.
 
+mod chain;
+mod config;
 mod facts;
 pub mod gather;
 mod host;
@@ -13,7 +15,9 @@ mod worker;
 
 use serde::Serialize;
 
-pub use host::{daemon_closed, daemon_missing};
+pub use chain::chains;
+pub use config::configuration;
+pub use host::{daemon_closed, daemon_missing, unsaved};
 pub use worker::stalls;
 
 /// How bad it is.

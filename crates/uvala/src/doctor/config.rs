@@ -1,0 +1,129 @@
+//! Checks a configuration, as far as this host can say without a daemon.
+
+use std::fs;
+use std::path::Path;
+
+use daemon::config::Config;
+use protocol::{HostIf, Machine, PortKind};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::{Finding, note, problem};
+
+/// Where `ip netns` keeps its namespaces.
+const NAMESPACES: &str = "/run/netns";
+
+/// Names what is wrong with the file, and what the daemon and its ports will miss on this host.
+pub fn configuration(file: &Path) -> Vec<Finding> {
+    let config = match Config::load(file) {
+        Ok(config) => config,
+        Err(error) => {
+            let cure = "correct the file: man uvala.toml has every key";
+            return vec![problem("config", error.to_string(), cure)];
+        }
+    };
+    let mut findings: Vec<_> = cores(&config).into_iter().collect();
+    findings.extend(config.helper.as_deref().and_then(helper));
+    findings.extend(config.vm_sockets.iter().filter_map(|dir| vm_sockets(dir)));
+    for port in config.switches.iter().flat_map(|plan| &plan.ports) {
+        let name = port.name.to_string();
+        let host = port.host.as_ref();
+        findings.extend(host.and_then(|host| interface(&name, port.name.port(), port.kind, host)));
+        findings.extend(port.machine.as_ref().and_then(|machine| socket(&name, machine)));
+    }
+    findings
+}
+
+fn cores(config: &Config) -> Option<Finding> {
+    let ours = sched_getaffinity(None).ok()?;
+    let is_missing = |core: &&u32| {
+        let core = usize::try_from(**core).unwrap_or(usize::MAX);
+        core >= CpuSet::MAX_CPU || !ours.is_set(core)
+    };
+    let core = config.workers.cpus.iter().find(is_missing)?;
+    let what = format!("workers.cpus names core {core}, on which no process may run here");
+    Some(problem("config", what, "name cores of /sys/devices/system/cpu/online, or none"))
+}
+
+fn helper(path: &Path) -> Option<Finding> {
+    let what = format!("helper {} does not exist", path.display());
+    let cure = "install uvala-helper, or start uvala-helper.socket; without a helper, ports for \
+                interfaces need a daemon with capabilities";
+    (!path.exists()).then(|| problem("config", what, cure))
+}
+
+fn vm_sockets(dir: &Path) -> Option<Finding> {
+    let what = format!("vm_sockets has {}, which is no directory", dir.display());
+    let cure = format!("mkdir -p {}, before the daemon starts: it is confined then", dir.display());
+    (!dir.is_dir()).then(|| problem("config", what, cure))
+}
+
+/// A namespace or an interface that is not there. A TAP the daemon creates itself.
+fn interface(name: &str, own: &str, kind: PortKind, host: &HostIf) -> Option<Finding> {
+    if let Some(netns) = &host.netns {
+        let is_missing = is_named(netns) && !Path::new(NAMESPACES).join(netns).exists();
+        let what = format!("there is no network namespace {netns}");
+        let cure = format!("ip netns add {netns}; the port carries frames from then on");
+        return is_missing.then(|| note(name, what, cure));
+    }
+    let ifname = host.ifname.as_deref().unwrap_or(own);
+    let is_missing = fs::metadata(format!("/sys/class/net/{ifname}")).is_err();
+    let what = format!("there is no interface {ifname}");
+    let cure = "see: ip link; the port carries frames when there is one";
+    (is_missing && kind != PortKind::Tap).then(|| note(name, what, cure))
+}
+
+/// Whether a namespace is one of `ip netns`, not a process or a path.
+fn is_named(netns: &str) -> bool {
+    !netns.contains('/') && netns.bytes().any(|byte| !byte.is_ascii_digit())
+}
+
+fn socket(name: &str, machine: &Machine) -> Option<Finding> {
+    let path = Path::new(machine.socket.as_ref()?);
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
+    let what = format!("there is no directory for socket {}", path.display());
+    (!dir.is_dir()).then(|| problem(name, what, format!("mkdir -p {}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Vec<String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let line = |found: Finding| format!("{}: {} ({})", found.about, found.what, found.cure);
+        configuration(file.path()).into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn test_a_file_that_can_be_used_is_not_complained_about() {
+        assert_eq!(check("[switch.vale0.port.a]\n"), [""; 0]);
+        assert_eq!(check("[switch.vale0.port.a]\nkind = \"tap\"\n"), [""; 0]);
+        assert_eq!(check("[switch.vale0.port.a]\nkind = \"packet\"\nifname = \"lo\"\n"), [""; 0]);
+    }
+
+    #[test]
+    fn test_each_fault_is_named_with_its_cure() {
+        for (text, wanted) in [
+            ("switsh = 1\n", "unknown key"),
+            ("[workers]\ncpus = [1023]\n", "names core 1023"),
+            ("helper = \"/no/such/helper\"\n", "helper /no/such/helper does not exist"),
+            ("vm_sockets = [\"/no/such/dir\"]\n", "mkdir -p /no/such/dir"),
+            (
+                "[switch.vale0.port.a]\nkind = \"packet\"\nifname = \"nosuch0\"\n",
+                "vale0:a: there is no interface nosuch0",
+            ),
+            (
+                "[switch.vale0.port.a]\nkind = \"tap\"\nnetns = \"nosuchns\"\n",
+                "vale0:a: there is no network namespace nosuchns",
+            ),
+            (
+                "[switch.vale0.port.a]\nkind = \"vhost-user\"\nsocket = \"/no/dir/s.sock\"\n",
+                "vale0:a: there is no directory for socket /no/dir/s.sock",
+            ),
+        ] {
+            let found = check(text);
+            assert!(found.len() == 1 && found[0].contains(wanted), "{text}: {found:?}");
+        }
+    }
+}
