@@ -28,14 +28,14 @@ fn cure<'a>(said: &'a str, what: &str) -> &'a str {
     line.trim().strip_prefix("cure: ").expect("a cure")
 }
 
-/// It finds that, and this helps.
+/// Checks that the doctor finds that, and that this helps.
 fn finds(daemon: &Daemon, what: &str, helps: &str) {
     let (status, said) = doctor(daemon);
     assert!(cure(&said, what).contains(helps), "{said}");
     assert_eq!(status, Some(i32::from(said.contains("PROBLEM"))), "{said}");
 }
 
-/// It has no problem but a machine that is too busy for a worker.
+/// Whether the doctor finds no problem but a machine that is too busy for a worker.
 fn is_well(daemon: &Daemon) -> bool {
     let said = doctor(daemon).1;
     let mut problems = said.lines().filter(|line| line.starts_with("PROBLEM"));

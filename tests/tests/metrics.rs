@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use harness::chain::{configuration, function};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
-use harness::process::{Owned, Scratch, uvala};
+use harness::process::{Owned, Scratch, USER, uvala};
 use harness::role::Become;
-use harness::{measure, root, skip, wait};
+use harness::{is_root, measure, root, skip, wait};
 use serde_json::Value;
 
 /// Whether a program of Debian's package `prometheus` is there.
@@ -154,6 +154,23 @@ fn values_are_those_of_the_listings() {
         });
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_user_sees_metrics_of_what_it_may_see() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let vale1 = "[switch.vale1]\nmode = \"666\"\n[switch.vale1.port.a]\n";
+    let vale0 = "[switch.vale0]\nmode = \"600\"\n[switch.vale0.port.a]\n";
+    let daemon = Setup::new(&format!("[socket]\nmode = \"666\"\n{vale0}{vale1}")).start();
+    let output = daemon.uvala_as(&["metrics"], Some(USER));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("uvala_switch_ports{switch=\"vale1\"} 1\n"), "{text}");
+    assert!(text.contains(&format!("uvala_user_connections{{user=\"{USER}\"}} 1\n")), "{text}");
+    assert!(!text.contains("vale0") && !text.contains("user=\"root\""), "{text}");
+    let all = metrics(&daemon);
+    assert!(all.contains("vale0") && all.contains("uvala_user_switches{user=\"root\"} 2\n"));
 }
 
 #[test]

@@ -26,8 +26,8 @@ pub struct WorkerInfo {
     /// Nanoseconds of all timed turns together.
     #[serde(default)]
     pub turns_ns: u64,
-    /// Timed turns that took frames, by the number of slots: entry `n` counts those of `2ⁿ` slots up
-    /// to twice that.
+    /// Timed turns that took frames, by the number of slots: entry `n` counts those of `2ⁿ` slots
+    /// up to twice that.
     #[serde(default)]
     pub batches_log2: Vec<u64>,
     /// Slots of all timed turns together.

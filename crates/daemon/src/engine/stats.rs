@@ -80,8 +80,9 @@ mod tests {
             QueueStats { tx: of(3), rx: of(5) },
             QueueStats { tx: of(1), rx: Counters::default() },
         ];
-        let stats = switch::PortStats { queues, ..switch::PortStats::default() };
-        let counted = Counted { stats, resyncs: 2, calls: [0; 2], rx_fill: None };
+        let stats = switch::PortStats { queues, wakes: 6, ..switch::PortStats::default() };
+        let rx_fill = Some(Fill { slots: 7, capacity: 8 });
+        let counted = Counted { stats, resyncs: 2, calls: [0; 2], rx_fill };
         let shown = shown("vale0:a".parse().expect("a name"), &counted);
         let json = serde_json::to_value(shown).expect("numbers and names");
         let expected = serde_json::json!({
@@ -93,6 +94,8 @@ mod tests {
             "rx_queues": [{ "frames": 5, "bytes": 300 }, { "frames": 0, "bytes": 0 }],
             "resyncs": 2,
             "abandoned": 0,
+            "wakes": 6,
+            "rx_fill": { "slots": 7, "capacity": 8 },
         });
         assert_eq!(json, expected);
     }

@@ -22,8 +22,9 @@ use crate::{file, toml_error};
 
 /// Every table and key at the top of a configuration file. The daemon reads all of them when it
 /// starts, and `uvala apply` reads `switch`.
-pub const TOP_KEYS: [&str; 14] = [
+pub const TOP_KEYS: [&str; 15] = [
     "log",
+    "log_format",
     "helper",
     "confine",
     "vm_sockets",

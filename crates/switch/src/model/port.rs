@@ -278,8 +278,8 @@ impl Plug {
         unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
     }
 
-    /// Slots with frames in the receive rings, which the client has not returned, and how many there
-    /// can be.
+    /// Slots with frames in the receive rings, which the client has not returned, and how many
+    /// there can be.
     pub fn rx_fill(&mut self) -> Option<[u32; 2]> {
         let rings = self.rings()?;
         let fill = rings.rx.iter_mut().map(|rx| {

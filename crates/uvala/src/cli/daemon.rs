@@ -72,8 +72,8 @@ pub struct Args {
     /// Log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
-    /// Form of the log: text, json (an object on each line) or auto (text; under systemd, fields for
-    /// the journal) [default: auto]
+    /// Form of the log: text, json (an object on each line) or auto (text; under systemd, fields
+    /// for the journal) [default: auto]
     #[arg(long, value_name = "FORM")]
     log_format: Option<LogFormat>,
     /// Run in the background; return when the daemon is ready

@@ -33,8 +33,8 @@ pub fn of_fdb(stats: FdbStats) -> FdbCounters {
     FdbCounters { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds }
 }
 
-/// Adds what was counted at another time; a client may have had more rings than the one before. What
-/// stands in rings is nothing that adds up.
+/// Adds what was counted at another time; a client may have had more rings than the one before.
+/// What stands in rings is nothing that adds up.
 pub fn add(sum: &mut PortStats, more: &PortStats) {
     add_counter(&mut sum.tx, more.tx);
     add_counter(&mut sum.rx, more.rx);
