@@ -198,6 +198,7 @@ impl PortStats {
         }
         self.drops += &other.drops;
         self.wakes += other.wakes;
+        self.wakes += other.wakes;
     }
 
     /// All queues together.
