@@ -18,6 +18,7 @@
 //! | `deliver` | lists of frames, one for each destination |
 //! | [`mirror`] | rings that get copies of what passes a port |
 //! | [`model`] | settings, ports, counters, moments, the worker's heartbeat |
+//! | [`trace`] | what the switch would do with a frame, and why |
 //! | [`turn`] | one batch from one port, through all of these |
 //!
 //! # Invariants
@@ -41,6 +42,7 @@ pub mod mirror;
 pub mod model;
 pub mod receive;
 mod switch;
+pub mod trace;
 pub mod turn;
 
 pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerdict};
@@ -55,4 +57,5 @@ pub use model::port::{Adapter, Full, Notify, Plug, Sent, Wake};
 pub use model::security::{Disabled, PortSecurity, SecurityState};
 pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
 pub use switch::Switch;
+pub use trace::TraceStep;
 pub use turn::{Moved, Scratch};

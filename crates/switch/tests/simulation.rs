@@ -216,7 +216,9 @@ impl World {
         let now = Now::from_ms(self.now);
         let (header, flags) = (frame.header(), frame.flags());
         let bridge = self.bridge_of(src);
+        let peeked = bridge.peek(port(src), header, flags, now);
         let verdict = bridge.decide_with_flags(port(src), header, flags, now);
+        assert_eq!(peeked, verdict, "a look ahead sees what comes");
         let generation = bridge.generation();
         assert_eq!(bridge.decide_with_flags(port(src), header, flags, now), verdict);
         assert_eq!(bridge.generation(), generation);

@@ -22,6 +22,8 @@ mod security;
 mod slot_flags;
 #[path = "turns/steps.rs"]
 mod steps;
+#[path = "turns/trace.rs"]
+mod trace;
 #[path = "turns/vnet_headers.rs"]
 mod vnet_headers;
 #[path = "turns/waits.rs"]

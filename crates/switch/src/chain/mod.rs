@@ -46,8 +46,9 @@ pub mod pace;
 mod plan;
 mod rule_table;
 pub mod service;
-mod steer;
+pub(crate) mod steer;
 mod tally;
+mod way;
 
 pub use packet::rule;
 
@@ -62,7 +63,7 @@ use pace::Pace;
 use packet::flow::FlowKey;
 pub use plan::{Chain, Out, Plan, Planner, ServicePlan, Tables};
 use rule::{Action, RULES_MAX};
-use rule_table::Rules;
+use rule_table::{Entry, Rules};
 use service::{Instance, Service};
 pub use tally::{ChainStats, InstanceReport, Report};
 
@@ -274,21 +275,25 @@ impl Steering {
     pub(crate) fn enter(&mut self, src: PortId, flow: &Flow, len: u32, now: Now) -> NextHop {
         let hash = flow.hash;
         let found = if self.rules.is_empty() { NO_RULE } else { self.find(flow, now) };
-        let action = match self.rules.get(found) {
-            Some(rule) => {
-                self.counted[usize::from(rule.place)].add(1, u64::from(len));
-                rule.action
-            }
-            None => match self.roles[src.index()] {
-                Role::Ingress(chain) => Action::Chain(chain),
-                Role::Unassigned | Role::Instance(_) => Action::Forward,
-            },
-        };
-        match action {
+        let rule = self.rules.get(found);
+        if let Some(rule) = rule {
+            self.counted[usize::from(rule.place)].add(1, u64::from(len));
+        }
+        match self.action(src, rule) {
             Action::Drop => NextHop::Drop(DropReason::Rule),
             Action::Port(port) => NextHop::Leave { from: src, out: Some(port) },
             Action::Forward => NextHop::Leave { from: src, out: None },
             Action::Chain(chain) => self.start(chain, hash, src),
+        }
+    }
+
+    /// What is done with a frame from an ordinary port for which this rule was found.
+    #[inline]
+    fn action(&self, src: PortId, rule: Option<Entry>) -> Action {
+        match (rule, self.roles[src.index()]) {
+            (Some(rule), _) => rule.action,
+            (None, Role::Ingress(chain)) => Action::Chain(chain),
+            (None, Role::Unassigned | Role::Instance(_)) => Action::Forward,
         }
     }
 
@@ -312,15 +317,8 @@ impl Steering {
         let Some(Some(chain)) = self.chains.get(usize::from(number)) else {
             return NextHop::Drop(DropReason::NoInstance);
         };
-        for (position, &service) in chain.services.iter().enumerate() {
-            let service = self.services.get(usize::from(service));
-            match service.and_then(|service| service.owner(hash)) {
-                None => return self.drop_in(number.into(), DropReason::NoInstance),
-                Some(owner) if position > 0 && owner.crowded => {
-                    return self.drop_in(number.into(), DropReason::ChainFull);
-                }
-                Some(_) => {}
-            }
+        if let Some(reason) = self.closed(chain, hash) {
+            return self.drop_in(number.into(), reason);
         }
         let Some(&first) = chain.services.first() else {
             return chain.out.leave(src);
@@ -328,6 +326,17 @@ impl Steering {
         self.chain_stats[usize::from(number)].entered += 1;
         self.ingress[src.index()] = true;
         self.go_to_service(first, Metadata::entering(hash, src, number, chain.order))
+    }
+
+    /// Why a frame with this hash may not enter a chain now, if it may not.
+    #[inline]
+    fn closed(&self, chain: &Chain, hash: u32) -> Option<DropReason> {
+        chain.services.iter().enumerate().find_map(|(position, &service)| {
+            match self.service(service).and_then(|service| service.owner(hash)) {
+                None => Some(DropReason::NoInstance),
+                Some(owner) => (position > 0 && owner.crowded).then_some(DropReason::ChainFull),
+            }
+        })
     }
 
     /// The chain that a frame is in, as it was when the frame came.

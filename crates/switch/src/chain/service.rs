@@ -283,20 +283,41 @@ impl Service {
             return Some(only.port);
         }
         debug_assert!(self.instances.len() <= INSTANCES_MAX, "a set of instances is a word");
+        let owner = self.next_owner(hash);
         let bucket = &mut self.buckets[hash as usize & (BUCKETS - 1)];
-        let least = self.balance == Balance::Least;
-        if least || bucket.owner != bucket.wanted {
-            let owner = self.instances.get(usize::from(bucket.owner));
-            if owner.is_none_or(|owner| owner.is_past(bucket.last)) {
-                bucket.owner = if least { emptiest(&self.instances) } else { bucket.wanted };
-            }
-        }
+        bucket.owner = owner;
         let instance = self.instances.get_mut(usize::from(bucket.owner))?;
         instance.sent = instance.sent.wrapping_add(1);
         instance.pending = instance.pending.saturating_add(1);
         instance.room = instance.room.saturating_sub(1);
         bucket.last = instance.sent;
         Some(instance.port)
+    }
+
+    /// The instance that [`pick`](Self::pick) would select.
+    pub(crate) fn peek(&self, hash: u32) -> Option<PortId> {
+        let instance = match self.only() {
+            Some(only) => Some(only),
+            None => self.instances.get(usize::from(self.next_owner(hash))),
+        };
+        instance.map(|instance| instance.port)
+    }
+
+    /// The index of the instance for the next frame of a bucket, which moves to another one when
+    /// its instance is done with it.
+    #[inline]
+    fn next_owner(&self, hash: u32) -> u16 {
+        let bucket = self.buckets[hash as usize & (BUCKETS - 1)];
+        let least = self.balance == Balance::Least;
+        if !least && bucket.owner == bucket.wanted {
+            return bucket.owner;
+        }
+        let owner = self.instances.get(usize::from(bucket.owner));
+        match owner.is_none_or(|owner| owner.is_past(bucket.last)) {
+            true if least => emptiest(&self.instances),
+            true => bucket.wanted,
+            false => bucket.owner,
+        }
     }
 
     /// Checks which instances are stalled; true if that has changed.

@@ -19,7 +19,7 @@ use ring::metadata::{Functions, drop_by_metadata, metadata_run};
 use ring::run::{End, Key, Run, drop_run};
 
 use crate::chain::NextHop;
-use crate::decide::bridge::{TagAction, VlanVerdict};
+use crate::decide::bridge::{Bridge, TagAction, VlanVerdict};
 use crate::decide::egress::Egress;
 use crate::decide::forward::Verdict;
 use crate::deliver::run::key;
@@ -323,12 +323,7 @@ impl Turn<'_> {
         for entry in batch.frames() {
             let (vlan, refused) = recent.get(entry.header, (), || {
                 let verdict = bridge.decide(src, entry.header, now);
-                let refused = match verdict.forward {
-                    Verdict::Drop(reason) => Some(reason)
-                        .filter(|&why| why != DropReason::SamePort && !bridge.is_wire(src)),
-                    Verdict::To(_) | Verdict::Flood(_) => None,
-                };
-                (verdict.vlan, refused)
+                (verdict.vlan, refusal(bridge, src, &verdict))
             });
             classified.flows.push(steering.flow(batch.flow_key(entry, vlan, src)));
             classified.refused.push(refused);
@@ -399,14 +394,7 @@ impl Turn<'_> {
         flags: SlotFlags,
     ) -> Egress {
         let verdict = self.decide_leaving(from, out, header, flags);
-        match verdict.forward {
-            Verdict::Drop(reason) => Egress::Drop(reason),
-            Verdict::Flood(_) => Egress::Flood(verdict),
-            Verdict::To(dst) => match self.switch.bridge.egress(from, dst, &verdict) {
-                Ok(tag) => Egress::To(dst, tag),
-                Err(reason) => Egress::Drop(reason),
-            },
-        }
+        Egress::of(&self.switch.bridge, from, verdict)
     }
 
     /// The verdict by port, or by address. The switch learns no address from a function.
@@ -430,13 +418,7 @@ impl Turn<'_> {
         flags: SlotFlags,
     ) -> VlanVerdict {
         let verdict = self.switch.bridge.decide_admitted(from, header, flags, self.now);
-        match (verdict.forward, out) {
-            (
-                Verdict::To(_) | Verdict::Flood(_) | Verdict::Drop(DropReason::SamePort),
-                Some(out),
-            ) => VlanVerdict { forward: Verdict::To(out), ..verdict },
-            _ => verdict,
-        }
+        redirected(verdict, out)
     }
 
     /// Floods a frame to all ports but functions, and but the port that it came by.
@@ -463,5 +445,23 @@ impl Turn<'_> {
             }
         }
         self.scratch.targets = targets;
+    }
+}
+
+/// Why a frame from outside may not enter a chain, if it may not.
+pub(crate) fn refusal(bridge: &Bridge, src: PortId, verdict: &VlanVerdict) -> Option<DropReason> {
+    match verdict.forward {
+        Verdict::Drop(DropReason::SamePort) | Verdict::To(_) | Verdict::Flood(_) => None,
+        Verdict::Drop(reason) => Some(reason).filter(|_| !bridge.is_wire(src)),
+    }
+}
+
+/// The verdict about a frame that leaves its chain to `out`, if the bridge lets it pass.
+pub(crate) fn redirected(verdict: VlanVerdict, out: Option<PortId>) -> VlanVerdict {
+    match (verdict.forward, out) {
+        (Verdict::To(_) | Verdict::Flood(_) | Verdict::Drop(DropReason::SamePort), Some(out)) => {
+            VlanVerdict { forward: Verdict::To(out), ..verdict }
+        }
+        _ => verdict,
     }
 }

@@ -34,10 +34,10 @@ use std::fmt;
 use packet::ethernet::{Header, Tag};
 use packet::{MacAddr, PortId, VlanId, VlanMode};
 
-use crate::decide::fdb::{Fdb, FdbFull, Flush};
+use crate::decide::fdb::{Fdb, FdbFull, Flush, Learned};
 use crate::decide::forward::patch::Patch;
 use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
-use crate::decide::forward::{Ingress, Verdict, hub, learning, static_map};
+use crate::decide::forward::{Ingress, Verdict, hub, learning, refused, static_map};
 use crate::decide::members::Members;
 use crate::model::config::{Forwarding, PortConfig, SwitchConfig};
 use crate::model::now::Now;
@@ -287,16 +287,74 @@ impl Bridge {
         flags: SlotFlags,
         now: Now,
     ) -> VlanVerdict {
-        let Some(Some(port)) = self.ports.get(src.index()) else {
-            return dropped(DropReason::DeadPort);
-        };
-        let Some((vlan, tagging)) = classify(&port.vlan, header.tag()) else {
-            return dropped(DropReason::Vlan);
-        };
+        match self.ingress(src, header, flags, now) {
+            Ok((frame, tagging)) => {
+                let verdict = self.forward(frame);
+                self.conclude(frame, tagging, flags, verdict)
+            }
+            Err(reason) => dropped(reason),
+        }
+    }
+
+    /// What [`decide_with_flags`](Self::decide_with_flags) would say now. The bridge learns nothing
+    /// and remembers nothing.
+    #[must_use]
+    pub fn peek(&self, src: PortId, header: Header, flags: SlotFlags, now: Now) -> VlanVerdict {
+        match self.would_refuse(src, header) {
+            Some(reason) => dropped(reason),
+            None => self.peek_admitted(src, header, flags, now),
+        }
+    }
+
+    /// What [`decide_admitted`](Self::decide_admitted) would say now, likewise.
+    pub(crate) fn peek_admitted(
+        &self,
+        src: PortId,
+        header: Header,
+        flags: SlotFlags,
+        now: Now,
+    ) -> VlanVerdict {
+        match self.ingress(src, header, flags, now) {
+            Ok((frame, tagging)) => self.conclude(frame, tagging, flags, self.peek_forward(frame)),
+            Err(reason) => dropped(reason),
+        }
+    }
+
+    /// What the forwarding database would learn of a frame; `None`: the bridge does not look at the
+    /// source.
+    pub(crate) fn would_learn(&self, frame: Ingress) -> Option<Learned> {
+        let learns = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Chain);
+        let is_let_in = learns && refused(&frame).is_none();
+        is_let_in.then(|| learning::would_learn(&self.fdb, frame)).flatten()
+    }
+
+    /// A frame that comes in by a port, and how it carries its VLAN.
+    #[inline]
+    pub(crate) fn ingress(
+        &self,
+        src: PortId,
+        header: Header,
+        flags: SlotFlags,
+        now: Now,
+    ) -> Result<(Ingress, Tagging), DropReason> {
+        let port = self.port(src).ok_or(DropReason::DeadPort)?;
+        let (vlan, tagging) = classify(&port.vlan, header.tag()).ok_or(DropReason::Vlan)?;
         let learning = port.learning && flags.learning();
         let (group_fwd_mask, zero_source) = (self.config.group_fwd_mask, port.zero_source);
         let frame = Ingress { src, learning, vlan, header, now, group_fwd_mask, zero_source };
-        let verdict = self.forward(frame);
+        Ok((frame, tagging))
+    }
+
+    /// The verdict about a frame, by that of the forwarding function.
+    #[inline]
+    fn conclude(
+        &self,
+        frame: Ingress,
+        tagging: Tagging,
+        flags: SlotFlags,
+        verdict: Verdict,
+    ) -> VlanVerdict {
+        let Ingress { src, vlan, header, .. } = frame;
         let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub)
             && !self.has_flood_limits(src);
         let verdict = match (verdict, flags.destination().filter(|_| is_open)) {
@@ -417,6 +475,17 @@ impl Bridge {
     fn forward(&mut self, frame: Ingress) -> Verdict {
         match self.config.forwarding {
             Forwarding::Learning | Forwarding::Chain => learning::decide(&mut self.fdb, frame),
+            Forwarding::Hub => hub::decide(frame),
+            Forwarding::Patch => self.patch.decide(frame.src),
+            Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),
+            Forwarding::StaticFlood => static_map::decide(&self.fdb, frame, FLOOD_UNKNOWN),
+        }
+    }
+
+    /// What [`forward`](Self::forward) would say.
+    fn peek_forward(&self, frame: Ingress) -> Verdict {
+        match self.config.forwarding {
+            Forwarding::Learning | Forwarding::Chain => learning::peek(&self.fdb, frame),
             Forwarding::Hub => hub::decide(frame),
             Forwarding::Patch => self.patch.decide(frame.src),
             Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),

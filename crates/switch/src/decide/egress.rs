@@ -2,7 +2,8 @@
 
 use packet::PortId;
 
-use crate::decide::bridge::{TagAction, VlanVerdict};
+use crate::decide::bridge::{Bridge, TagAction, VlanVerdict};
+use crate::decide::forward::Verdict;
 use crate::model::stats::DropReason;
 
 /// What the switch does with a frame.
@@ -14,6 +15,26 @@ pub(crate) enum Egress {
     Flood(VlanVerdict),
     /// Drops it.
     Drop(DropReason),
+}
+
+impl Egress {
+    /// Whether the frame goes to one port, as it is.
+    #[inline]
+    pub(crate) fn keeps_frame(self) -> bool {
+        matches!(self, Self::To(_, TagAction::Keep))
+    }
+
+    /// What a verdict about a frame from `src` means.
+    pub(crate) fn of(bridge: &Bridge, src: PortId, verdict: VlanVerdict) -> Self {
+        match verdict.forward {
+            Verdict::Drop(reason) => Self::Drop(reason),
+            Verdict::Flood(_) => Self::Flood(verdict),
+            Verdict::To(dst) => match bridge.egress(src, dst, &verdict) {
+                Ok(tag) => Self::To(dst, tag),
+                Err(reason) => Self::Drop(reason),
+            },
+        }
+    }
 }
 
 /// The last verdict for frames of one port.

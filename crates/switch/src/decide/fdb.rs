@@ -168,6 +168,12 @@ impl Fdb {
         self.learn_changed(key, port, now)
     }
 
+    /// What [`learn`](Self::learn) would do, unless static entries fill the places of the address.
+    pub fn would_learn(&self, vlan: VlanId, mac: MacAddr, port: PortId, now: Now) -> Learned {
+        let key = Key::new(vlan, mac);
+        self.entries.with(|entries| entries.would_learn(&self.common, key, port, now))
+    }
+
     /// Adds a static entry; it replaces a learned one.
     pub fn add_static(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Result<(), FdbFull> {
         self.change(|entries, common| entries.add_static(common, Key::new(vlan, mac), port))
@@ -224,9 +230,13 @@ impl Fdb {
     /// The port behind which an address is.
     #[inline]
     pub fn lookup(&self, vlan: VlanId, mac: MacAddr, now: Now) -> Option<PortId> {
+        self.live(Key::new(vlan, mac), now).map(Value::port)
+    }
+
+    /// The entry of an address.
+    pub fn find(&self, vlan: VlanId, mac: MacAddr, now: Now) -> Option<FdbEntry> {
         let key = Key::new(vlan, mac);
-        let value = self.look(key).unwrap_or_else(|Changing| self.look_locked(key))?;
-        (!self.common.is_expired(value, now)).then(|| value.port())
+        self.live(key, now).map(|value| listed(key, value, now))
     }
 
     /// A number that changes with every change that can alter the result of a look-up, and is odd
@@ -272,6 +282,13 @@ impl Fdb {
     /// A loop that was found since the last call, and whether it is new.
     pub(crate) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
         self.entries.lock().take_found_loop()
+    }
+
+    /// The value of a key, if it is there and not expired.
+    #[inline]
+    fn live(&self, key: Key, now: Now) -> Option<Value> {
+        let value = self.look(key).unwrap_or_else(|Changing| self.look_locked(key))?;
+        (!self.common.is_expired(value, now)).then_some(value)
     }
 
     /// The value of a key, if it is there.

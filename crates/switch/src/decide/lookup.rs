@@ -3,7 +3,6 @@
 use packet::ethernet::Header;
 
 use crate::decide::egress::{Egress, VerdictCache};
-use crate::decide::forward::Verdict;
 use crate::receive::slot_flags::SlotFlags;
 use crate::turn::Turn;
 
@@ -61,13 +60,6 @@ impl Turn<'_> {
     /// it is not kept.
     pub(crate) fn decide_flagged(&mut self, header: Header, flags: SlotFlags) -> Egress {
         let verdict = self.switch.bridge.decide_with_flags(self.src, header, flags, self.now);
-        match verdict.forward {
-            Verdict::Drop(reason) => Egress::Drop(reason),
-            Verdict::Flood(_) => Egress::Flood(verdict),
-            Verdict::To(dst) => match self.switch.bridge.egress(self.src, dst, &verdict) {
-                Ok(tag) => Egress::To(dst, tag),
-                Err(reason) => Egress::Drop(reason),
-            },
-        }
+        Egress::of(&self.switch.bridge, self.src, verdict)
     }
 }

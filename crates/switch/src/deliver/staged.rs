@@ -89,7 +89,8 @@ impl Turn<'_> {
         let (end, all) = (run.end, to_u32(run.len()));
         match self.decide_taken(header, flags) {
             Egress::Drop(reason) => self.count_drop(self.src, reason, all),
-            _ if self.is_tag_truncated(&run) => {
+            // One that leaves as it came would have passed in a run, too.
+            egress if !egress.keeps_frame() && self.is_tag_truncated(&run) => {
                 self.count_drop(self.src, DropReason::TooShort, all);
             }
             Egress::To(dst, tag) => {

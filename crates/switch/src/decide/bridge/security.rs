@@ -116,6 +116,11 @@ impl Bridge {
         reason
     }
 
+    /// Why such a frame would be refused now. The guard remembers nothing of it.
+    pub(crate) fn would_refuse(&self, src: PortId, header: Header) -> Option<DropReason> {
+        self.guards.get(src.index())?.as_ref()?.clone().refuse(header)
+    }
+
     /// Disables a port that has a guard, and reports it.
     #[cold]
     fn disable(&mut self, port: PortId, why: Disabled) {
@@ -204,6 +209,13 @@ impl Bridge {
         let Some(Some(guard)) = self.guards.get_mut(src.index()) else { return true };
         let Some(limit) = guard.settings.flood_limit(class) else { return true };
         guard.buckets[class.index()].take(limit, frames, now)
+    }
+
+    /// Whether the port could flood one more frame of this class now; it counts for nothing.
+    pub(crate) fn could_flood(&self, src: PortId, class: FloodClass, now: Now) -> bool {
+        let Some(Some(guard)) = self.guards.get(src.index()) else { return true };
+        let mut bucket = guard.buckets[class.index()];
+        guard.settings.flood_limit(class).is_none_or(|limit| bucket.take(limit, 1, now))
     }
 
     /// What port security remembers of a port.

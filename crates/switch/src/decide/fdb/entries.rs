@@ -97,6 +97,23 @@ impl Entries {
         }
     }
 
+    /// What [`learn`](Self::learn) would do, unless static entries fill the places of the address.
+    pub(super) fn would_learn(&self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
+        let tally = self.ports.get(port.index()).copied().unwrap_or(Tally::NONE);
+        let is_full = |expired: u32| tally.learned - expired >= tally.limit;
+        match self.table.get(key) {
+            Some(value) if value.is_static() => Learned::Static,
+            Some(value) if common.is_expired(value, now) => {
+                let is_own = value.port() == port;
+                if is_full(is_own.into()) { Learned::PortLimit } else { Learned::New }
+            }
+            Some(value) if value.port() == port => Learned::Refreshed,
+            _ if is_full(0) => Learned::PortLimit,
+            Some(value) => Learned::Moved { from: value.port() },
+            None => Learned::New,
+        }
+    }
+
     fn learn_new(&mut self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
         if self.is_at_limit(port) {
             return self.refuse_limit();
