@@ -24,12 +24,14 @@
 //! | [`port`], [`tx`], [`rx`] | ports and their rings |
 //! | [`wait`] | how threads wait |
 //! | [`nf`] | functions of a chain |
+//! | [`capture`] | copies of the frames of other ports |
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
 //!
 //! The library starts no thread, except those that a program requests of [`nf::Threads`] and one
 //! for the metrics of a function ([`nf::MetricsReport`]). It changes no signal's disposition.
 
+pub mod capture;
 pub mod control;
 mod error;
 #[cfg(test)]

@@ -186,7 +186,7 @@ impl AsFd for Sender {
 #[derive(Debug)]
 pub struct Receiver {
     pub(crate) rings: Vec<Rx>,
-    link: Arc<Link>,
+    pub(crate) link: Arc<Link>,
     policy: WaitPolicy,
     /// The ring to look at first, in rotation.
     next: usize,

@@ -53,6 +53,7 @@ mod slow_wakes;
 mod stats;
 mod switches;
 mod system;
+mod traces;
 mod unswitched;
 pub mod usage;
 pub mod watchdog;

@@ -66,7 +66,7 @@ impl Pattern {
     fn bytes(&self, all: Range<usize>) -> Result<Vec<u8>, Spanned<String>> {
         let (at, bytes) = match (&self.text, &self.hex) {
             (Some(text), None) => (text.span(), Some(text.get_ref().clone().into_bytes())),
-            (None, Some(hex)) => (hex.span(), from_hex(hex.get_ref())),
+            (None, Some(hex)) => (hex.span(), packet::text::hex(hex.get_ref())),
             _ => return Err(Spanned::new(all, "say either text or hex".to_owned())),
         };
         let refuse = |why: &str| Err(Spanned::new(at, why.to_owned()));
@@ -76,16 +76,6 @@ impl Pattern {
             Some(bytes) => Ok(bytes),
         }
     }
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .filter(|character| *character != ' ')
-        .map(|character| character.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 /// A pattern, ready to be looked for.

@@ -6,6 +6,18 @@ use std::ops::RangeInclusive;
 use crate::ethernet::EtherType;
 use crate::fields::Network;
 
+/// Bytes in hexadecimal digits, with or without spaces between them.
+#[must_use]
+pub fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .filter(|character| *character != ' ')
+        .map(|character| character.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
 /// A type.
 ///
 /// # Errors

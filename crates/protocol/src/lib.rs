@@ -38,6 +38,7 @@ mod request;
 mod stats;
 mod switch;
 pub mod toml_error;
+mod trace;
 mod usage;
 pub mod users;
 mod values;
@@ -62,8 +63,8 @@ pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
 pub use netmap::{
-    Bind, BindKind, Bound, BoundRings, GeometryQuery, HostBound, HostRings, MonitorOf, Pool,
-    PortGeometry, RingChoice, Room,
+    Bind, BindKind, Bound, BoundRings, CaptureOf, GeometryQuery, HostBound, HostRings, MonitorOf,
+    Pool, PortGeometry, RingChoice, Room,
 };
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
 pub use request::{
@@ -73,6 +74,9 @@ pub use request::{
 pub use stats::{Counter, Fill, PortStats, StatsPage, StatsQuery};
 pub use switch::{
     FDB_CAPACITY_MAX, FdbCounters, LoopInfo, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
+};
+pub use trace::{
+    FloodClass, Learning, TRACE_HEAD, TagAction, Tagging, Trace, TraceQuery, TraceStep,
 };
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
@@ -138,10 +142,14 @@ pub enum Reply {
     Fdb(Page<FdbEntry>),
     /// To [`PortRequest::Stats`].
     Stats(StatsPage),
+    /// To [`PortRequest::Trace`].
+    Trace(Trace),
     /// To [`SessionRequest::Attach`].
     Attached(Attached),
     /// To [`SessionRequest::Bind`] and [`SessionRequest::Resume`].
     Bound(Bound),
+    /// To [`SessionRequest::Missed`].
+    Missed(u64),
     /// To [`PortRequest::Geometry`] and [`InterfaceRequest::Add`].
     PortGeometry(PortGeometry),
     /// To [`ChainRequest::List`].

@@ -91,6 +91,19 @@ pub enum BindKind {
     Null,
     /// Monitor rings of the port: copies of what the port sends or receives.
     Monitor(MonitorOf),
+    /// One receive ring with copies of the frames of a port of any kind. The metadata in a slot is
+    /// the time at which the switch saw the frame, in nanoseconds since 1970.
+    Capture(CaptureOf),
+}
+
+/// The frames that a capture gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureOf {
+    /// Frames that enter the switch by the port: their slots have the flag `TXMON`.
+    pub entering: bool,
+    /// Frames that leave the switch by the port.
+    pub leaving: bool,
 }
 
 /// What a monitor sees.

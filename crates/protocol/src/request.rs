@@ -15,6 +15,7 @@ use crate::{
     Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
+    TraceQuery,
 };
 
 /// A call.
@@ -61,6 +62,9 @@ pub enum SessionRequest {
     /// Asks what this connection has bound. Answer: [`Reply::Bound`](crate::Reply::Bound) with
     /// descriptors.
     Resume,
+    /// Asks how many frames found no room in the monitor or capture that this connection has bound.
+    /// Answer: [`Reply::Missed`](crate::Reply::Missed).
+    Missed,
 }
 
 /// A call about switches.
@@ -122,6 +126,9 @@ pub enum PortRequest {
     /// Counters, a page at a time. Answer: [`Reply::Stats`](crate::Reply::Stats).
     #[serde(rename = "stats")]
     Stats(StatsQuery),
+    /// What the switch would do with a frame. Answer: [`Reply::Trace`](crate::Reply::Trace).
+    #[serde(rename = "trace")]
+    Trace(TraceQuery),
     /// Sizes of a port or of a region.
     /// Answer: [`Reply::PortGeometry`](crate::Reply::PortGeometry).
     #[serde(rename = "port_geometry")]

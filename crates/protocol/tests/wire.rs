@@ -5,7 +5,7 @@ use protocol::{
     Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef,
-    SwitchSpec,
+    SwitchSpec, TraceQuery,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,10 +33,12 @@ enum Flat {
     FdbDel(FdbDel),
     FdbFlush(FdbFlush),
     Stats(StatsQuery),
+    Trace(TraceQuery),
     Attach(Attach),
     Detach(PortRef),
     Bind(Bind),
     Resume,
+    Missed,
     PortGeometry(GeometryQuery),
     InterfaceAdd(InterfaceAdd),
     InterfaceDel(PortRef),

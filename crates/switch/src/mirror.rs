@@ -13,8 +13,12 @@
 //! mirror sees which rings at which point. All other ports pay one branch in each turn and one in
 //! each run.
 //!
+//! A port without rings is mirrored batch by batch: what it has received, before the switch
+//! decides, and what it is about to send. Only ports with rings have returned slots.
+//!
 //! A mirror takes what fits. The switch does not wait for it. A frame that finds no room in a
-//! mirror counts as missed and not as dropped, because its destination has got it.
+//! mirror counts as missed and not as dropped, because its destination has got it. A mirror with a
+//! clock gets the time of each batch in its slots.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,14 +32,18 @@ use ring::krings::Krings;
 use ring::shared::Shared;
 
 use crate::model::port::Wake;
-use crate::receive::batch::FRAGS_MAX;
+use crate::receive::batch::{Batch, Delivery, FRAGS_MAX};
 
 /// Rings that get copies of frames which other ports send or receive.
 pub struct Mirror {
     rings: Krings,
     wake: Arc<dyn Wake>,
+    clock: Option<Clock>,
     missed: u64,
 }
+
+/// Tells the time in nanoseconds.
+pub type Clock = fn() -> u64;
 
 /// The point of a frame's way at which it is mirrored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +89,13 @@ impl Mirror {
     /// A mirror with these rings, which are not plugged in anywhere else.
     #[must_use]
     pub fn new(rings: Krings, wake: Arc<dyn Wake>) -> Self {
-        Self { rings, wake, missed: 0 }
+        Self { rings, wake, clock: None, missed: 0 }
+    }
+
+    /// This mirror with a clock.
+    #[must_use]
+    pub fn with_clock(self, clock: Option<Clock>) -> Self {
+        Self { clock, ..self }
     }
 
     /// Frames and returned slots that found no room.
@@ -102,7 +116,9 @@ impl Mirror {
     /// Lets `fill` put frames into a ring and return how many found no room. Wakes the client at
     /// once.
     fn fill(&mut self, queue: usize, fill: impl FnOnce(&mut RxKring) -> u64) {
-        let Some(rx) = self.rings.rx.get_mut(queue) else { return };
+        // A mirror has a ring for each of the port, or one for all.
+        let place = queue % self.rings.rx.len().max(1);
+        let Some(rx) = self.rings.rx.get_mut(place) else { return };
         let rx = &mut *rx.lock();
         let before = rx.tail();
         rx.sync();
@@ -110,6 +126,9 @@ impl Mirror {
         debug_assert!(rx.room() <= rx.capacity(), "a mirror gets what fits");
         if rx.tail() == before {
             return;
+        }
+        if let Some(clock) = self.clock {
+            rx.stamp(before, clock());
         }
         rx.publish();
         store_load_fence();
@@ -145,31 +164,34 @@ impl Mirrors {
 }
 
 impl PortMirrors {
-    /// No mirror yet, of a port with these rings.
-    pub fn new(port: &Krings) -> Self {
+    /// No mirror yet, of a port with these rings, if it has some.
+    pub fn new(port: Option<&Krings>) -> Self {
+        let sent = port.iter().flat_map(|port| port.tx.iter().map(TxKring::untaken));
+        let received = port.iter().flat_map(|port| &port.rx).map(|rx| rx.with(RxKring::tail));
         Self {
             taps: Vec::new(),
-            sent: port.tx.iter().map(TxKring::untaken).collect(),
-            received: port.rx.iter().map(|rx| rx.with(RxKring::tail)).collect(),
+            sent: sent.collect(),
+            received: received.collect(),
             room: Vec::with_capacity(FRAGS_MAX),
         }
     }
 
-    pub fn add(&mut self, mirror: usize, source: MirrorSource, port: &mut Krings) {
+    pub fn add(&mut self, mirror: usize, source: MirrorSource, port: Option<&mut Krings>) {
         assert!(source.rings.start <= source.rings.end, "a range of rings goes upwards");
         self.taps.push((mirror, source));
         self.hold_returned(port);
     }
 
     /// Removes a mirror. `false`: it was the last one.
-    pub fn remove(&mut self, mirror: usize, port: &mut Krings) -> bool {
+    pub fn remove(&mut self, mirror: usize, port: Option<&mut Krings>) -> bool {
         self.taps.retain(|(tap, _)| *tap != mirror);
         self.hold_returned(port);
         !self.taps.is_empty()
     }
 
     /// Holds returned slots back in rings whose returned slots are mirrored.
-    fn hold_returned(&self, port: &mut Krings) {
+    fn hold_returned(&self, port: Option<&mut Krings>) {
+        let Some(port) = port else { return };
         for (queue, mut rx) in port.rx.iter_mut().map(Shared::lock).enumerate() {
             let wanted = self.mirrors_at(queue, MirrorPoint::Returned).next().is_some()
                 || self.mirrors_at(queue, MirrorPoint::SentReturned).next().is_some();
@@ -213,6 +235,29 @@ impl PortMirrors {
             }
         }
         (self.received[queue], self.room) = (rx.tail(), room);
+    }
+
+    /// Mirrors frames of a port without rings: what it has received, or what it is about to send.
+    #[cold]
+    pub fn mirror_list(
+        &self,
+        point: MirrorPoint,
+        batch: &Batch,
+        list: &[Delivery],
+        mirrors: &mut Mirrors,
+    ) {
+        assert!(self.sent.is_empty(), "ports with rings are mirrored slot by slot");
+        debug_assert!(matches!(point, MirrorPoint::Sent | MirrorPoint::Received));
+        let flags = if point == MirrorPoint::Sent { slot_flag::TXMON } else { 0 };
+        let is_missed = |rx: &mut RxKring, &delivery: &Delivery| {
+            let (frame, head) = batch.outgoing(delivery);
+            u64::from(!rx.put_copy(frame, head, flags))
+        };
+        for place in self.mirrors_at(0, point) {
+            if let Some(mirror) = mirrors.get_mut(place) {
+                mirror.fill(0, |rx| list.iter().map(|delivery| is_missed(rx, delivery)).sum());
+            }
+        }
     }
 
     /// Mirrors slots that the client has returned, as of the last sync, and frees them.

@@ -206,8 +206,8 @@ impl Switch {
     /// Removes a mirror.
     pub fn remove_mirror(&mut self, place: usize) -> Option<Box<Mirror>> {
         for entry in self.ports.iter_mut().flatten() {
-            if let (Some(mirrors), Plug::Rings(host, _)) = (&mut entry.mirrors, &mut entry.plug)
-                && !mirrors.remove(place, host)
+            if let Some(mirrors) = &mut entry.mirrors
+                && !mirrors.remove(place, entry.plug.rings())
             {
                 entry.mirrors = None;
             }
@@ -215,13 +215,12 @@ impl Switch {
         self.mirrors.remove(place)
     }
 
-    /// Lets a mirror get these frames of a port with rings.
+    /// Lets a mirror get these frames of a port.
     pub fn mirror_port(&mut self, port: PortId, mirror: usize, source: MirrorSource) {
         let Some(entry) = self.entry_mut(port) else { return };
-        if let Plug::Rings(host, _) = &mut entry.plug {
-            let mirrors = entry.mirrors.get_or_insert_with(|| PortMirrors::new(host).into());
-            mirrors.add(mirror, source, host);
-        }
+        let rings = entry.plug.rings();
+        let new = || PortMirrors::new(rings.as_deref()).into();
+        entry.mirrors.get_or_insert_with(new).add(mirror, source, entry.plug.rings());
     }
 
     /// The plug of a port.

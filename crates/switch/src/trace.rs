@@ -7,8 +7,8 @@
 //! Limits. A trace ends where the frame is handed to a port: whether the port has room, or takes
 //! frames of this length, is known at delivery only. Functions may do anything with a frame; the
 //! trace takes it that they pass it on unchanged. The requests of slot flags and pending offloads
-//! are properties of a slot, and no part of a frame here; nor are the bytes behind a frame that ends
-//! inside of its VLAN tag.
+//! are properties of a slot, and no part of a frame here; nor are the bytes behind a frame that
+//! ends inside of its VLAN tag.
 
 use packet::ethernet::{ETHERNET_HEADER, Header, field};
 use packet::flow::{FlowKey, Prefix};
@@ -56,6 +56,8 @@ impl Switch {
     pub fn trace(&self, src: PortId, head: &[u8], bytes: u32, now: Now) -> Vec<TraceStep> {
         let mut trace = Trace { switch: self, src, head, bytes, now, steps: Vec::new() };
         trace.enter();
+        let is_end = |step: &TraceStep| matches!(step, TraceStep::Send(..) | TraceStep::Drop(..));
+        assert!(trace.steps.last().is_some_and(is_end), "a frame is sent or dropped");
         trace.steps
     }
 }

@@ -216,6 +216,9 @@ impl Turn<'_> {
                 self.scratch.heartbeat.beat(Stage::Receive, src);
                 self.scratch.batch.clear();
                 adapter.lock().recv(&mut self.scratch.batch, &mut entry.stats.drops);
+                if entry.mirrors.is_some() {
+                    self.mirror_batch();
+                }
                 // A batch does not wait: the adapter gave none if there was no room ahead.
                 if self.switch.steering.is_some() {
                     // The rings of functions are looked at.

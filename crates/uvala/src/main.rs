@@ -7,6 +7,8 @@ mod cli;
 mod cni;
 mod demo;
 mod doctor;
+mod expression;
+mod pcap;
 mod preload;
 mod vm;
 

@@ -168,7 +168,7 @@ impl<D: Datapath> Control<D> {
         let shared = self.state.unswitched_of(conn).map(|unswitched| &unswitched.shared);
         let uid = shared.or_else(|| self.state.shared(name)).map_or(0, |shared| shared.uid);
         if self.call_log.may_tell(uid, Instant::now()) {
-            tracing::info!("a netmap descriptor of {name} was closed");
+            tracing::info!("a netmap descriptor or a capture of {name} was closed");
         }
     }
 

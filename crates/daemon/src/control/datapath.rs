@@ -18,6 +18,7 @@ pub mod ports;
 pub mod regions;
 pub mod security;
 pub mod switches;
+pub mod traces;
 pub mod unswitched;
 pub mod workers;
 
@@ -32,6 +33,7 @@ use ports::Ports;
 use regions::Regions;
 use security::Security;
 use switches::Switches;
+use traces::Traces;
 use unswitched::Unswitched;
 use workers::WorkerWatch;
 
@@ -50,6 +52,7 @@ pub trait Datapath:
     + Fdb
     + WorkerWatch
     + Security
+    + Traces
 {
 }
 
@@ -67,5 +70,6 @@ impl<T> Datapath for T where
         + Fdb
         + WorkerWatch
         + Security
+        + Traces
 {
 }

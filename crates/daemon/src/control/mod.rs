@@ -58,6 +58,7 @@ pub mod socket;
 pub mod state;
 pub mod stats;
 pub mod switches;
+mod traces;
 mod usage;
 pub mod workers;
 
@@ -232,6 +233,7 @@ impl<D: Datapath> Control<D> {
             SessionRequest::Hello(hello) => self.hello(client, &hello),
             SessionRequest::Detach(PortRef { port }) => self.detach(client.conn, &port)?,
             SessionRequest::Resume => return self.resume(client),
+            SessionRequest::Missed => self.missed(client.conn)?,
             SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
                 unreachable!("a call that takes two steps")
             }
@@ -266,6 +268,7 @@ impl<D: Datapath> Control<D> {
             PortRequest::List(list) => self.port_list(&caller, &list),
             PortRequest::Show(PortRef { port }) => self.port_show(&caller, &port),
             PortRequest::Stats(query) => self.stats(&caller, &query),
+            PortRequest::Trace(query) => self.trace(&caller, &query),
             PortRequest::Geometry(query) => self.port_geometry(&caller, &query),
         }
     }

@@ -39,7 +39,7 @@ use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
 use ring::layout::PAGE;
 use ring::leaver::Leaver;
-use switch::{MirrorSource, PortConfig, Wake};
+use switch::{Clock, MirrorSource, PortConfig, Wake};
 
 use super::memory::{geometry, reconcile};
 use super::{PortPlace, Workers};
@@ -75,8 +75,9 @@ pub struct BoundPlace {
 pub(super) enum ServedBy {
     /// A switch serves the port, from the moment it is plugged in.
     Switch(SwitchKey),
-    /// No switch yet: the rings are reserved for a null port, or for a monitor of these ports.
-    Reserved(Vec<(PortKey, MirrorSource)>),
+    /// No switch yet: the rings are reserved for a null port, or for a monitor of these ports,
+    /// which gets the time if it has a clock.
+    Reserved(Vec<(PortKey, MirrorSource)>, Option<Clock>),
     /// No switch: a null port. When another port of the region goes, its slots are searched here.
     Null(Krings),
     /// The switch of `port` mirrors frames into the rings: a monitor at this place of the switch.

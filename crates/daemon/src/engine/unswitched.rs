@@ -2,14 +2,16 @@
 //!
 //! Both live in a region and have holders, like [ports that programs bind](super::netmap). The
 //! switch of the mirrored port puts frames into the rings of a monitor port. No worker knows a null
-//! port.
+//! port. A capture is a monitor with one ring, of a port of any kind, and with the time in its
+//! slots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use port::sys::Wakers;
 use ring::krings::Krings;
-use switch::{Mirror, MirrorSource};
+use switch::{Clock, Mirror, MirrorSource};
 
 use super::Workers;
 use super::netmap::{BoundPlace, ServedBy};
@@ -20,14 +22,19 @@ use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 impl Workers {
     /// Adds a monitor port to the switch of the ports that it mirrors.
-    fn install(&self, rings: Krings, sources: &[(PortKey, MirrorSource)]) -> usize {
+    fn install(
+        &self,
+        rings: Krings,
+        sources: &[(PortKey, MirrorSource)],
+        clock: Option<Clock>,
+    ) -> usize {
         let switch = self.ports[&sources[0].0].switch;
         let places = sources.iter().map(|(port, source)| {
             let place = &self.ports[port];
             (place.number, place.id, source.clone())
         });
         let sources: Vec<_> = places.collect();
-        let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new())));
+        let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new()))).with_clock(clock);
         self.on_switch(switch, move |worker, at| worker.add_mirror(at, mirror, sources))
     }
 
@@ -62,7 +69,7 @@ impl Workers {
     pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
         let Some(bound) = self.bound.get_mut(&key) else { return };
         match bound.served_by {
-            ServedBy::Switch(_) | ServedBy::Reserved(_) | ServedBy::Null(_) => {}
+            ServedBy::Switch(_) | ServedBy::Reserved(..) | ServedBy::Null(_) => {}
             ServedBy::Orphaned => {
                 bound.holders.values_mut().for_each(|holder| holder.wakers.clear());
             }
@@ -97,7 +104,9 @@ impl Unswitched for Workers {
         self.drop_region_if_empty(region);
         let (name, label, reservation) =
             (spec.name.clone(), spec.label.clone(), joined?.reservation);
-        let (served_by, holders) = (ServedBy::Reserved(spec.sources.clone()), BTreeMap::new());
+        let clock = spec.is_stamped.then_some(unix_time_ns as Clock);
+        let served_by = ServedBy::Reserved(spec.sources.clone(), clock);
+        let holders = BTreeMap::new();
         let (making, kick) = (Arc::default(), None);
         let bound =
             BoundPlace { name, label, served_by, region, reservation, holders, making, kick };
@@ -107,7 +116,7 @@ impl Unswitched for Workers {
 
     fn attach_unswitched(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
-        let ServedBy::Reserved(sources) = &bound.served_by else { panic!("started once") };
+        let ServedBy::Reserved(sources, clock) = &bound.served_by else { panic!("started once") };
         let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
         let served_by = match sources.first() {
             None => ServedBy::Null(rings),
@@ -115,7 +124,7 @@ impl Unswitched for Workers {
                 ServedBy::Orphaned
             }
             Some(&(port, _)) => {
-                let place = self.install(rings, sources);
+                let place = self.install(rings, sources, *clock);
                 self.note_bound_memory(key, port);
                 ServedBy::Monitor { port, place }
             }
@@ -124,12 +133,28 @@ impl Unswitched for Workers {
         self.request_huge_pages(key);
     }
 
+    fn missed(&self, key: PortKey) -> u64 {
+        let Some(&ServedBy::Monitor { port, place }) = self.bound.get(&key).map(|it| &it.served_by)
+        else {
+            return 0;
+        };
+        self.on_switch(self.ports[&port].switch, move |worker, at| {
+            worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
+        })
+    }
+
     fn remove_unswitched(&mut self, key: PortKey) {
         let served_by = self.bound.get(&key).map(|bound| &bound.served_by);
-        let seen = !matches!(served_by, Some(ServedBy::Reserved(_)));
+        let seen = !matches!(served_by, Some(ServedBy::Reserved(..)));
         if let Some(&ServedBy::Monitor { port, place }) = served_by {
             self.uninstall(key, port, place);
         }
         self.remove_bound(key, seen);
     }
+}
+
+/// Nanoseconds since 1970.
+fn unix_time_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

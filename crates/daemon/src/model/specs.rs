@@ -143,6 +143,8 @@ pub struct UnswitchedSpec {
     pub region: RegionSpec,
     /// Ports and directions that a monitor mirrors; empty for a null port.
     pub sources: Vec<(PortKey, MirrorSource)>,
+    /// The worker writes the time into the slots.
+    pub is_stamped: bool,
 }
 
 /// The rings of a port that one connection binds, and how.

@@ -62,6 +62,24 @@ impl RxKring {
         mirror(&self.ring, from, self.tail(), 0, to, room)
     }
 
+    /// Copies a frame that lies in no ring, with these flags; `false`: there is no room.
+    #[must_use]
+    pub fn put_copy(&mut self, frame: Frame<'_>, head: Prologue, flags: u16) -> bool {
+        let before = self.tail();
+        let is_put = self.put(frame, head).is_ok();
+        self.ring.add_flags(before, self.tail(), flags);
+        is_put
+    }
+
+    /// Writes a time into the slots that were filled since `from`, in the place of metadata.
+    pub fn stamp(&self, from: Index, time: u64) {
+        let (view, mut at) = (self.view(), from);
+        while at != self.tail() {
+            view.set_metadata(at, time);
+            at = self.ring.span.next(at);
+        }
+    }
+
     /// Sets whether returned slots wait until a monitor has got them.
     pub fn set_mirrored(&mut self, mirrored: bool) {
         // A new monitor does not get slots that were returned before it came.

@@ -34,6 +34,7 @@ impl Steering {
                 self.pass(number, key.hash(self.seed), src, &mut functions)
             }
         };
+        debug_assert!(!matches!(end, NextHop::Function(..)), "a way ends behind its functions");
         Way { rule: rule.map(|rule| rule.id), chain, functions, end }
     }
 

@@ -11,6 +11,7 @@ use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, send_to_ring};
 use crate::deliver::room::Fitting;
 use crate::deliver::run::queue_of;
+use crate::mirror::MirrorPoint;
 use crate::model::config::COPIES;
 use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
@@ -228,6 +229,9 @@ impl Turn<'_> {
         match (&from.plug, &to.plug) {
             (Plug::Adapter(_), Plug::Adapter(_)) if is_own => heartbeat.beat(Stage::Send, dst),
             _ => heartbeat.between(self.src, dst),
+        }
+        if let (Plug::Adapter(_), Some(port_mirrors)) = (&to.plug, &to.mirrors) {
+            port_mirrors.mirror_list(MirrorPoint::Received, batch, list, mirrors);
         }
         let giver = giver(from, queue, batch).filter(|_| alone);
         let sent = match (&mut to.plug, giver) {

@@ -6,16 +6,18 @@
 use ring::kring::{BadSlot, Taken, TxKring};
 use ring::shared::Shared;
 
+use crate::decide::bridge::TagAction;
 use crate::decide::egress::Egress;
 use crate::deliver::room::adapter_room;
 use crate::deliver::run::queue_of;
+use crate::mirror::MirrorPoint;
 use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
-use crate::receive::batch::FRAGS_MAX;
+use crate::receive::batch::{Delivery, FRAGS_MAX, to_u16};
 use crate::switch::Switch;
-use crate::turn::{Moved, Turn};
+use crate::turn::{Moved, Scratch, Turn};
 
 /// How many frames ahead the switch fetches the first bytes of frames that it will classify.
 const AHEAD: u32 = 32;
@@ -129,6 +131,22 @@ impl Turn<'_> {
         {
             port_mirrors.mirror_sent(self.queue, &rings.tx[self.queue], mirrors);
         }
+    }
+
+    /// Mirrors the frames that a port without rings has received.
+    #[cold]
+    pub(crate) fn mirror_batch(&mut self) {
+        let Scratch { batch, list, .. } = &mut *self.scratch;
+        list.clear();
+        let all = 0..batch.frames().len();
+        list.extend(all.map(|frame| Delivery { frame: to_u16(frame), tag: TagAction::Keep }));
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
+        if let Some(Some(entry)) = ports.get_mut(self.src.index())
+            && let Some(port_mirrors) = &entry.mirrors
+        {
+            port_mirrors.mirror_list(MirrorPoint::Sent, batch, list, mirrors);
+        }
+        list.clear();
     }
 
     /// Mirrors the slots that the client has read and returned.

@@ -54,14 +54,14 @@ fn whoever_waits_for_buffers_is_told_of_them_without_any_frame() {
 }
 
 /// A port whose frames lie in memory of ours.
-struct Wire {
+pub struct Wire {
     intake: Intake,
     arrived: Vec<Vec<u8>>,
     sent: std::sync::mpsc::Sender<Vec<u8>>,
 }
 
 impl Wire {
-    fn new(arrived: Vec<Vec<u8>>) -> (Self, std::sync::mpsc::Receiver<Vec<u8>>) {
+    pub fn new(arrived: Vec<Vec<u8>>) -> (Self, std::sync::mpsc::Receiver<Vec<u8>>) {
         let (sent, seen) = std::sync::mpsc::channel();
         (Self { intake: Intake::new(64, 1518).expect("memory"), arrived, sent }, seen)
     }

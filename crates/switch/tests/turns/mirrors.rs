@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use switch::{Mirror, MirrorPoint, MirrorSource};
+use switch::{Clock, Mirror, MirrorPoint, MirrorSource};
 
 use super::*;
 
@@ -19,6 +19,14 @@ impl Wake for Count {
 impl Net {
     /// A mirror in a region of its own; returns its place and its client's number.
     fn add_mirror(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
+        self.add_mirror_with_clock(woken, None)
+    }
+
+    fn add_mirror_with_clock(
+        &mut self,
+        woken: &Arc<AtomicU32>,
+        clock: Option<Clock>,
+    ) -> (usize, usize) {
         let port = PortLayout::new(FIRST_BLOCK, counts());
         let size = port.end() - FIRST_BLOCK;
         let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts().buffers()).expect("legal");
@@ -28,6 +36,7 @@ impl Net {
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.clients.push(Client { tx, rx, region: client });
         let mirror = Mirror::new(Krings::new(&region, &port), Arc::new(Count(woken.clone())));
+        let mirror = mirror.with_clock(clock);
         // The daemon keeps a region for as long as its client has it.
         std::mem::forget(region);
         (self.switch.add_mirror(mirror), self.clients.len() - 1)
@@ -118,4 +127,26 @@ fn what_has_been_returned_is_seen_before_the_slot_is_used_again() {
     assert_eq!(seen, sent);
     net.switch.remove_mirror(place);
     assert_eq!(net.drops(1, DropReason::NoRoom), 0);
+}
+
+#[test]
+fn a_port_without_rings_is_mirrored_both_ways_with_the_time() {
+    let mut net = Net::learning(2);
+    let (wire, sent) = adapters::Wire::new(vec![frame(mac(1), mac(5), 60, 7)]);
+    net.switch.add_port(id(2), Plug::adapter(Box::new(wire)), PortConfig::default());
+    let (place, eye) = net.add_mirror_with_clock(&Arc::default(), Some(|| 1_234_567));
+    for point in [MirrorPoint::Sent, MirrorPoint::Received] {
+        net.switch.mirror_port(id(2), place, MirrorSource { point, rings: 0..u16::MAX });
+    }
+    net.turn(2);
+    let answer = frame(mac(5), mac(1), 70, 8);
+    net.send(1, std::slice::from_ref(&answer));
+    net.turn(1);
+    assert_eq!(sent.try_iter().collect::<Vec<_>>(), std::slice::from_ref(&answer));
+    let rx = &mut net.clients[eye].rx;
+    assert_eq!(rx.refresh(), 2);
+    let seen: Vec<_> = (0..2).map(|i| (rx.flags(i), rx.metadata(i))).collect();
+    assert_eq!(seen, [(slot_flag::TXMON, 1_234_567), (0, 1_234_567)]);
+    assert_eq!(net.received(eye), [frame(mac(1), mac(5), 60, 7), answer]);
+    net.switch.remove_mirror(place).expect("there it was");
 }

@@ -70,9 +70,9 @@ fn some_frame(random: &mut Random) -> Vec<u8> {
 }
 
 /// What has become of a frame: the ports that got it, and where it was dropped for which reason.
-type Fate = (Vec<usize>, Vec<(usize, DropReason)>);
+type Outcome = (Vec<usize>, Vec<(usize, DropReason)>);
 
-fn foretold(steps: &[TraceStep]) -> Fate {
+fn foretold(steps: &[TraceStep]) -> Outcome {
     let first = steps.iter().find_map(|step| match step {
         TraceStep::Function(port) => Some(vec![port.index()]),
         _ => None,
@@ -93,7 +93,7 @@ fn foretold(steps: &[TraceStep]) -> Fate {
 
 impl Net {
     /// Sends one frame, and says what becomes of it.
-    fn fate(&mut self, src: usize, bytes: &[u8]) -> Fate {
+    fn outcome(&mut self, src: usize, bytes: &[u8]) -> Outcome {
         let before: Vec<PortStats> = self.all_stats();
         self.send(src, &[bytes.to_vec()]);
         self.turn(src);
@@ -121,8 +121,8 @@ impl Net {
         let (mut got, mut dropped) = foretold(&steps);
         got.sort_unstable();
         dropped.sort_unstable();
-        let fate = self.fate(src, bytes);
-        assert_eq!((got, dropped), fate, "{what}, port {src}: {bytes:02x?}\n{steps:#?}");
+        let outcome = self.outcome(src, bytes);
+        assert_eq!((got, dropped), outcome, "{what}, port {src}: {bytes:02x?}\n{steps:#?}");
         steps
     }
 }

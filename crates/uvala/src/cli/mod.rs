@@ -3,9 +3,11 @@
 mod apply;
 mod assets;
 mod audit;
+mod capture;
 mod chain;
 mod daemon;
 mod doctor;
+mod extcap;
 mod fdb;
 mod inherited;
 mod listing;
@@ -21,12 +23,13 @@ mod security;
 mod stats;
 mod switch;
 mod target;
+mod trace;
 mod vm;
 mod vm_args;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -78,6 +81,9 @@ enum Command {
     Stats(stats::Args),
     Metrics(metrics::Args),
     Worker(worker::Args),
+    Capture(capture::Args),
+    Trace(trace::Args),
+    Extcap(extcap::Args),
     Vm(vm::Args),
     Doctor(doctor::Args),
     VmArgs(vm_args::Args),
@@ -113,7 +119,7 @@ pub fn main() -> ExitCode {
     if name.is_some_and(|name| name.file_name() == Some(OsStr::new("uvala-cni"))) {
         return ExitCode::from(cni::run());
     }
-    match dispatch(Cli::parse_from(join_watch(std::env::args_os()))) {
+    match dispatch(Cli::parse_from(join_watch(as_command(std::env::args_os())))) {
         Ok(status) => ExitCode::from(status),
         Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
         Err(error) => {
@@ -121,6 +127,17 @@ pub fn main() -> ExitCode {
             ExitCode::from(exit_code(&error))
         }
     }
+}
+
+/// `uvala-extcap …`, as Wireshark runs it, is `uvala extcap …`.
+fn as_command(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let is_extcap = |at: usize, arg: &OsString| {
+        at == 0 && Path::new(arg).file_name() == Some(OsStr::new("uvala-extcap"))
+    };
+    args.enumerate().flat_map(move |(at, arg)| {
+        let command = is_extcap(at, &arg).then(|| OsString::from("extcap"));
+        [Some(arg), command].into_iter().flatten()
+    })
 }
 
 /// `--watch 2` is `--watch=2`: no switch or port has a number for a name. What `run` runs has
@@ -166,6 +183,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Stats(args) => stats::run(global, &args),
         Command::Metrics(args) => metrics::run(global, &args),
         Command::Worker(args) => worker::run(global, &args),
+        Command::Capture(args) => capture::run(global, &args),
+        Command::Extcap(args) => extcap::run(global, &args),
+        Command::Trace(args) => trace::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),
         Command::Bridge(args) => bridge::run(global.dir.as_deref(), &args),

@@ -1,18 +1,21 @@
-//! Rings that no switch serves: netmap null ports and netmap monitors.
+//! Rings that no switch serves: netmap null ports, netmap monitors and captures.
 
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::specs::UnswitchedSpec;
 
-/// Rings that no switch serves: netmap null ports and netmap monitors.
+/// Rings that no switch serves: netmap null ports, netmap monitors and captures.
 pub trait Unswitched {
     /// Reserves rings that no connection holds yet, and returns the number of their region. All
-    /// ports that a monitor mirrors have rings and are in one switch; the monitor sees nothing more
-    /// when the first of them goes.
+    /// ports that a monitor mirrors are in one switch; the monitor sees nothing more when the first
+    /// of them goes.
     fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError>;
 
     /// Attaches rings whose memory is built.
     fn attach_unswitched(&mut self, port: PortKey);
+
+    /// How many frames and slots have found no room in a monitor.
+    fn missed(&self, port: PortKey) -> u64;
 
     /// Removes rings with their holder.
     fn remove_unswitched(&mut self, port: PortKey);
@@ -43,6 +46,10 @@ mod fake {
 
         fn attach_unswitched(&mut self, port: PortKey) {
             self.unswitched.push(port);
+        }
+
+        fn missed(&self, _: PortKey) -> u64 {
+            7
         }
 
         fn remove_unswitched(&mut self, port: PortKey) {

@@ -27,10 +27,7 @@ impl<D: Datapath> Control<D> {
             from.parse().map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))
         })?;
         let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
-        let ports = self.state.ports_of(&list.switch).map(|(name, port)| (port.key, name));
-        let places = self.statics.places_of(&list.switch);
-        let stand_ins = places.filter_map(|(name, place)| Some((place?.key(), name)));
-        let names: HashMap<PortKey, &PortName> = ports.chain(stand_ins).collect();
+        let names = self.names_of(&list.switch);
         let items = rows.into_iter().filter_map(|row| {
             Some(FdbEntry {
                 mac: row.mac,
@@ -41,6 +38,14 @@ impl<D: Datapath> Control<D> {
             })
         });
         Ok(Reply::Fdb(Page { items: items.collect(), next: next.map(|n| n.to_string()) }))
+    }
+
+    /// The ports of a switch as its workers know them, and those that others stand in for.
+    pub(super) fn names_of<'a>(&'a self, switch: &'a SwitchName) -> HashMap<PortKey, &'a PortName> {
+        let ports = self.state.ports_of(switch).map(|(name, port)| (port.key, name));
+        let places = self.statics.places_of(switch);
+        let stand_ins = places.filter_map(|(name, place)| Some((place?.key(), name)));
+        ports.chain(stand_ins).collect()
     }
 
     pub(super) fn fdb_add(&mut self, caller: &Caller, add: &FdbAdd) -> Result<Reply, Refusal> {

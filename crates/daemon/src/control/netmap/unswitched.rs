@@ -6,7 +6,8 @@
 
 use std::io;
 
-use protocol::{Bind, BindKind, BoundRings, MonitorOf};
+use protocol::name::PortName;
+use protocol::{Bind, BindKind, BoundRings, CaptureOf, MonitorOf, Reply};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
 use switch::{MirrorPoint, MirrorSource};
@@ -20,10 +21,12 @@ use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::shared::{COMMON, Region, Shared};
 use crate::control::state::unswitched::{Open, UnswitchedPort};
+use crate::control::state::{Port, Switch};
 use crate::control::{Answer, Client, Control};
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::opening::Build;
+use crate::model::policy::{Access, Caller, Grant};
 use crate::model::settings;
 use crate::model::settings::RequestedRings;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
@@ -37,6 +40,7 @@ struct Plan {
     /// The region becomes its user's common one.
     common: bool,
     sources: Vec<(PortKey, MirrorSource)>,
+    is_stamped: bool,
 }
 
 impl<D: Datapath> Control<D> {
@@ -48,6 +52,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<Build, Refusal> {
         let plan = match bind.kind {
             BindKind::Monitor(of) => self.plan_monitor(client, bind, of)?,
+            BindKind::Capture(of) => self.plan_capture(client, bind, of)?,
             BindKind::Null | BindKind::Port => self.plan_null(client, bind)?,
         };
         let claim = claim(bind, plan.rings.counts)?;
@@ -56,10 +61,11 @@ impl<D: Datapath> Control<D> {
         self.state.claim_number(&client.caller)?;
         let key = PortKey(self.state.new_key());
         let (uid, extra) = (client.caller.uid, bind.extra_bufs);
-        let Plan { label, rings, region, common, sources } = plan;
+        let Plan { label, rings, region, common, sources, is_stamped } = plan;
         let place = self.place(uid, region, &needs_of(&rings, extra), None)?;
         let (name, region) = (bind.port.clone(), place.spec());
-        let spec = UnswitchedSpec { key, name: name.clone(), label, rings, region, sources };
+        let spec =
+            UnswitchedSpec { key, name: name.clone(), label, rings, region, sources, is_stamped };
         let made = self.datapath.reserve_unswitched(&spec).map_err(|error| place.refused(error));
         let region = place.region(made?);
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
@@ -111,7 +117,64 @@ impl<D: Datapath> Control<D> {
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
         let label = format!("null:{}", bind.port.netmap_name());
-        Ok(Plan { label, rings, region, common: bind.mem_id == COMMON, sources: Vec::new() })
+        let (common, sources) = (bind.mem_id == COMMON, Vec::new());
+        Ok(Plan { label, rings, region, common, sources, is_stamped: false })
+    }
+
+    /// One receive ring for copies of the frames of a port, and one transmit ring, which leads
+    /// nowhere.
+    fn plan_capture(&self, client: &Client, bind: &Bind, of: CaptureOf) -> Result<Plan, Refusal> {
+        let name = &bind.port;
+        let port = self.state.port(&client.caller, name, Access::Look)?;
+        let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
+        self.check_capture(&client.caller, name, port, switch)?;
+        if switch.config.is_spread {
+            return Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into());
+        }
+        if !port.is_live() || self.datapath.number_of(port.key).is_none() {
+            return Err(PortRefusal::Idle(name.clone()).into());
+        }
+        if port.config.vnet_header != 0 {
+            return Err(NetmapRefusal::NotMonitorable(name.clone()).into());
+        }
+        let points = [(of.entering, MirrorPoint::Sent), (of.leaving, MirrorPoint::Received)];
+        let sources = points.into_iter().filter(|(is_requested, _)| *is_requested);
+        let source = |(_, point)| (port.key, MirrorSource { point, rings: 0..MAX_RINGS });
+        let sources = sources.map(source).collect();
+        let one = RingCounts { tx_rings: 1, rx_rings: 1, ..self.defaults.rings.counts };
+        let requested =
+            RequestedRings { tx_rings: None, rx_rings: None, ..RequestedRings::from(bind) };
+        let rings = RingSpec { counts: one, ..self.defaults.rings };
+        let rings = settings::bound_rings(&requested, &rings);
+        let label = format!("{}/c", name.netmap_name());
+        Ok(Plan { label, rings, region: None, common: false, sources, is_stamped: true })
+    }
+
+    /// A capture reads all that its port sends and receives. So its caller may change the switch,
+    /// has the port, or is one of the users whom the port's owner lets attach to it.
+    fn check_capture(
+        &self,
+        caller: &Caller,
+        name: &PortName,
+        port: &Port,
+        switch: &Switch,
+    ) -> Result<(), Refusal> {
+        let user = port.holder.as_ref().map(|holder| holder.uid);
+        let user = user.or(port.bound.as_ref().map(|shared| shared.uid)).unwrap_or(port.owner);
+        let is_granted = port.persistent
+            && port.grant != Grant::default()
+            && switch.permissions.allow(caller, Access::Attach)
+            && port.permissions(switch).allow(caller, Access::Attach);
+        match user == caller.uid || is_granted || switch.permissions.allow(caller, Access::Manage) {
+            true => Ok(()),
+            false => Err(AccessRefusal::Monitor { port: name.clone(), owner: user }.into()),
+        }
+    }
+
+    /// How many frames a connection's monitor or capture has missed.
+    pub(in crate::control) fn missed(&self, conn: ConnKey) -> Result<Reply, Refusal> {
+        let port = self.state.unswitched_of(conn).ok_or(NetmapRefusal::NothingBound)?;
+        Ok(Reply::Missed(self.datapath.missed(port.key)))
     }
 
     /// Receive rings for what there is to see in rings of a port, and one transmit ring, as netmap
@@ -143,7 +206,7 @@ impl<D: Datapath> Control<D> {
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
         let label = format!("{}/{}", bind.port.netmap_name(), letters.collect::<String>());
         let region = port.region.clone().filter(|_| of.zero_copy);
-        Ok(Plan { label, rings, region, common: false, sources })
+        Ok(Plan { label, rings, region, common: false, sources, is_stamped: false })
     }
 }
 

@@ -17,6 +17,9 @@ pub enum PortRefusal {
     /// The port that exists is not the one that was asked for.
     #[error("port {0} exists, but {1}; delete it, or change it with: uvala port set {0}")]
     Differs(PortName, Box<str>),
+    /// The port carries no frames.
+    #[error("port {0} carries no frames: no client has it; attach one, then try again")]
+    Idle(PortName),
     /// The connection detaches a port that it does not hold.
     #[error("port {0} is not attached by this connection")]
     NotHeld(PortName),
@@ -86,7 +89,9 @@ pub enum PortRefusal {
 impl PortRefusal {
     pub(in crate::control) fn code(&self) -> ErrorCode {
         match self {
-            Self::Missing(_) | Self::NotHeld(_) | Self::Deleted(_) => ErrorCode::NotFound,
+            Self::Missing(_) | Self::NotHeld(_) | Self::Deleted(_) | Self::Idle(_) => {
+                ErrorCode::NotFound
+            }
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
             Self::InUse { .. } => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,

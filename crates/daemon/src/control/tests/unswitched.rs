@@ -1,6 +1,8 @@
 //! Null ports and monitors: which users may have them, and that nothing stays behind.
 
-use protocol::{Bind, BindKind, Bound, BoundRings, MonitorOf, RingChoice, SessionRequest};
+use protocol::{
+    Bind, BindKind, Bound, BoundRings, CaptureOf, MonitorOf, RingChoice, SessionRequest,
+};
 
 use super::*;
 
@@ -139,4 +141,31 @@ fn test_what_is_refused_leaves_nothing_and_all_is_counted() {
     bench.bind_unswitched(3, 1000, null(1)).unwrap();
     bench.leave([1, 3]);
     assert!(bench.is_empty());
+}
+
+#[test]
+fn test_a_capture_is_for_those_that_have_the_port_or_may_attach_to_it_by_name() {
+    let mut bench = Bench::new();
+    let of = CaptureOf { entering: true, leaving: true };
+    let capture =
+        |port: &str| Bind { kind: BindKind::Capture(of), ..Bind::new(port.parse().unwrap()) };
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666"}}}"#);
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    bench.done(r#"{"port_add":{"port":"vale0:null","kind":"null"}}"#);
+    let bound = bench.bind_unswitched(2, 1000, capture("vale0:a")).unwrap();
+    assert_eq!((bound.attached.tx_rings, bound.attached.rx_rings), (1, 1));
+    assert_eq!(bench.ask(2, 1000, r#""missed""#).unwrap(), Reply::Missed(7));
+    for port in ["vale0:a", "vale0:null"] {
+        assert_eq!(bench.bind_unswitched(3, 1001, capture(port)), Err(ErrorCode::Permission));
+        bench.bind_unswitched(3, 0, capture(port)).unwrap();
+        bench.control.hang_up(ConnKey(3));
+    }
+    bench.done(r#"{"port_add":{"port":"vale0:shm","kind":"shm","settings":{"mode":"666"}}}"#);
+    bench.attach(5, 1000, "vale0:shm").unwrap();
+    bench.bind_unswitched(3, 1001, capture("vale0:shm")).unwrap();
+    for (port, code) in [("vale0:gone", ErrorCode::NotFound), ("vale1:a", ErrorCode::NotFound)] {
+        assert_eq!(bench.bind_unswitched(4, 0, capture(port)), Err(code), "{port}");
+    }
+    bench.done(r#"{"port_add":{"port":"vale0:idle","kind":"shm"}}"#);
+    assert_eq!(bench.bind_unswitched(4, 0, capture("vale0:idle")), Err(ErrorCode::NotFound));
 }

@@ -1,0 +1,89 @@
+//! Captures: copies of the frames that pass a port, with the time.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::name::PortName;
+use protocol::{Bind, BindKind, CaptureOf, Reply, Request, SessionRequest};
+use ring::abi::slot_flag;
+
+use crate::control::{Connection, ControlError, unexpected};
+use crate::link::Link;
+use crate::port::halves;
+use crate::{Error, Frame, Options, Receiver, Rx, Stop, WaitPolicy};
+
+/// A running capture. The port waits for it never: what finds no room is [missed](Self::missed).
+#[derive(Debug)]
+pub struct Capture {
+    receiver: Receiver,
+    link: Arc<Link>,
+}
+
+/// A frame that passed the port.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<'a> {
+    /// The frame where it lies in the ring.
+    pub frame: Frame<'a>,
+    /// Time at which the switch saw it, in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Whether it entered the switch by the port; else it left by it.
+    pub is_entering: bool,
+}
+
+impl Capture {
+    /// Begins to capture frames of a port, in a ring of this many slots. `stop` ends waits.
+    pub fn open(
+        dir: Option<&Path>,
+        port: PortName,
+        of: CaptureOf,
+        slots: u32,
+        stop: &Stop,
+    ) -> Result<Self, Error> {
+        let connection = Connection::open(dir)?;
+        connection.hello(&Options::new().introduction())?;
+        let kind = BindKind::Capture(of);
+        let bind = Bind { kind, rx_slots: Some(slots), ..Bind::new(port) };
+        let (bound, fds) = connection.bind(bind)?;
+        let (policy, stop) = (WaitPolicy::default(), Some(stop.clone()));
+        let (_, receiver) = halves(&bound.attached, fds, Some(connection), policy, stop)?;
+        let link = receiver.link.clone();
+        Ok(Self { receiver, link })
+    }
+
+    /// Calls `each` for all frames that have arrived, as long as it says `true`. Returns the number
+    /// of frames.
+    pub fn take(&mut self, mut each: impl FnMut(Captured<'_>) -> bool) -> Result<u64, Error> {
+        let rx = self.receiver.rx(0);
+        let arrived = rx.available();
+        let (mut frames, mut slots) = (0, arrived);
+        for frame in rx.frames() {
+            frames += 1;
+            if !each(captured(rx, frame)) {
+                slots = frame.first_slot() + frame.slots();
+                break;
+            }
+        }
+        rx.release(slots)?;
+        Ok(frames)
+    }
+
+    /// Waits for a frame. `false`: `timeout` is over.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.receiver.wait(timeout)
+    }
+
+    /// How many frames found no room in the ring.
+    pub fn missed(&self) -> Result<u64, ControlError> {
+        match self.link.call(Request::Session(SessionRequest::Missed))? {
+            (Reply::Missed(frames), _) => Ok(frames),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn captured<'a>(rx: &'a Rx, frame: Frame<'a>) -> Captured<'a> {
+    let first = frame.first_slot();
+    let is_entering = rx.flags(first) & slot_flag::TXMON != 0;
+    Captured { frame, time_ns: rx.mark(first), is_entering }
+}

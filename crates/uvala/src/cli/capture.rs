@@ -1,0 +1,230 @@
+//! `uvala capture`
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use client::capture::Capture;
+use client::{Error, Stop};
+use protocol::CaptureOf;
+
+use super::Global;
+use crate::pcap::Seen;
+use crate::pcap::files::{Files, Rotation};
+use crate::pcap::filter::Filter;
+use crate::pcap::{decode, write::Interface};
+use terminal::Usage;
+use terminal::say;
+
+/// Slots of the ring into which the switch copies frames.
+const SLOTS: u32 = 4096;
+/// How long frames may wait in the buffer of a file.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How often the switch is asked how many frames it had no room for.
+const ASK: Duration = Duration::from_secs(1);
+
+/// Capture the frames of a port of any kind
+///
+/// Prints a line for each frame, or writes pcapng with -w. The user that has the port, users that
+/// its owner lets attach to it, the owner of the switch and root may capture. The port does not
+/// wait for the capture: frames that the capture is too slow for are counted as lost at the end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Port, such as vale0:vm1
+    port: String,
+    /// Capture frames that match this expression of tcpdump's filter language only; see
+    /// pcap-filter(7)
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
+    /// Write pcapng to a file, or to stdout (-)
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Write at most this many bytes of each frame
+    #[arg(short, long, value_name = "BYTES", default_value_t = 262_144,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    snap: u32,
+    /// Stop after this many frames
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Frames that enter the switch by the port (in), that leave by it (out), or both
+    #[arg(long, value_name = "DIRECTION", default_value = "both",
+          value_parser = ["in", "out", "both"])]
+    direction: String,
+    /// Begin another file after this many million bytes; FILE gets a number
+    #[arg(short = 'C', value_name = "MB", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    file_mb: Option<u64>,
+    /// Begin another file after this many seconds
+    #[arg(short = 'G', value_name = "SECS", requires = "write",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    file_s: Option<u64>,
+    /// Write at most this many files, then overwrite the oldest
+    #[arg(short = 'W', value_name = "N", requires = "write",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
+}
+
+/// Where frames go.
+enum Sink {
+    Text,
+    Files(Box<Files>),
+}
+
+/// A capture, and what became of its frames.
+struct Session {
+    sink: Sink,
+    filter: Option<Filter>,
+    /// Frames still wanted.
+    left: u64,
+    captured: u64,
+    frame: Vec<u8>,
+    /// Frames that the switch had no room for, and when it said so.
+    missed: (u64, Instant),
+}
+
+/// Runs `uvala capture`.
+pub fn run(global: &Global, args: &Args) -> Result<()> {
+    let mut session = args.session()?;
+    let stop = stop_by_signals()?;
+    let of = CaptureOf { entering: args.direction != "out", leaving: args.direction != "in" };
+    let mut capture = Capture::open(global.dir.as_deref(), args.port.parse()?, of, SLOTS, &stop)?;
+    say::remark(format_args!("uvala: capturing {}; Ctrl-C ends it", args.port));
+    let ended = session.capture(&mut capture, &stop);
+    let missed = capture.missed().unwrap_or(0);
+    let Session { sink, captured, .. } = session;
+    if let Sink::Files(mut files) = sink {
+        files.end(missed).or_else(unread).context("cannot write the capture")?;
+    }
+    say::remark(format_args!("uvala: {captured} frames captured, {missed} lost"));
+    ended
+}
+
+impl Args {
+    /// A capture of a port into a FIFO.
+    pub fn into_fifo(port: &str, filter: Option<String>, fifo: &Path, direction: &str) -> Self {
+        Self {
+            port: port.to_owned(),
+            filter: filter.into_iter().collect(),
+            write: Some(fifo.to_owned()),
+            snap: 262_144,
+            count: None,
+            direction: direction.to_owned(),
+            file_mb: None,
+            file_s: None,
+            files: None,
+        }
+    }
+
+    fn session(&self) -> Result<Session> {
+        if self.files.is_some() && self.file_mb.is_none() && self.file_s.is_none() {
+            return Err(Usage("-W is for -C or -G".to_owned()).into());
+        }
+        let expression = self.filter.join(" ");
+        let filter = match expression.is_empty() {
+            true => None,
+            false => Some(Filter::compile(&expression).map_err(Usage)?),
+        };
+        let sink = match &self.write {
+            None => Sink::Text,
+            Some(path) => Sink::Files(self.files(path.clone())?.into()),
+        };
+        let left = self.count.unwrap_or(u64::MAX);
+        let (frame, missed) = (Vec::new(), (0, Instant::now()));
+        Ok(Session { sink, filter, left, captured: 0, frame, missed })
+    }
+
+    fn files(&self, path: PathBuf) -> Result<Files> {
+        let rotation = Rotation {
+            bytes: self.file_mb.map(|mb| mb.saturating_mul(1_000_000)),
+            age: self.file_s.map(Duration::from_secs),
+            files: self.files,
+        };
+        let path = Some(path).filter(|path| path.as_os_str() != "-");
+        if path.is_none() && (rotation.bytes.is_some() || rotation.age.is_some()) {
+            return Err(Usage("-C and -G are for files, not for stdout".to_owned()).into());
+        }
+        let interface = Interface { name: self.port.clone(), snap: self.snap };
+        Files::begin(path, rotation, interface).context("cannot write the capture")
+    }
+}
+
+impl Session {
+    /// Captures until the frames that are wanted have come, or a signal has.
+    fn capture(&mut self, capture: &mut Capture, stop: &Stop) -> Result<()> {
+        while self.left > 0 && !stop.is_said() {
+            let mut failed = Ok(());
+            if self.missed.1.elapsed() >= ASK {
+                self.missed = (capture.missed()?, Instant::now());
+            }
+            let taken = capture.take(|seen| {
+                self.frame.clear();
+                seen.frame.parts().for_each(|part| self.frame.extend_from_slice(part));
+                failed = self.keep(seen.time_ns, seen.is_entering);
+                failed.is_ok() && self.left > 0
+            });
+            if let Err(error) = failed {
+                return unread(error).context("cannot write the capture");
+            }
+            if taken? == 0 {
+                self.flush().or_else(unread).context("cannot write the capture")?;
+                match capture.wait(Some(PAUSE)) {
+                    Ok(_) | Err(Error::Stopped) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the frame, if it matches.
+    fn keep(&mut self, time_ns: u64, is_entering: bool) -> io::Result<()> {
+        let seen = Seen { bytes: &self.frame, time_ns, is_entering };
+        if self.filter.as_ref().is_some_and(|filter| !filter.passes(seen.bytes)) {
+            return Ok(());
+        }
+        self.left -= 1;
+        self.captured += 1;
+        match &mut self.sink {
+            Sink::Files(files) => files.write(seen, self.missed.0),
+            Sink::Text => io::stdout().lock().write_all(decode::line(seen).as_bytes()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::Files(files) => files.flush(),
+            Sink::Text => io::stdout().lock().flush(),
+        }
+    }
+}
+
+/// A reader that has seen enough is no failure.
+fn unread(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}
+
+/// Said by the first SIGINT, SIGTERM or SIGHUP.
+fn stop_by_signals() -> Result<Stop> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let stop = Stop::new().context("cannot make an eventfd")?;
+    let said = stop.clone();
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])
+        .context("cannot catch signals")?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            said.stop();
+        }
+    });
+    Ok(stop)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala capture vale0:vm1                         a line for each frame
+  uvala capture vale0:vm1 udp port 53             only DNS
+  uvala capture vale0:vm1 -w vm1.pcapng -c 1000   1000 frames into a file
+  uvala capture vale0:vm1 -w - | tcpdump -r -
+  uvala capture vale0:vm1 -w - | wireshark -k -i -
+  uvala capture vale0:vm1 -w day -G 3600 -W 24    a file for each of 24 hours";

@@ -1,0 +1,18 @@
+//! Frames in files, on terminals and in filters: reads pcap and pcapng, writes pcapng.
+
+pub mod decode;
+pub mod files;
+pub mod filter;
+pub mod read;
+pub mod write;
+
+/// A captured frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The frame.
+    pub bytes: &'a [u8],
+    /// Nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Whether it entered the switch by the port; else it left by it.
+    pub is_entering: bool,
+}

@@ -1,0 +1,310 @@
+//! What operators see of frames: traces and captures. Real tcpdump and tshark read what is
+//! captured.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use client::Stop;
+use client::capture::Capture;
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{fill, mac};
+use harness::process::{Owned, Scratch, USER, uvala_path};
+use harness::{skip, wait};
+use protocol::{CaptureOf, MachineState};
+use serde_json::Value;
+
+const SWITCH: &str = "\
+[switch.vale0]
+[switch.vale0.port.a]
+kind = \"null\"
+[switch.vale0.port.b]
+kind = \"null\"
+vlan = \"trunk:1-9\"
+[switch.vale0.port.c]
+kind = \"null\"
+isolated = true
+";
+
+fn trace(daemon: &Daemon, args: &[&str]) -> Value {
+    let output = daemon.uvala(&[&["trace", "--json"], args].concat());
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn trace_tells_the_way_of_a_frame_and_changes_nothing() {
+    let daemon = Setup::new(SWITCH).start();
+    let (src, dst) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
+    let frame = ["vale0:a", "icmp 10.0.0.1 > 10.0.0.2", "--src", src, "--dst", dst];
+    let flooded = trace(&daemon, &frame);
+    let names = |trace: &Value| {
+        let steps = trace["steps"].as_array().expect("steps").clone();
+        steps
+            .iter()
+            .map(|step| step["step"].as_str().expect("a name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&flooded), ["vlan", "learn", "lookup", "flood", "send", "send"]);
+    assert_eq!(flooded["steps"][4]["tag"], "insert", "{flooded}");
+    assert_eq!(trace(&daemon, &frame), flooded, "nothing was learned");
+    let add = daemon.uvala(&["fdb", "add", "vale0:b", dst]);
+    assert!(add.status.success(), "{add:?}");
+    let known = trace(&daemon, &frame);
+    assert_eq!(names(&known), ["vlan", "learn", "lookup", "send"]);
+    assert_eq!(known["steps"][2]["entry"]["port"], "vale0:b");
+    let output = daemon.uvala(&[&["trace"], &frame[..]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("4. sent to vale0:b, tagged with VLAN 1"), "{text}");
+    // The same frame by its bytes: too short, and on the way back to its own port.
+    let short = trace(&daemon, &["vale0:a", "0200 0000"]);
+    assert_eq!(
+        (names(&short), &short["steps"][0]["reason"]),
+        (vec!["drop".into()], &"too_short".into())
+    );
+    let back = trace(&daemon, &["vale0:b", "020000000002 020000000001 8100 0001 0800 4500"]);
+    assert_eq!(back["steps"][3]["reason"], "same_port", "{back}");
+    let stats = daemon.stats("vale0:a");
+    assert_eq!((stats.tx.frames, stats.drops.len()), (0, 0), "nothing was counted");
+}
+
+#[test]
+fn trace_refuses_what_it_cannot_tell_and_those_that_may_not_look() {
+    let daemon = Setup::new(SWITCH).start();
+    for (args, code, why) in [
+        (&["vale0:x", "0200"][..], 5, "no port vale0:x"),
+        (&["vale0:a", "icmp 10.0.0.1 > 10.0.0.2"], 2, "--src MAC"),
+        (&["vale0:a", "-r", "/etc/passwd"], 1, "neither pcap nor pcapng"),
+    ] {
+        let output = daemon.uvala(&[&["trace"], args].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        assert!(text.contains(why), "{args:?}: {text}");
+    }
+    if harness::is_root() {
+        let set = daemon.uvala(&["switch", "set", "vale0", "--mode", "600"]);
+        assert!(set.status.success(), "{set:?}");
+        let output = daemon.uvala_as(&["trace", "vale0:a", "0200"], Some(USER));
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+    }
+}
+
+/// A frame of this length from one station to another.
+fn frame(to: u32, from: u32, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(to), from, 0, len);
+    frame
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        skip(&format!("{program} is not installed"));
+    }
+    found
+}
+
+/// Starts a capture, and waits until it runs.
+fn capture(daemon: &Daemon, args: &[&str]) -> Owned {
+    let mut command = Command::new(uvala_path());
+    command.arg("--dir").arg(daemon.dir()).arg("capture").args(args);
+    let mut capture = Owned::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut said = String::new();
+    BufReader::new(capture.stderr()).read_line(&mut said).expect("stderr");
+    assert!(said.contains("capturing"), "{said}");
+    capture
+}
+
+fn read(program: &str, args: &[&str], file: &Path) -> String {
+    let output = Command::new(program).arg("-r").arg(file).args(args).output().expect("it runs");
+    assert!(output.status.success(), "{program}: {output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Two ports that know each other, and have sent nothing else.
+fn pair(daemon: &Daemon) -> [client::Port; 2] {
+    let [mut a, mut b] = ["vale0:a", "vale0:b"].map(|name| daemon.open(name));
+    let mut got = Vec::new();
+    a.send(&frame(2, 1, 60)).expect("room");
+    b.recv(&mut got).expect("it arrives");
+    b.send(&frame(1, 2, 60)).expect("room");
+    a.recv(&mut got).expect("it arrives");
+    [a, b]
+}
+
+#[test]
+fn tcpdump_and_tshark_read_what_is_captured_with_direction_time_and_name() {
+    if !has("tcpdump") || !has("tshark") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let place = Scratch::new("capture");
+    let [mut a, mut b] = pair(&daemon);
+    let path = place.path().join("a.pcapng");
+    let start = std::time::SystemTime::now();
+    let mut running =
+        capture(&daemon, &["vale0:a", "-c", "3", "-s", "200", "-w", path.to_str().expect("UTF-8")]);
+    let mut got = Vec::new();
+    for len in [64, 1000] {
+        a.send(&frame(2, 1, len)).expect("room");
+        b.recv(&mut got).expect("it arrives");
+    }
+    b.send(&frame(1, 2, 99)).expect("room");
+    a.recv(&mut got).expect("it arrives");
+    assert!(running.wait().success());
+    let fields =
+        ["frame.len", "frame.cap_len", "frame.interface_name", "frame.packet_flags_direction"];
+    let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
+    let text = read("tshark", &[&["-T", "fields"], &fields[..]].concat(), &path);
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    let lengths: Vec<_> = rows.iter().map(|row| (row[0], row[1])).collect();
+    assert_eq!(lengths, [("64", "64"), ("1000", "200"), ("99", "99")]);
+    assert!(rows.iter().all(|row| row[2] == "vale0:a"), "{text}");
+    let directions: Vec<u32> = rows.iter().map(|row| direction(row[3])).collect();
+    assert_eq!(directions, [1, 1, 2], "in, in, out");
+    let times = read("tshark", &["-T", "fields", "-e", "frame.time_epoch"], &path);
+    let start = start.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    for time in times.lines() {
+        let (seconds, ns) = time.split_once('.').expect("a fraction");
+        assert!(seconds.parse::<u64>().expect("a number") >= start && ns.len() == 9, "{time}");
+    }
+    let text = read("tcpdump", &["-nn", "-e"], &path);
+    assert_eq!(text.lines().filter(|line| line.contains(" > ")).count(), 3, "{text}");
+}
+
+/// A direction as tshark prints it.
+fn direction(text: &str) -> u32 {
+    let text = text.trim_start_matches("0x");
+    u32::from_str_radix(text, 16).expect("a number")
+}
+
+#[test]
+fn a_port_without_rings_is_captured_filtered_and_piped_into_tcpdump() {
+    if !has("tcpdump") {
+        return;
+    }
+    let daemon = Setup::new("[switch.vale0.port.one]\nkind = \"stream\"\n").start();
+    let mut b = daemon.open("vale0:b");
+    let machine = daemon.port("vale0:one").expect("there").machine.expect("a machine");
+    let mut peer = UnixStream::connect(machine.socket).expect("it listens");
+    let state = || daemon.port("vale0:one").expect("there").machine.expect("a machine").state;
+    wait::until("a peer", || state() == MachineState::Up);
+    let mut running = capture(&daemon, &["vale0:one", "-c", "2", "-w", "-", "less", "100"]);
+    let mut reader = Command::new("tcpdump");
+    reader.args(["-nn", "-e", "-r", "-"]).stdin(running.stdout()).stdout(Stdio::piped());
+    let mut reader = Owned::spawn(&mut reader);
+    let mut got = Vec::new();
+    for len in [500, 70] {
+        let sent = frame(2, 1, len);
+        let head = u32::try_from(len).expect("short").to_be_bytes();
+        peer.write_all(&[&head[..], &sent].concat()).expect("it reads");
+        b.recv(&mut got).expect("it arrives");
+        assert_eq!(got, sent);
+    }
+    b.send(&frame(1, 2, 80)).expect("room");
+    let mut arrived = [0; 84];
+    peer.read_exact(&mut arrived).expect("it arrives");
+    assert!(running.wait().success());
+    let mut text = String::new();
+    reader.stdout().read_to_string(&mut text).expect("text");
+    let lengths: Vec<_> = ["length 70", "length 80"].map(|len| text.contains(len)).into();
+    let frames = text.lines().filter(|line| line.contains(" > ")).count();
+    assert_eq!((lengths, frames), (vec![true, true], 2), "{text}");
+}
+
+#[test]
+fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
+    let daemon = Daemon::start();
+    let [mut a, mut b] = pair(&daemon);
+    let (of, stop) =
+        (CaptureOf { entering: true, leaving: false }, Stop::new().expect("an eventfd"));
+    let name = "vale0:a".parse().expect("a name");
+    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 64, &stop).expect("it may");
+    let mut got = Vec::new();
+    for _ in 0..500 {
+        a.send(&frame(2, 1, 60)).expect("room");
+        b.recv(&mut got).expect("it arrives");
+    }
+    assert_eq!(eye.missed().expect("an answer"), 500 - 63);
+    let mut last = 0;
+    let seen = eye.take(|seen| {
+        assert!(seen.is_entering && seen.time_ns >= last && seen.frame.len() == 60);
+        last = seen.time_ns;
+        true
+    });
+    assert_eq!(seen.expect("the daemon is there"), 63);
+    let drops = daemon.stats("vale0:b").drops;
+    assert!(drops.is_empty(), "{drops:?}");
+    drop(a);
+    let over = eye.wait(Some(wait::PATIENCE));
+    assert!(over.is_err(), "the port is gone: {over:?}");
+}
+
+#[test]
+fn text_is_one_line_a_frame_and_strangers_capture_nothing() {
+    let daemon = Daemon::start();
+    let [mut a, _b] = pair(&daemon);
+    let mut running = capture(&daemon, &["vale0:a", "-c", "1", "--direction", "in"]);
+    a.send(&frame(2, 1, 60)).expect("room");
+    assert!(running.wait().success());
+    let mut text = String::new();
+    running.stdout().read_to_string(&mut text).expect("text");
+    assert!(text.contains(" in  ") && text.ends_with(", 60 bytes\n"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for (args, code, why) in [
+        (&["vale0:x"][..], 5, "no port vale0:x"),
+        (&["vale0:a", "prt 53"], 2, "syntax error"),
+        (&["vale0:a", "-W", "3", "-w", "x"], 2, "-W is for -C or -G"),
+    ] {
+        let output = daemon.uvala(&[&["capture"], args].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+        assert!(text.contains(why), "{args:?}: {text}");
+    }
+    if harness::is_root() {
+        let set = daemon.uvala(&["switch", "set", "vale0", "--mode", "666"]);
+        assert!(set.status.success(), "{set:?}");
+        let output = daemon.uvala_as(&["capture", "vale0:a"], Some(USER));
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+    }
+}
+
+#[test]
+fn wireshark_lists_ports_as_interfaces_and_captures_them() {
+    if !has("tshark") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let place = Scratch::new("extcap");
+    let program = place.path().join("uvala-extcap");
+    std::os::unix::fs::symlink(uvala_path(), program).expect("a link");
+    let [mut a, mut b] = pair(&daemon);
+    let folders = Command::new("tshark").args(["-G", "folders"]).output().expect("it runs");
+    let folders = String::from_utf8_lossy(&folders.stdout).into_owned();
+    let folder = folders.lines().find_map(|line| line.strip_prefix("Extcap path:"));
+    let folder = folder.expect("a folder").trim().to_owned();
+    // In a mount namespace the folder is the test's: tshark is as it was installed.
+    let tshark = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c"]);
+        command.arg("mount --bind \"$0\" \"$1\" && shift && exec tshark \"$@\"");
+        command.arg(place.path()).arg(&folder).args(args).env("UVALA_DIR", daemon.dir());
+        command
+    };
+    let listed = tshark(&["-D"]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(text.contains("vale0:a (uvala shm port)") && text.contains("vale0:b"), "{listed:?}");
+    let mut command = tshark(&["-i", "vale0:a", "-c", "2", "-T", "fields", "-e", "frame.len"]);
+    let mut running = Owned::spawn(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let mut got = Vec::new();
+    // It captures from some moment on: frames come until it has two.
+    wait::until("two frames", || {
+        a.send(&frame(2, 1, 77)).expect("room");
+        b.recv(&mut got).expect("it arrives");
+        running.has_ended()
+    });
+    let mut text = String::new();
+    running.stdout().read_to_string(&mut text).expect("text");
+    assert_eq!(text, "77\n77\n");
+}
