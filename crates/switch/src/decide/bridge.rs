@@ -163,6 +163,7 @@ impl Bridge {
         if workers == 1 {
             return vec![self];
         }
+        assert!(workers > 0, "a switch has a worker");
         let (config, fdb) = (self.config, self.fdb.into_common());
         (0..workers).map(|_| Self::with_fdb(config, fdb.handle())).collect()
     }

@@ -181,6 +181,7 @@ impl Entries {
     }
 
     fn replace(&mut self, common: &Common, key: Key, old: Value, new: Value) {
+        debug_assert!(self.table.get(key).is_some_and(|there| there.port() == old.port()));
         let _change = common.sequence.change();
         self.table.set(key, new);
         self.count_out(old);
@@ -188,6 +189,7 @@ impl Entries {
     }
 
     fn insert(&mut self, common: &Common, key: Key, value: Value) -> Result<(), FdbFull> {
+        debug_assert!(self.table.get(key).is_none(), "an address has one entry");
         let _change = common.sequence.change();
         let evicted = self.table.insert(key, value).map_err(|table::Full| FdbFull)?;
         if let Some(old) = evicted {

@@ -156,6 +156,7 @@ impl Buckets {
     /// same port has sent in the same millisecond.
     #[inline]
     pub(super) fn refresh(&self, key: Key, old: Value, new: Value) {
+        debug_assert!(old.port() == new.port() && old.is_static() == new.is_static());
         if old != new
             && let Some(place) = self.find(key)
         {
@@ -223,6 +224,7 @@ impl Buckets {
     }
 
     fn put(&self, place: Place, key: Key, value: Value) {
+        debug_assert!(!self.is_left(), "readers have let go of this memory");
         let bucket = &self.buckets[place.bucket];
         bucket.keys[place.slot].store(key.0, Relaxed);
         bucket.values[place.slot].store(value.0, Relaxed);
