@@ -23,9 +23,9 @@
 //! [`HugePages`].
 //!
 //! A switch belongs to one worker, its *home*. A switch of all workers has a replica at each: its
-//! ports are spread over the workers, and each replica knows all of them ([`Workers::plug`]).
-//! Control tells every replica what concerns the switch ([`Workers::on_replicas`]), and the port's
-//! worker what concerns its frames ([`Workers::on_port`]).
+//! ports are spread over the workers, and each replica knows all of them (`Workers::plug`).
+//! Control tells every replica what concerns the switch (`Workers::on_replicas`), and the port's
+//! worker what concerns its frames (`Workers::on_port`).
 //!
 //! Limits: 4096 ports for each switch; 64 workers; neither a switch nor a port moves to another
 //! worker.

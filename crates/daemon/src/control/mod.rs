@@ -31,7 +31,7 @@
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
 //! | [`workers`] | `worker_list` | ports that hold up a worker |
-//! | [`usage`] | `usage`, `user_list` | |
+//! | `usage` | `usage`, `user_list` | |
 //!
 //! Each folder has the refusals of its subject (`refusal.rs`). [`state`] has the records of all
 //! subjects, [`datapath`] what each subject needs of the workers, and `fake.rs` the workers of the

@@ -1,8 +1,8 @@
 //! Ports that went a short time ago: what they had counted, for those that ask too late.
 //!
 //! A program that drops frames at its end, or is killed, takes its port along. Its counters stay
-//! for [`KEPT`], or until a port of the same name goes. Limits: [`PER_USER`] ports of one user,
-//! [`ALL`] of all; those that went first make room.
+//! for a minute, or until a port of the same name goes. Limits: 128 ports of one user, 1024 of
+//! all; those that went first make room.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | [`Peer::has_room`] | workers that tell | its worker, which clears it | Release, Acquire |
+//! | `Peer::has_room` | workers that tell | its worker, which clears it | Release, Acquire |
 //!
 //! The Release comes before the doorbell rings, and the Acquire after that.
 
