@@ -163,5 +163,6 @@ fn what_closed_ports_took_of_the_daemons_own_memory_is_the_systems_again() {
         assert!(open < before + 100 * 40, "{before} pages, with 100 ports {open}");
         daemon.assert_holds(empty);
     }
-    wait::until("the memory to be the system's", || own_pages(&daemon) < before + 512);
+    // Counters of ports that went stay for a minute, in the midst of the heap.
+    wait::until("the memory to be the system's", || own_pages(&daemon) < before + 1024);
 }

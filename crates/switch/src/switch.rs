@@ -333,6 +333,14 @@ impl Switch {
         }
     }
 
+    /// Whether there is news that should not wait for the next housekeeping: the worker may sleep
+    /// before that.
+    #[inline]
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.bridge.has_news()
+    }
+
     /// What has happened since the last call that an operator wants to hear of.
     pub fn take_news(&mut self) -> Option<News> {
         self.bridge.take_news()

@@ -259,6 +259,7 @@ impl Worker {
             port.longest = port.longest.max(self.times.count(begin, moved.slots));
         }
         self.crowded |= self.scratch.crowded();
+        let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
         if moved.blocked_on.is_some_and(|full| full.is_brief) {
             // The wait ends by the clock, which a busy worker seldom reads.
@@ -281,6 +282,9 @@ impl Worker {
             if !patient {
                 self.rest(number);
             }
+        }
+        if has_news {
+            self.send_news(home);
         }
         if !self.scratch.woken().is_empty() {
             self.expect_answers(home);
@@ -510,6 +514,14 @@ impl Worker {
             if let Some(news) = switch.take_news() {
                 self.notices.send(at, news);
             }
+        }
+    }
+
+    /// Reports what a turn has found.
+    #[cold]
+    fn send_news(&mut self, at: usize) {
+        if let Some(news) = self.switch(at).take_news() {
+            self.notices.send(at, news);
         }
     }
 

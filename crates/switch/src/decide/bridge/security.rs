@@ -155,6 +155,12 @@ impl Bridge {
         }
     }
 
+    /// Whether the switch has disabled a port, and [`take_news`](Self::take_news) has not said so.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news
+    }
+
     /// What has happened since the last call: a port was disabled, or a loop has begun.
     pub fn take_news(&mut self) -> Option<News> {
         if let Some((found, is_new)) = self.fdb.take_found_loop() {
