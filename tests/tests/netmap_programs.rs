@@ -216,7 +216,7 @@ fn uvala_run_says_what_it_cannot_run() {
         return;
     }
     let place = Scratch::new("netmap");
-    let fixed = compile("control", &place, &["-static"]);
+    let fixed = compile("events", &place, &["-static"]);
     let ran = uvala_run(None, &["--private", fixed.to_str().unwrap()]);
     let said = text(&ran.stderr);
     assert!(!ran.status.success() && said.contains("linked statically"), "{said}");
