@@ -327,10 +327,12 @@ impl Workers {
         if place.is_spread { 0..self.workers.len() } else { place.home..place.home + 1 }
     }
 
-    /// The worker for the next port of a switch: the one with the fewest ports.
+    /// The worker for the next port of a switch: the one with the fewest ports, counting those that
+    /// are reserved.
     fn next_worker(&self, switch: SwitchKey) -> usize {
-        let fewest = self.workers_of(switch).min_by_key(|&it| self.workers[it].ports.taken());
-        fewest.expect("a switch has a worker")
+        let reserved = |it| self.sites.values().filter(|site| site.worker == it).count();
+        let ports = |&it: &usize| self.workers[it].ports.taken() + reserved(it);
+        self.workers_of(switch).min_by_key(ports).expect("a switch has a worker")
     }
 
     /// The place of a switch's next port at a worker: its number in the switch, and at the worker.

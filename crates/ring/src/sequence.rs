@@ -8,10 +8,10 @@
 //!
 //! ```text
 //!   writer                             reader
-//!   STORE counter = n + 1 (odd)        LOAD  counter (Acquire): even, or try again
+//!   STORE counter = n + 1 (odd)        LOAD  counter (Acquire): even, or give up
 //!   fence Release          ◄────────►  LOAD  data
 //!   STORE data                         fence Acquire
-//!   STORE counter = n + 2 (Release)    LOAD  counter: the same, or try again
+//!   STORE counter = n + 2 (Release)    LOAD  counter: the same, or give up
 //! ```
 //!
 //! A reader that has loaded a word of the change sees, behind the two fences, at least the odd

@@ -181,6 +181,7 @@ impl<D: Datapath> Control<D> {
             group: plan.group.unwrap_or(mine.group),
             mode: plan.mode.unwrap_or(mine.mode),
         };
+        self.check_workers(&plan.name, plan.config)?;
         self.make_switch(&plan.name, plan.persistent, permissions, plan.config, None)?;
         let switch = self.state.switch_mut(&plan.name).expect("made just now");
         switch.new_ports = plan.new_ports;
@@ -222,7 +223,7 @@ impl<D: Datapath> Control<D> {
             Request::Function(call) => self.function_call(&caller, call),
             Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
             Request::Worker(WorkerRequest::List(from)) => self.worker_list(&caller, &from),
-            Request::Usage(UsageRequest::Show) => Ok(self.usage()),
+            Request::Usage(UsageRequest::Show) => Ok(self.usage(&caller)),
             Request::Usage(UsageRequest::Users(from)) => self.user_list(&caller, &from),
         };
         reply.map(|reply| (reply, Vec::new()))

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use protocol::name::SwitchName;
 use protocol::{PageFrom, Reply, Usage, UserUsage};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -10,13 +11,19 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{Control, page};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::model::policy::Caller;
+use crate::model::policy::{Access, Caller};
 use crate::store::writer::Writer;
 
 impl<D: Datapath> Control<D> {
-    pub(super) fn usage(&self) -> Reply {
+    pub(super) fn usage(&self, caller: &Caller) -> Reply {
         let unsaved = self.writer().map(Writer::unsaved).unwrap_or_default();
-        let unsaved = unsaved.iter().take(UNSAVED_MAX).map(ToString::to_string).collect();
+        // The file of a switch has its name.
+        let may_look = |name: &SwitchName| {
+            let switch = self.state.find_switch(name);
+            switch.map_or(caller.privileged, |it| it.permissions.allow(caller, Access::Look))
+        };
+        let seen = unsaved.iter().filter(|(name, _)| may_look(name)).take(UNSAVED_MAX);
+        let unsaved = seen.map(|(_, why)| why.to_string()).collect();
         Reply::Usage(Usage { unsaved, ..of_daemon() })
     }
 

@@ -1,8 +1,9 @@
 //! Port security and loops, as control asks the workers for them.
 //!
-//! A replica disables a port of its own worker by itself. The others hear of it from control, which
-//! gets the replica's notice.
+//! The replica that sees a reason disables the port by itself. The others hear of it from control,
+//! which gets the replica's notice.
 
+use packet::PortId;
 use switch::{News, SecurityState};
 
 use super::Workers;
@@ -41,6 +42,9 @@ impl Security for Workers {
             let keys = &place.keys;
             Some(match news {
                 News::Disabled(port, why) => {
+                    if !self.is_disabled(*switch, port) {
+                        return None;
+                    }
                     self.on_replicas(*switch, move |worker, at| {
                         worker.switch(at).bridge_mut().disable_port(port, why);
                     });
@@ -53,5 +57,14 @@ impl Security for Workers {
             })
         };
         self.notices.take().filter_map(notice).collect()
+    }
+}
+
+impl Workers {
+    /// Whether a replica has disabled the port. If none has, another port has got the number since
+    /// the notice was sent, or an operator has enabled the port.
+    fn is_disabled(&self, switch: SwitchKey, port: PortId) -> bool {
+        let look = move |worker: &mut Worker, at| worker.switch(at).bridge().security_state(port);
+        self.on_replicas(switch, look).iter().any(|state| state.disabled.is_some())
     }
 }

@@ -103,9 +103,9 @@ impl Writer {
         changes.send(change).expect("the thread ends with its handle");
     }
 
-    /// What could not be written, and is not yet.
-    pub fn unsaved(&self) -> Vec<NotWritten> {
-        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    /// Switches whose file could not be written, and is not yet.
+    pub fn unsaved(&self) -> BTreeMap<SwitchName, NotWritten> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes the results since the last call.

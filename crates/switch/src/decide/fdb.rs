@@ -14,8 +14,8 @@
 //!   by the mere passing of time.
 //!
 //! The workers of a switch have one database, a handle each. They look up and refresh without a
-//! lock: a *sequence counter* tells them when an entry has come, moved or gone meanwhile, and then
-//! they look again. For such changes they take the lock ([`ring::shared`]); the database of one
+//! lock. Where a *sequence counter* tells them that an entry has come, moved or gone meanwhile,
+//! they look under the lock ([`ring::shared`]), which such changes take, too. The database of one
 //! worker has none.
 //!
 //! | word | writer | reader | ordering |

@@ -45,7 +45,8 @@ impl Turn<'_> {
         let mut egress = self.decide_flagged(header, SlotFlags::NONE);
         let now_is = self.switch.bridge.generation();
         if now_is != generation {
-            // The source was new: asked again, the bridge changes nothing more.
+            // The source was new, and asked again the bridge changes nothing more; or another
+            // worker has changed an entry.
             generation = now_is;
             egress = self.decide_flagged(header, SlotFlags::NONE);
         }

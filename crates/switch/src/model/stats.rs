@@ -198,7 +198,6 @@ impl PortStats {
         }
         self.drops += &other.drops;
         self.wakes += other.wakes;
-        self.wakes += other.wakes;
     }
 
     /// All queues together.

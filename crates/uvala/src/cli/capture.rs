@@ -86,14 +86,16 @@ struct Session {
 
 /// Runs `uvala capture`.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
-    let mut session = args.session()?;
     let stop = stop_by_signals()?;
     let of = CaptureOf { entering: args.direction != "out", leaving: args.direction != "in" };
     let mut capture = Capture::open(global.dir.as_deref(), args.port.parse()?, of, SLOTS, &stop)?;
+    // A file that is there is kept where there is nothing to capture.
+    let mut session = args.session()?;
     say::remark(format_args!("uvala: capturing {}; Ctrl-C ends it", args.port));
     let ended = session.capture(&mut capture, &stop);
-    let missed = capture.missed().unwrap_or(0);
-    let Session { sink, captured, .. } = session;
+    // Once the port is gone, the switch knows no more than it said before.
+    let Session { sink, captured, missed: (before, _), .. } = session;
+    let missed = capture.missed().unwrap_or(0).max(before);
     if let Sink::Files(mut files) = sink {
         files.end(missed).or_else(unread).context("cannot write the capture")?;
     }

@@ -44,7 +44,8 @@ pub struct Args {
     #[arg(long, value_name = "FILTER")]
     extcap_capture_filter: Option<String>,
     /// Frames that enter the switch by the port (in), that leave by it (out), or both
-    #[arg(long, value_name = "DIRECTION", default_value = "both")]
+    #[arg(long, value_name = "DIRECTION", default_value = "both",
+          value_parser = ["in", "out", "both"])]
     direction: String,
 }
 

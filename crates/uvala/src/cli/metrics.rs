@@ -80,11 +80,13 @@ fn confine() -> anyhow::Result<()> {
 
 /// The text now; also where there is no daemon.
 fn serve(global: &Global) -> Result<String, String> {
-    match global.connect() {
-        Err(ControlError::NoDaemon(_)) => Ok(down()),
-        Err(error) => Err(error.to_string()),
-        Ok(connection) => text(&connection).map_err(|error| format!("{error:#}")),
-    }
+    let said = global.connect().map_err(Into::into).and_then(|connection| text(&connection));
+    said.or_else(|error| match error.downcast_ref() {
+        Some(ControlError::NoDaemon(_) | ControlError::Timeout(_) | ControlError::Lost(_)) => {
+            Ok(down())
+        }
+        _ => Err(format!("{error:#}")),
+    })
 }
 
 /// The families of this module.

@@ -151,7 +151,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// A capture reads all that its port sends and receives. So its caller may change the switch,
-    /// has the port, or is one of the users whom the port's owner lets attach to it.
+    /// has the port, or is one of those that the port's owner lets attach to it.
     fn check_capture(
         &self,
         caller: &Caller,

@@ -105,7 +105,11 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Whether the workers that are asked for can run a switch with this configuration.
-    fn check_workers(&self, name: &SwitchName, config: SwitchConfig) -> Result<(), Refusal> {
+    pub(super) fn check_workers(
+        &self,
+        name: &SwitchName,
+        config: SwitchConfig,
+    ) -> Result<(), Refusal> {
         if config.is_spread && config.forwarding == Forwarding::Chain {
             return Err(SwitchRefusal::ChainsOfAllWorkers(name.clone()).into());
         }

@@ -511,7 +511,7 @@ impl Worker {
             if let Some(flows) = switch.housekeep(now) {
                 self.reclaimer.run(move || drop(flows));
             }
-            if let Some(news) = switch.take_news() {
+            while let Some(news) = switch.take_news() {
                 self.notices.send(at, news);
             }
         }
@@ -520,7 +520,7 @@ impl Worker {
     /// Reports what a turn has found.
     #[cold]
     fn send_news(&mut self, at: usize) {
-        if let Some(news) = self.switch(at).take_news() {
+        while let Some(news) = self.switch(at).take_news() {
             self.notices.send(at, news);
         }
     }

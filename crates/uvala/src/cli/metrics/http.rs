@@ -35,6 +35,8 @@ use head::{HEAD_MAX, Head, Status};
 
 /// Connections that are open at once.
 const OPEN_MAX: usize = 16;
+/// Threads at once: those of open connections, and those that still wait for the daemon.
+const THREADS_MAX: usize = 2 * OPEN_MAX;
 /// The time that a client has for its request, and then for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For so long an answer is as good as new.
@@ -55,7 +57,7 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:") {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
         let wrong = |_| format!("expected ADDRESS:PORT or unix:PATH, found {text:?}");
@@ -144,6 +146,11 @@ impl Server {
                 thread::sleep(REST);
                 continue;
             };
+            // Each thread has a handle. Those that wait for a daemon that does not answer do not
+            // find that their connection was closed.
+            if Arc::strong_count(&open) > THREADS_MAX {
+                continue;
+            }
             let (page, open) = (page.clone(), open.clone());
             open.enter(key, &stream);
             let serve = move || {
@@ -179,13 +186,16 @@ impl Open {
     }
 }
 
+/// The metrics, or why there are none.
+type Page = Result<Arc<String>, String>;
+
 /// What is served.
 struct Source<A> {
     ask: A,
     content_type: &'static str,
     /// The `Host` of a request has to be an address, or `localhost`.
     checks_host: bool,
-    last: Mutex<Option<(Instant, Arc<String>)>>,
+    last: Mutex<Option<(Instant, Page)>>,
 }
 
 impl<A: Fn() -> Result<String, String>> Source<A> {
@@ -218,15 +228,15 @@ impl<A: Fn() -> Result<String, String>> Source<A> {
         }
     }
 
-    /// The text, which another client may have asked for a moment ago.
-    fn page(&self) -> Result<Arc<String>, String> {
+    /// The text, or why there is none. Another client may have asked for it a moment ago.
+    fn page(&self) -> Page {
         let mut last = lock(&self.last);
-        if let Some((_, text)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
-            return Ok(text.clone());
+        if let Some((_, page)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+            return page.clone();
         }
-        let text = Arc::new((self.ask)()?);
-        *last = Some((Instant::now(), text.clone()));
-        Ok(text)
+        let page = (self.ask)().map(Arc::new);
+        *last = Some((Instant::now(), page.clone()));
+        page
     }
 
     fn message(&self, status: Status, body: &str, is_head: bool) -> String {

@@ -102,7 +102,7 @@ fn test_clients_at_once_share_an_answer() {
     source.page().unwrap();
     let fresh = first.elapsed() < FRESH;
     assert!(!fresh || *lock(&asked) == 1);
-    *lock(&source.last) = Instant::now().checked_sub(FRESH).map(|at| (at, Arc::default()));
+    *lock(&source.last) = Instant::now().checked_sub(FRESH).map(|at| (at, Ok(Arc::default())));
     source.page().unwrap();
     assert!(*lock(&asked) >= 2);
 }
