@@ -229,8 +229,11 @@ impl Attacker {
 
     /// Lives and dies until the end.
     fn run(&self, mut random: Random, ended: &AtomicBool) -> Lives {
+        /// An attach may wait for seconds. An attacker that is caught in its own ring never ends.
+        const REPORT: Duration = Duration::from_secs(15);
         let mut all = Lives::default();
-        while !ended.load(Ordering::Relaxed) {
+        let is_needed = |all: &Lives| all.attacks == 0 && all.lives < 4;
+        while !ended.load(Ordering::Relaxed) || is_needed(&all) {
             let mut peer = Peer::launch(&(self.role)(&mut random), self.user);
             if self.is_humble {
                 peer.process().lower_priority();
@@ -243,8 +246,7 @@ impl Attacker {
             // Some are asked how much they did; the others die at any instant.
             if random.below(4) == 0 || all.attacks == 0 {
                 peer.finish();
-                // The daemon may let an attach wait for seconds.
-                let last = peer.last_report(wait::PATIENCE);
+                let last = peer.last_report(REPORT);
                 if let Some(crate::role::Report::Attacked(count)) = last {
                     all.attacks += count;
                 }

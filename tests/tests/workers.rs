@@ -2,6 +2,8 @@
 //! too: `make end-to-end-workers`.
 
 use harness::daemon::{Daemon, Setup};
+use harness::process::{Scratch, uvala};
+use harness::role::Become;
 use protocol::exit;
 use serde_json::Value;
 
@@ -81,4 +83,16 @@ fn workers_of_a_switch_stay_over_a_restart_and_come_from_the_configuration() {
     assert_eq!(before, ["all", "all"]);
     daemon.restart();
     assert_eq!(workers(&daemon), before);
+}
+
+#[test]
+fn a_configuration_of_chains_on_all_workers_is_refused_at_the_start() {
+    let place = Scratch::new("workers");
+    let (config, dir) = (place.path().join("uvala.toml"), place.path().join("run"));
+    let text = format!("{THREE}[switch.vale0]\nworkers = \"all\"\nforwarding = \"chain\"\n");
+    std::fs::write(&config, text).expect("room");
+    let args = ["daemon", "-c", config.to_str().unwrap(), "--dir", dir.to_str().unwrap()];
+    let output = uvala(Become::default(), &args, None).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("chains run on one worker"), "{said}");
 }

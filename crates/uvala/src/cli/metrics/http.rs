@@ -142,15 +142,15 @@ impl Server {
         let page = Arc::new(Source { ask, content_type, checks_host, last: Mutex::default() });
         let open = Arc::new(Open::default());
         for key in 0_u64.. {
+            // Each thread has a handle. Those that wait for a daemon that does not answer do not
+            // find that their connection was closed.
+            while Arc::strong_count(&open) > THREADS_MAX {
+                thread::sleep(REST);
+            }
             let Ok(stream) = self.listener.accept() else {
                 thread::sleep(REST);
                 continue;
             };
-            // Each thread has a handle. Those that wait for a daemon that does not answer do not
-            // find that their connection was closed.
-            if Arc::strong_count(&open) > THREADS_MAX {
-                continue;
-            }
             let (page, open) = (page.clone(), open.clone());
             open.enter(key, &stream);
             let serve = move || {
