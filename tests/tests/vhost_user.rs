@@ -375,6 +375,7 @@ fn the_machines_of_a_user_take_what_the_quota_says_and_no_more() {
     let config = "[quota]\nmachine_regions = 2\nmachine_descriptors = 24\n";
     let daemon = Setup::new(config).start();
     let [greedy, other] = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let before = daemon.holdings();
     // Eight for each port, and four for each machine's queues.
     match add_with(&daemon, "vale0:vm3", None) {
         Err(ControlError::Refused(failure)) => panic!("{failure:?}"),
@@ -388,6 +389,8 @@ fn the_machines_of_a_user_take_what_the_quota_says_and_no_more() {
         made => panic!("{made:?}"),
     }
     assert!(daemon.uvala(&["port", "del", "vale0:vm3"]).status.success());
+    // A thread gives back what a deleted port had.
+    daemon.assert_holds(before);
     let [mut a, mut b] = [&greedy, &other].map(|socket| Machine::boot(socket));
     assert_connected(&mut a, &mut b, [1, 2]);
     a.lend_more();
