@@ -76,7 +76,7 @@ fn what_a_port_that_went_had_counted_can_be_read_for_a_while() {
     let daemon = Daemon::start();
     let (a, b) = (open(&daemon, bind("vale0:a")), open(&daemon, bind("vale0:b")));
     pass(&a, &b, 60);
-    // More than the receiver's ring holds, which nobody reads.
+    // More than the receiver's ring holds: its client does not read.
     for _ in 0..3000 {
         a.send(&frame(BROADCAST, 60)).unwrap();
     }
