@@ -23,6 +23,7 @@ use crate::decide::forward::{FloodClass, Verdict};
 use crate::model::config::Forwarding;
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
+use crate::receive::batch::TAGGED_MIN;
 use crate::receive::slot_flags::SlotFlags;
 use crate::switch::Switch;
 
@@ -114,8 +115,7 @@ impl Trace<'_> {
 
     /// Whether the frame ends inside of its VLAN tag.
     fn is_tag_truncated(&self, header: Header) -> bool {
-        let end = field::INNER_ETHERTYPE.end;
-        header.tag().is_some() && usize::try_from(self.bytes).is_ok_and(|bytes| bytes < end)
+        header.tag().is_some() && self.bytes < TAGGED_MIN
     }
 
     /// Rules, and chains of functions.

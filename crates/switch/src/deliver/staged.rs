@@ -17,7 +17,7 @@ use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
-use crate::receive::batch::{Batch, Delivery, Entry, to_u16, to_u32};
+use crate::receive::batch::{Batch, Delivery, Entry, TAGGED_MIN, to_u16, to_u32};
 use crate::switch::{Entry as PortEntry, Switch};
 use crate::turn::{Moved, Scratch, Turn};
 
@@ -126,7 +126,6 @@ impl Turn<'_> {
 
     /// Whether a frame of the run ends inside of its VLAN tag.
     pub(crate) fn is_tag_truncated(&self, run: &Range<usize>) -> bool {
-        const TAGGED_MIN: u32 = 18;
         let frames = &self.scratch.batch.frames()[run.clone()];
         frames[0].header.tag().is_some() && frames.iter().any(|frame| frame.bytes < TAGGED_MIN)
     }

@@ -28,6 +28,8 @@ use ring::{BufferIndex, Region};
 use crate::decide::bridge::TagAction;
 use crate::receive::slot_flags::SlotFlags;
 
+/// Shortest frame with a whole tag.
+pub(crate) const TAGGED_MIN: u32 = 18;
 /// Most pieces of one frame: a receiver gets as many as the sender used.
 pub const FRAGS_MAX: usize = SLOTS_MAX as usize;
 

@@ -173,7 +173,7 @@ impl Open {
     fn enter(&self, key: u64, stream: &UnixStream) {
         let mut all = lock(&self.0);
         if let Some((_, oldest)) = (all.len() >= OPEN_MAX).then(|| all.pop_front()).flatten() {
-            // Its thread finds that.
+            // The thread of that connection finds it closed.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         if let Ok(stream) = stream.try_clone() {

@@ -59,7 +59,7 @@ impl<'a> Head<'a> {
         let fields = fields.ok_or(Status::BAD)?;
         let mut hosts = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("host"));
         let host = hosts.next().map(|(_, value)| value.trim());
-        // Of two hosts, one is a trick.
+        // One of two hosts is a trick.
         if hosts.next().is_some() {
             return Err(Status::BAD);
         }
