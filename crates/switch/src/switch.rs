@@ -28,7 +28,7 @@ pub struct Switch {
     pub(crate) ports: Vec<Option<Box<Entry>>>,
     pub(crate) mirrors: Mirrors,
     /// Most frames that a turn takes before the switch knows whether it floods them.
-    pub(crate) staged_max: u32,
+    pub(crate) staged_max: usize,
     /// Where the forwarding function is `chain`.
     pub(crate) steering: Option<Box<Steering>>,
     seed: u64,
@@ -85,7 +85,7 @@ impl Switch {
 
     fn with_bridge(bridge: Bridge, seed: u64, map: MapTable) -> Self {
         let (ports, mirrors) = (Vec::new(), Mirrors::default());
-        Self { bridge, ports, mirrors, staged_max: COPIES, steering: None, seed, map }
+        Self { bridge, ports, mirrors, staged_max: COPIES as usize, steering: None, seed, map }
     }
 
     /// A switch for each of so many workers, as [`Bridge::into_replicas`] makes bridges. Several
@@ -171,8 +171,8 @@ impl Switch {
     }
 
     fn limit_staging(&mut self) {
-        let ports = u32::try_from(self.ports.iter().flatten().count()).unwrap_or(u32::MAX);
-        self.staged_max = (COPIES / ports.max(1)).max(1);
+        let ports = self.ports.iter().flatten().count();
+        self.staged_max = (COPIES as usize / ports.max(1)).max(1);
     }
 
     /// Reconciles the members of a trust group with one that has left, here or in another switch.

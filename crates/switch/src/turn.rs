@@ -57,7 +57,7 @@ use crate::model::config::COPIES;
 use crate::model::heartbeat::{Heartbeat, Stage};
 use crate::model::now::Now;
 use crate::model::port::{Full, Plug};
-use crate::receive::batch::{Batch, Delivery, to_u32};
+use crate::receive::batch::{Batch, Delivery};
 use crate::switch::Switch;
 
 /// Working memory of one worker, allocated to its full capacity at the start.
@@ -104,6 +104,15 @@ impl Scratch {
             heartbeat: Heartbeat::default(),
             frames_max: u32::from(frames_max),
         }
+    }
+
+    /// Begins the turn of a port.
+    #[inline]
+    fn begin(&mut self, src: PortId) {
+        self.woken.clear();
+        self.owed_wakes.clear();
+        self.crowded = false;
+        self.heartbeat.beat(Stage::Forward, src);
     }
 
     /// Where the worker that owns this memory says what it does.
@@ -171,67 +180,47 @@ pub(crate) struct Turn<'a> {
 
 impl Switch {
     /// Takes at most one batch from `src` and delivers it.
+    #[inline]
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
+        scratch.begin(src);
+        if self.is_quiet(src) {
+            return Moved::default();
+        }
         let (frames_max, generation) = (scratch.frames_max, self.bridge.generation());
         let (queue, copies_left, bytes) = (0, COPIES, 0);
         let switch = self;
         Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now }.run()
     }
+
+    /// Looks at the transmit rings of a port. Whether there is nothing to do for it: where clients
+    /// publish frame by frame, most turns end here.
+    #[inline]
+    fn is_quiet(&mut self, src: PortId) -> bool {
+        let is_steered = self.steering.is_some();
+        let Some(entry) = self.entry_mut(src) else { return true };
+        let Plug::Rings(rings, _) = &mut entry.plug else { return false };
+        rings.sync_tx() == 0 && entry.waits.is_none() && entry.mirrors.is_none() && !is_steered
+    }
 }
 
 impl Turn<'_> {
     /// Takes a batch and delivers it; rings the doorbells.
-    pub(crate) fn run(mut self) -> Moved {
-        self.scratch.woken.clear();
-        self.scratch.owed_wakes.clear();
-        self.scratch.crowded = false;
+    fn run(mut self) -> Moved {
         let src = self.src;
-        self.scratch.heartbeat.beat(Stage::Forward, src);
         if self.switch.is_shut(src, self.now) {
             return Moved::default();
         }
         let Some(entry) = self.switch.entry_mut(src) else { return Moved::default() };
-        let is_adapter = matches!(entry.plug, Plug::Adapter(_));
         if entry.waits.is_some()
             && let Some(full) = self.still_waits()
         {
             return Moved { slots: 0, blocked_on: Some(full) };
         }
-        let (ahead, room) = if is_adapter { self.room_ahead() } else { (None, usize::MAX) };
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
-        let staged_max = usize::try_from(self.switch.staged_max).unwrap_or(usize::MAX);
-        self.scratch.batch.restrict(room.min(most.into()).min(staged_max));
-        let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
+        let Some(entry) = self.switch.entry_mut(src) else { return Moved::default() };
         let moved = match &mut entry.plug {
-            Plug::Rings(host, _) => {
-                let queues = host.tx.len();
-                let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
-                self.frames_max = self.frames_max.min(each.max(1)).min(entry.turn_frames);
-                if entry.mirrors.is_some() {
-                    self.mirror_returned();
-                }
-                self.take_rings(queues)
-            }
-            Plug::Adapter(adapter) => {
-                self.scratch.heartbeat.beat(Stage::Receive, src);
-                self.scratch.batch.clear();
-                adapter.lock().recv(&mut self.scratch.batch, &mut entry.stats.drops);
-                if entry.mirrors.is_some() {
-                    self.mirror_batch();
-                }
-                // A batch does not wait: the adapter gave none if there was no room ahead.
-                if self.switch.steering.is_some() {
-                    // The rings of functions are looked at.
-                    self.scratch.heartbeat.beat(Stage::Forward, src);
-                    self.switch.refresh_instances();
-                    self.steer_batch();
-                } else {
-                    self.deliver_batch();
-                }
-                let slots = to_u32(self.scratch.batch.frames().len());
-                self.return_batch();
-                Moved { slots, blocked_on: ahead }
-            }
+            Plug::Rings(..) => self.take_rings(most),
+            Plug::Adapter(_) => self.take_from_adapter(most),
         };
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);
@@ -246,9 +235,7 @@ impl Turn<'_> {
         }
         moved
     }
-}
 
-impl Turn<'_> {
     /// Notes what the source's next turn has to know.
     fn note_end(&mut self, moved: Moved) {
         let generation = self.generation;

@@ -15,7 +15,7 @@ use crate::model::heartbeat::Stage;
 use crate::model::port::Full;
 use crate::model::port::Plug;
 use crate::model::stats::DropReason;
-use crate::receive::batch::{Delivery, FRAGS_MAX, to_u16};
+use crate::receive::batch::{Delivery, FRAGS_MAX, to_u16, to_u32};
 use crate::switch::Switch;
 use crate::turn::{Moved, Scratch, Turn};
 
@@ -77,8 +77,20 @@ impl Turn<'_> {
         self.wait(full, 0, 0).map_or(any, |full| (Some(full), 0))
     }
 
-    /// Takes frames from every transmit ring of the source.
-    pub(crate) fn take_rings(&mut self, queues: usize) -> Moved {
+    /// Takes at most `most` frames from all transmit rings of the source together, as of the last
+    /// look at them.
+    pub(crate) fn take_rings(&mut self, most: u16) -> Moved {
+        let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
+        let (turn_frames, is_mirrored) = (entry.turn_frames, entry.mirrors.is_some());
+        let queues = entry.plug.rings().map_or(0, |rings| rings.tx.len());
+        self.frames_max = self.frames_max.min(turn_frames);
+        if most < u16::MAX {
+            let each = u32::from(most) / u32::try_from(queues).unwrap_or(1).max(1);
+            self.frames_max = self.frames_max.min(each.max(1));
+        }
+        if is_mirrored {
+            self.mirror_returned();
+        }
         let mut moved = Moved::default();
         for queue in 0..queues {
             self.queue = queue;
@@ -92,9 +104,39 @@ impl Turn<'_> {
         moved
     }
 
+    /// Takes at most `most` frames from a port without rings.
+    pub(crate) fn take_from_adapter(&mut self, most: u16) -> Moved {
+        let (ahead, room) = self.room_ahead();
+        let Some(entry) = self.switch.ports.get_mut(self.src.index()).and_then(Option::as_mut)
+        else {
+            return Moved::default();
+        };
+        let Plug::Adapter(adapter) = &mut entry.plug else { return Moved::default() };
+        let Scratch { batch, heartbeat, .. } = &mut *self.scratch;
+        heartbeat.beat(Stage::Receive, self.src);
+        batch.clear();
+        batch.restrict(room.min(most.into()).min(self.switch.staged_max));
+        adapter.lock().recv(batch, &mut entry.stats.drops);
+        if entry.mirrors.is_some() {
+            self.mirror_batch();
+        }
+        // A batch does not wait: the adapter gave none if there was no room ahead.
+        if self.switch.steering.is_some() {
+            // The rings of functions are looked at.
+            self.scratch.heartbeat.beat(Stage::Forward, self.src);
+            self.switch.refresh_instances();
+            self.steer_batch();
+        } else {
+            self.deliver_batch();
+        }
+        let slots = to_u32(self.scratch.batch.frames().len());
+        self.return_batch();
+        Moved { slots, blocked_on: ahead }
+    }
+
     /// Takes frames from one transmit ring: in runs, and staged if runs are short.
     pub(crate) fn take_ring(&mut self) -> Moved {
-        let budget = self.tx().sync().min(self.frames_max);
+        let budget = self.tx().ready().min(self.frames_max);
         self.mirror_sent();
         if budget > 0 {
             self.switch.refresh_instances();
@@ -178,10 +220,12 @@ impl Turn<'_> {
         let (queue, steered) = (self.queue, self.is_function(self.src));
         let is_steered = self.switch.steering.is_some();
         let is_seen = !steered && is_steered;
+        let staged_max = self.switch.staged_max;
         let Some(entry) = self.switch.entry_mut(self.src) else { return 0 };
         let Some(rings) = entry.plug.rings() else { return 0 };
         let (tx, batch) = (&mut rings.tx[queue], &mut self.scratch.batch);
         let before = tx.ready();
+        batch.restrict(staged_max);
         batch.restart(tx.region());
         if is_seen {
             (0..AHEAD).for_each(|slots| tx.fetch_ahead(slots));
