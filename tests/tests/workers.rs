@@ -1,12 +1,18 @@
 //! Switches that all workers run. The tests of frames, crashes and attacks run with such switches,
 //! too: `make end-to-end-workers`.
 
-use harness::daemon::{Daemon, Setup};
+use std::time::Duration;
+
+use harness::daemon::{Daemon, Setup, open_when_free};
+use harness::frames::{announcement, fill, mac};
 use harness::process::{Scratch, uvala};
 use harness::role::Become;
+use harness::wait::PATIENCE;
 use protocol::exit;
 use serde_json::Value;
 
+/// Long enough for workers to fall asleep.
+const MOMENT: Duration = Duration::from_millis(200);
 const THREE: &str = "[workers]\ncount = 3\n";
 
 fn done(daemon: &Daemon, args: &[&str]) {
@@ -41,6 +47,25 @@ fn a_switch_of_all_workers_has_its_ports_at_each_of_them() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("worker      all\n"), "{shown}");
     drop(open);
+}
+
+#[test]
+fn a_frame_that_waits_goes_where_its_station_has_moved_though_its_worker_sleeps() {
+    let config = format!("{THREE}[switch.vale0]\nworkers = \"all\"\n");
+    let daemon = Setup::new(&config).start();
+    done(&daemon, &["port", "add", "vale0:full", "--on-full", "wait"]);
+    // One for each worker.
+    let [mut sender, mut full, mut other] = ["vale0:a", "vale0:full", "vale0:b"]
+        .map(|name| open_when_free(&daemon.options().slots(64), name));
+    let mut frame = announcement(7);
+    assert!(full.try_send(&frame).expect("a daemon"));
+    assert!(other.recv_timeout(&mut frame, None).expect("a daemon"), "the station is at full");
+    fill(&mut frame, mac(7), 1, 0, 60);
+    while sender.send_timeout(&frame, Some(MOMENT)).expect("a daemon") {}
+    // All workers sleep, and no call wakes them. The last one learns that the station has moved.
+    std::thread::sleep(MOMENT);
+    assert!(other.try_send(&announcement(7)).expect("a daemon"));
+    assert!(other.recv_timeout(&mut frame, Some(PATIENCE)).expect("a daemon"), "the frame waits");
 }
 
 #[test]

@@ -63,15 +63,16 @@ impl Entry {
         Full { port, queue, slots, is_brief: self.on_full != OnFull::Wait }
     }
 
-    /// At a look at a receive ring that is full, or will be with `pending` more frames: whether its
+    /// At a look at a receive ring that is full, or will be with `pending` more slots: whether its
     /// client may be about to read it.
     pub(crate) fn look_full(&mut self, queue: usize, pending: u32, now: Now) -> bool {
         /// Where the size of the ring is not known.
         const SOME: u32 = 256;
-        let quarter =
-            self.plug.rings().map_or(SOME, |rings| rings.rx[queue].with(RxKring::capacity) / 4);
-        let got = self.stats.queues[queue].rx.frames + u64::from(pending);
-        self.patience[queue].look(got, quarter.max(1).into(), now)
+        let (filled, quarter) = match self.plug.rings() {
+            Some(rings) => rings.rx[queue].with(|rx| (rx.total(), rx.capacity() / 4)),
+            None => (self.stats.queues[queue].rx.frames, SOME),
+        };
+        self.patience[queue].look(filled + u64::from(pending), quarter.max(1).into(), now)
     }
 }
 

@@ -175,6 +175,27 @@ fn a_worker_that_waits_for_room_is_known_to_the_worker_of_the_port() {
 }
 
 #[test]
+fn a_client_that_reads_what_another_worker_delivers_is_waited_for_again() {
+    let (mut crew, mut scratch) = (Crew::new(2, 5, OnFull::Drop), scratch());
+    crew.introduce();
+    let fill = |crew: &mut Crew, scratch: &mut Scratch| {
+        while crew.clients[3].send(mac(1), 3, 0) && crew.turn(3, scratch).blocked_on.is_none() {}
+    };
+    // Whether the next frame of a port at worker 0 waits for port 1.
+    let waits = |crew: &mut Crew, scratch: &mut Scratch, from: usize, us| {
+        crew.clients[from].send(mac(1), from, 0);
+        let moved = crew.switches[0].turn(id(from), Now::from_us(us), scratch);
+        moved.blocked_on.is_some_and(|full| full.is_brief)
+    };
+    fill(&mut crew, &mut scratch);
+    let looks = [1000, 1001, 1060, 1061].map(|us| waits(&mut crew, &mut scratch, 0, us));
+    assert_eq!(looks, [true, true, false, false], "it has read nothing since");
+    assert_eq!(crew.clients[1].receive().len(), 63);
+    fill(&mut crew, &mut scratch);
+    assert!(waits(&mut crew, &mut scratch, 2, 2000), "it has read a whole ring since");
+}
+
+#[test]
 fn what_is_reserved_for_a_list_no_other_worker_takes() {
     // Three ports of three workers send to a fourth in turn; frames of two flows are staged.
     let (mut crew, mut scratch) = (Crew::new(3, 4, OnFull::Wait), scratch());

@@ -21,6 +21,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -72,10 +73,11 @@ impl Doorbell {
         Ringer { epoll: self.epoll.clone(), own: self.own.clone() }
     }
 
-    /// Waits for a ring, then adds the numbers of the ports to `rung`; none if the daemon itself
-    /// rang.
-    pub fn wait(&self, rung: &mut Vec<u32>) {
-        self.look(rung, None);
+    /// Waits for a ring, for no longer than `limit`, then adds the numbers of the ports to `rung`;
+    /// none if the daemon itself rang.
+    pub fn wait(&self, rung: &mut Vec<u32>, limit: Option<Duration>) {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        self.look(rung, limit.as_ref());
     }
 
     /// [`Doorbell::wait`] without waiting.
@@ -222,7 +224,7 @@ mod tests {
         }
         write_or_skip(&made[0].1);
         let mut numbers = Vec::new();
-        bell.wait(&mut numbers);
+        bell.wait(&mut numbers, None);
         assert_eq!(numbers, [5]);
         made[1].0.disconnect();
         write_or_skip(&made[1].1);
@@ -245,7 +247,7 @@ mod tests {
         let bell = Doorbell::new().expect("descriptors");
         bell.ringer().ring();
         let mut numbers = Vec::new();
-        bell.wait(&mut numbers);
+        bell.wait(&mut numbers, None);
         assert_eq!((numbers, rung(&bell)), (vec![], vec![]));
     }
 

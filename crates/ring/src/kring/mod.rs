@@ -409,6 +409,8 @@ pub struct RxKring {
     room: u32,
     /// Free slots that workers have reserved.
     reserved: u32,
+    /// Slots filled so far.
+    filled: u64,
     waiter: Sleeper,
 }
 
@@ -433,7 +435,17 @@ impl RxKring {
         let waiter = Sleeper::default();
         let zero = Index::ZERO;
         let (tail, head, returned) = (zero, zero, zero);
-        Self { ring, tail, head, returned, mirrored: false, room: 0, reserved: 0, waiter }
+        Self {
+            ring,
+            tail,
+            head,
+            returned,
+            mirrored: false,
+            room: 0,
+            reserved: 0,
+            filled: 0,
+            waiter,
+        }
     }
 
     /// The region that its buffers are in.
@@ -534,8 +546,7 @@ impl RxKring {
     pub(crate) fn fill(&mut self, word: SlotWord) {
         debug_assert!(self.room > 0, "a full ring takes no frame");
         self.ring.write(self.tail, word);
-        self.tail = self.ring.span.next(self.tail);
-        self.room -= 1;
+        self.filled(self.ring.span.next(self.tail), 1);
     }
 
     /// Publishes the slots that have been filled: they are the client's.
@@ -599,7 +610,14 @@ impl RxKring {
     pub(crate) fn filled(&mut self, tail: Index, count: u32) {
         debug_assert!(count <= self.room, "no more slots are filled than are free");
         self.room -= count;
+        self.filled += u64::from(count);
         self.tail = tail;
+    }
+
+    /// Slots that the switch has filled so far, whichever worker did.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.filled
     }
 
     /// Number of slots.

@@ -17,12 +17,12 @@ const NONE: u16 = u16::MAX;
 struct List {
     first: u16,
     last: u16,
-    /// Frames that the port has room for, and the slots that they take, where that was counted.
-    fitting: (u32, u32),
+    /// Slots that are reserved for the list.
+    reserved: u32,
 }
 
 impl List {
-    const EMPTY: Self = Self { first: NONE, last: NONE, fitting: (0, 0) };
+    const EMPTY: Self = Self { first: NONE, last: NONE, reserved: 0 };
 }
 
 /// The lists of one batch.
@@ -70,18 +70,17 @@ impl Groups {
         &self.used
     }
 
-    /// Notes that so many of the frames that are about to be linked fit, and take so many slots.
+    /// Notes that so many slots are reserved for frames that are about to be linked.
     #[inline]
-    pub fn reserve(&mut self, dst: PortId, frames: u32, slots: u32) {
-        let fitting = &mut self.lists[dst.index()].fitting;
-        *fitting = (fitting.0 + frames, fitting.1 + slots);
+    pub fn reserve(&mut self, dst: PortId, slots: u32) {
+        self.lists[dst.index()].reserved += slots;
     }
 
-    /// The frames in the list of `dst` that fit, and the slots that they take.
+    /// The slots that are reserved for the list of `dst`; frames, where a port has no rings.
     #[inline]
     #[must_use]
-    pub fn reserved(&self, dst: PortId) -> (u32, u32) {
-        self.lists[dst.index()].fitting
+    pub fn reserved(&self, dst: PortId) -> u32 {
+        self.lists[dst.index()].reserved
     }
 
     /// Moves one destination's list into `list`, and says how many slots are reserved for it;
@@ -89,7 +88,7 @@ impl Groups {
     pub fn next(&mut self, list: &mut Vec<Delivery>) -> Option<(PortId, u32)> {
         let dst = self.used.pop()?;
         list.clear();
-        let List { first: mut at, fitting: (_, slots), .. } =
+        let List { first: mut at, reserved, .. } =
             std::mem::replace(&mut self.lists[dst.index()], List::EMPTY);
         debug_assert!(at != NONE, "a used destination has a list");
         while at != NONE {
@@ -97,7 +96,7 @@ impl Groups {
             list.push(Delivery { frame: at, tag });
             at = next;
         }
-        Some((dst, slots))
+        Some((dst, reserved))
     }
 }
 
@@ -128,12 +127,12 @@ mod tests {
         let (mut groups, mut list) = (Groups::new(8), Vec::new());
         let port = |i| PortId::new(i).expect("small");
         for frame in [0..1, 1..2] {
-            groups.reserve(port(1), 1, 3);
+            groups.reserve(port(1), 3);
             groups.link(port(1), TagAction::Keep, frame);
         }
-        assert_eq!([1, 2].map(|i| groups.reserved(port(i))), [(2, 6), (0, 0)]);
+        assert_eq!([1, 2].map(|i| groups.reserved(port(i))), [6, 0]);
         assert_eq!(groups.used(), [port(1)]);
         assert_eq!(groups.next(&mut list), Some((port(1), 6)));
-        assert_eq!(groups.reserved(port(1)), (0, 0));
+        assert_eq!(groups.reserved(port(1)), 0);
     }
 }

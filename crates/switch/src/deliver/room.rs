@@ -29,15 +29,14 @@ impl Turn<'_> {
         let Some(entry) = self.switch.entry_mut(dst) else { return (run, None) };
         let Scratch { batch, groups, heartbeat, .. } = &mut *self.scratch;
         heartbeat.between(self.src, dst);
-        let (before, reserved) = groups.reserved(dst);
-        let (queue, room) = Room::at(entry, self.queue, batch, &run, Some(reserved));
-        let fit = to_u32(room.end - run.start);
-        groups.reserve(dst, fit, room.slots);
+        let before = groups.reserved(dst);
+        let (queue, room) = Room::at(entry, self.queue, batch, &run, Some(before));
+        groups.reserve(dst, room.slots);
         if room.end == run.end {
             return (run, None);
         }
         let full = entry.full(dst, queue, room.wanted);
-        match self.wait(full, before + fit, to_u32(room.end)) {
+        match self.wait(full, before + room.slots, to_u32(room.end)) {
             None => (run, None),
             full => (run.start..room.end, full),
         }
@@ -75,11 +74,11 @@ impl Turn<'_> {
             return all;
         }
         let full = Full { port: dst, queue, slots: room.wanted, is_brief: true };
-        let full = self.wait(full, to_u32(room.end - run.start), to_u32(room.end));
+        let full = self.wait(full, room.slots, to_u32(room.end));
         full.map_or(all, |full| (room.end, Some(full)))
     }
 
-    /// At a look at a port that is full, or will be with `pending` more frames: returns it if the
+    /// At a look at a port that is full, or will be with `pending` more slots: returns it if the
     /// next frame waits. `taken` frames of the source are not counted yet.
     pub(crate) fn wait(&mut self, full: Full, pending: u32, taken: u32) -> Option<Full> {
         if !full.is_brief {

@@ -249,12 +249,11 @@ impl Turn<'_> {
         };
         debug_assert!(sent.delivered.frames <= list.len() as u64, "a frame arrives once");
         let lost = list.len() as u64 - sent.delivered.frames;
-        if sent.drops.get(DropReason::NoRoom) > 0 {
-            let delivered = u32::try_from(sent.delivered.frames).unwrap_or(u32::MAX);
-            *crowded |= to.look_full(rx_queue, delivered, self.now);
-        }
         to.stats.queues[rx_queue].rx += sent.delivered;
         to.stats.drops += &sent.drops;
+        if sent.drops.get(DropReason::NoRoom) > 0 {
+            *crowded |= to.look_full(rx_queue, 0, self.now);
+        }
         if lost > 0 && self.switch.steering.is_some() {
             self.uncount_sent(dst, lost);
             while let Some(mark) = self.scratch.foreign.pop() {

@@ -36,7 +36,8 @@
 //! arm: the doorbell watches the descriptor, and a readable one counts as a ring.
 //!
 //! *Room at another worker's port.* The client of a full port kicks the port's worker, which tells
-//! the workers that wait for the room ([`peers`]).
+//! the workers that wait for the room ([`peers`]). No worker tells of an address that has moved, so
+//! one with a port that waits looks again after `BLOCKED`.
 //!
 //! *Control* reaches a worker as a [`Job`], which runs between two turns. It rings the doorbell
 //! too.
@@ -86,6 +87,9 @@ const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
+
+/// How long a worker sleeps beside others while a port of its own waits for a full one.
+const BLOCKED: Duration = Duration::from_millis(20);
 
 /// Something for a worker to do between two turns.
 pub type Job = Box<dyn FnOnce(&mut Worker) + Send>;
@@ -419,7 +423,9 @@ impl Worker {
         if self.active.is_empty() {
             self.scratch.heartbeat().rest(Stage::Asleep);
             self.looks.rest();
-            self.doorbell.wait(&mut self.rung);
+            // Another worker may learn that a station has moved for which a port waits.
+            let looks_again = !self.blocked.is_empty() && self.peers.has_others();
+            self.doorbell.wait(&mut self.rung, looks_again.then_some(BLOCKED));
             self.answer();
         } else {
             // The pending frames may wait for functions, and the functions for this worker: it
