@@ -79,6 +79,22 @@ fn assert_connected(one: &mut Peer, two: &mut Peer, random: &mut Random) {
 }
 
 #[test]
+fn peers_exchange_frames_while_their_ports_move_between_workers() {
+    let several = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
+    let daemon = Setup::new(&format!("{several}{CONFIG}")).start();
+    let mut random = Random::seeded(2);
+    let [mut one, mut two] = ["vale0:one", "vale0:two"].map(|port| Peer::connect(&daemon, port));
+    for round in 0..6 {
+        for (port, worker) in [("vale0:one", round % 3), ("vale0:two", round % 2)] {
+            let output = daemon.uvala(&["worker", "move", port, &worker.to_string()]);
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(daemon.port(port).unwrap().worker, Some(worker));
+        }
+        assert_connected(&mut one, &mut two, &mut random);
+    }
+}
+
+#[test]
 fn peers_of_both_kinds_exchange_frames() {
     let mut daemon = Setup::new(CONFIG).start();
     let mut random = Random::seeded(1);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use harness::daemon::{Daemon, Setup, open_when_free};
 use harness::frames::{announcement, fill, mac};
-use harness::process::{Scratch, uvala};
-use harness::role::Become;
+use harness::process::{Peer, Scratch, uvala};
+use harness::role::{At, Become, Receive, Role, Send};
 use harness::wait::PATIENCE;
+use harness::{Random, wait};
 use protocol::exit;
 use serde_json::Value;
 
@@ -47,6 +48,73 @@ fn a_switch_of_all_workers_has_its_ports_at_each_of_them() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("worker      all\n"), "{shown}");
     drop(open);
+}
+
+/// A pair that sleeps needs every kick, and one that spins finds each worker in the middle of work.
+#[test]
+fn ports_that_move_between_workers_under_load_lose_and_reorder_nothing() {
+    for sleepy in [true, false] {
+        let daemon = Setup::new(&format!("{THREE}[switch.vale0]\nworkers = \"all\"\n")).start();
+        done(&daemon, &["port", "add", "vale0:r", "--on-full", "wait"]);
+        let at = |port| At { sleepy, ..daemon.at(port) };
+        let receive = Receive { at: at("vale0:r"), station: Some(9), ..Receive::default() };
+        let mut receiver = Peer::start(&Role::Receive(receive));
+        let lens = vec![60, 1514, 5000];
+        let send = Send { at: at("vale0:s"), stream: 1, to: mac(9), count: None, lens, batch: 16 };
+        let mut sender = Peer::start(&Role::Send(send));
+        let mut random = Random::seeded(7);
+        for _ in 0..40 {
+            let port = ["vale0:s", "vale0:r"][usize::from(random.below(2) == 0)];
+            let worker = random.below(3).to_string();
+            done(&daemon, &["worker", "move", port, &worker]);
+            assert_eq!(json(&daemon, &["port", "show", port])["worker"].to_string(), worker);
+            let before = daemon.stats("vale0:r").rx.frames;
+            wait::until("frames", || daemon.stats("vale0:r").rx.frames > before + 10);
+        }
+        sender.finish();
+        let sent = sender.sent();
+        receiver.finish();
+        receiver.received().assert_whole(1, sent);
+    }
+}
+
+#[test]
+fn a_port_is_at_the_worker_that_its_settings_name() {
+    let ports = "[switch.vale0.port.file]\nworker = 2\n[switch.vale0.port.gone]\nworker = 9\n";
+    let config = format!("{THREE}[switch.vale0]\nworkers = \"all\"\n{ports}");
+    let mut daemon = Setup::new(&config).start();
+    done(&daemon, &["port", "add", "vale0:a", "--worker", "1"]);
+    let at = |daemon: &Daemon, port: &str| daemon.port(port).expect("a port").worker;
+    for _ in 0..2 {
+        let open = ["vale0:a", "vale0:file", "vale0:gone"].map(|port| daemon.open(port));
+        assert_eq!(["vale0:a", "vale0:file"].map(|port| at(&daemon, port)), [Some(1), Some(2)]);
+        assert_eq!(at(&daemon, "vale0:gone"), Some(0), "the worker with the fewest ports");
+        drop(open);
+        daemon.restart();
+    }
+    let _open = daemon.open("vale0:a");
+    done(&daemon, &["port", "set", "vale0:a", "--worker", "2"]);
+    assert_eq!(at(&daemon, "vale0:a"), Some(2), "at once");
+    done(&daemon, &["worker", "move", "vale0:a", "0"]);
+    let shown = daemon.uvala(&["port", "show", "vale0:a"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("worker           2, now 0\n"), "{shown}");
+    refused(&daemon, &["port", "set", "vale0:a", "--worker", "3"], "the daemon has 3, from 0 on");
+    refused(&daemon, &["port", "add", "vale0:b", "--worker", "3"], "the daemon has 3, from 0 on");
+    let output = daemon.uvala(&["port", "set", "vale0:a", "--worker", "any"]);
+    assert_eq!(output.status.code(), Some(exit::USAGE.into()));
+}
+
+#[test]
+fn a_port_that_cannot_move_says_why() {
+    let daemon = Setup::new(&format!("{THREE}[switch.vale0]\nworkers = \"all\"\n")).start();
+    done(&daemon, &["port", "add", "vale0:a"]);
+    done(&daemon, &["port", "add", "vale1:a"]);
+    refused(&daemon, &["worker", "move", "vale0:a", "1"], "no client has it");
+    refused(&daemon, &["worker", "move", "vale0:b", "1"], "no port vale0:b");
+    refused(&daemon, &["worker", "move", "vale1:a", "1"], "vale1 runs on one worker");
+    let _client = daemon.open("vale0:a");
+    refused(&daemon, &["worker", "move", "vale0:a", "3"], "the daemon has 3, from 0 on");
 }
 
 #[test]

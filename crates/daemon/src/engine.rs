@@ -27,8 +27,7 @@
 //! Control tells every replica what concerns the switch (`Workers::on_replicas`), and the port's
 //! worker what concerns its frames (`Workers::on_port`).
 //!
-//! Limits: 4096 ports for each switch; 64 workers; neither a switch nor a port moves to another
-//! worker.
+//! Limits: 4096 ports for each switch; 64 workers; a switch of one worker stays there.
 //!
 //! [`Build`]: crate::model::opening::Build
 //! [`Datapath`]: crate::control::datapath::Datapath
@@ -40,6 +39,7 @@ pub mod huge_pages;
 mod interfaces;
 mod machines;
 mod memory;
+mod moves;
 mod netmap;
 pub mod notices;
 mod open;
@@ -327,12 +327,17 @@ impl Workers {
         if place.is_spread { 0..self.workers.len() } else { place.home..place.home + 1 }
     }
 
-    /// The worker for the next port of a switch: the one with the fewest ports, counting those that
-    /// are reserved.
-    fn next_worker(&self, switch: SwitchKey) -> usize {
+    /// The worker for the next port of a switch: the wanted one, or the one with the fewest ports,
+    /// counting those that are reserved.
+    fn next_worker(&self, switch: SwitchKey, wanted: Option<u32>) -> usize {
+        let workers = self.workers_of(switch);
+        let wanted = wanted.and_then(|number| usize::try_from(number).ok());
+        if let Some(wanted) = wanted.filter(|number| workers.contains(number)) {
+            return wanted;
+        }
         let reserved = |it| self.sites.values().filter(|site| site.worker == it).count();
         let ports = |&it: &usize| self.workers[it].ports.taken() + reserved(it);
-        self.workers_of(switch).min_by_key(ports).expect("a switch has a worker")
+        workers.min_by_key(ports).expect("a switch has a worker")
     }
 
     /// The place of a switch's next port at a worker: its number in the switch, and at the worker.
@@ -344,8 +349,12 @@ impl Workers {
     }
 
     /// The place of a switch's next port, which has no region of its own.
-    fn new_place(&self, switch: SwitchKey) -> Result<PortPlace, DatapathError> {
-        let worker = self.next_worker(switch);
+    fn new_place(
+        &self,
+        switch: SwitchKey,
+        config: &PortConfig,
+    ) -> Result<PortPlace, DatapathError> {
+        let worker = self.next_worker(switch, config.worker);
         let (id, number) = self.next_place(switch, worker)?;
         Ok(PortPlace { switch, id, worker, number, bytes: 0, memory: None })
     }

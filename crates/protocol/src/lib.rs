@@ -80,7 +80,7 @@ pub use trace::{
 };
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
-pub use worker::{StallCause, StallInfo, StallStage, WorkerInfo};
+pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 
 /// The version in every message; the daemon refuses every other one.
 pub const PROTOCOL_VERSION: u32 = 1;

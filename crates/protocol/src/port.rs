@@ -9,6 +9,7 @@ use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
 use crate::kind::PortKind;
 use crate::name::{PortName, SwitchName};
+use crate::worker::PortWorker;
 
 /// Names a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +56,10 @@ pub struct PortSettings {
     /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanMode>,
+    /// The worker that takes its frames: `auto`, or the number of one. A number that the daemon
+    /// does not have counts as `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<PortWorker>,
     /// Exchanges frames only with ports that are not isolated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<bool>,
@@ -129,6 +134,9 @@ pub struct PortInfo {
     pub kind: PortKind,
     /// The port's number in its switch, while it carries frames: what a slot's destination means.
     pub number: Option<u16>,
+    /// The number of the worker that takes its frames, while it carries some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
     /// Stays without a client.
     pub persistent: bool,
     /// Numeric user that made it, whose quota it counts against.

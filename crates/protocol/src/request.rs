@@ -15,7 +15,7 @@ use crate::{
     Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
-    TraceQuery,
+    TraceQuery, WorkerMove,
 };
 
 /// A call.
@@ -236,6 +236,10 @@ pub enum WorkerRequest {
     /// Answer: [`Reply::Workers`](crate::Reply::Workers).
     #[serde(rename = "worker_list")]
     List(PageFrom),
+    /// Moves a port to another worker of its switch, until it goes. Answer:
+    /// [`Reply::Done`](crate::Reply::Done).
+    #[serde(rename = "worker_move")]
+    Move(WorkerMove),
 }
 
 /// A call about what the daemon and its users have.

@@ -1,8 +1,56 @@
 //! Workers: the threads that run switches.
 
+use std::fmt;
+use std::str::FromStr;
+
+use packet::ParseError;
 use serde::{Deserialize, Serialize};
 
 use crate::name::PortName;
+
+/// Which worker takes the frames of a port, where all workers run its switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum PortWorker {
+    /// The one with the fewest ports.
+    #[default]
+    Auto,
+    /// The one with this number.
+    Number(u32),
+}
+
+impl fmt::Display for PortWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Number(number) => number.fmt(f),
+        }
+    }
+}
+
+impl FromStr for PortWorker {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.parse() {
+            Ok(number) => Ok(Self::Number(number)),
+            Err(_) if text == "auto" => Ok(Self::Auto),
+            Err(_) => Err(ParseError::new("auto or the number of a worker", text)),
+        }
+    }
+}
+
+packet::text_form!(PortWorker);
+
+/// A port that is to move.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerMove {
+    /// The port.
+    pub port: PortName,
+    /// Number of the worker, from 0 on.
+    pub worker: u32,
+}
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use protocol::{
     Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef,
-    SwitchSpec, TraceQuery,
+    SwitchSpec, TraceQuery, WorkerMove,
 };
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,7 @@ enum Flat {
     Audit(PageFrom),
     NextFunctions(PortRef),
     WorkerList(PageFrom),
+    WorkerMove(WorkerMove),
     Usage,
     UserList(PageFrom),
 }

@@ -13,6 +13,7 @@ use ring::waiters::Waiters;
 
 use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
+use crate::decide::bridge::security::Guard;
 use crate::decide::bridge::{Bridge, News};
 use crate::decide::egress::VerdictCache;
 use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
@@ -20,7 +21,7 @@ use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::patience::Patience;
 use crate::model::port::{Full, Plug};
-use crate::model::stats::PortStats;
+use crate::model::stats::{PortStats, QueueStats};
 
 /// A switch.
 pub struct Switch {
@@ -56,7 +57,22 @@ pub(crate) struct Entry {
     pub(crate) mirrors: Option<Box<PortMirrors>>,
 }
 
+/// A port on its way from one replica of a switch to another.
+pub struct GivenPort {
+    plug: Plug,
+    guard: Option<Box<Guard>>,
+}
+
 impl Entry {
+    /// Exchanges the plug for one of the same port, at the worker that takes its frames or at
+    /// another one.
+    fn exchange(&mut self, plug: Plug) -> Plug {
+        self.waits = None;
+        let queues = plug.queues().max(self.stats.queues.len());
+        self.stats.queues.resize(queues, QueueStats::default());
+        std::mem::replace(&mut self.plug, plug)
+    }
+
     /// What a frame for this port, `port`, waits for: so many slots of a receive ring.
     #[inline]
     pub(crate) fn full(&self, port: PortId, queue: usize, slots: u32) -> Full {
@@ -159,6 +175,22 @@ impl Switch {
         }
         self.limit_staging();
         Some(entry.plug)
+    }
+
+    /// Gives a port away to the replica of another worker. This one delivers to it from here on.
+    pub fn give_port(&mut self, id: PortId) -> Option<GivenPort> {
+        let handle = self.plug_mut(id)?.for_delivery();
+        let guard = self.bridge.guard(id);
+        Some(GivenPort { plug: self.entry_mut(id)?.exchange(handle), guard })
+    }
+
+    /// Takes frames from a port from here on, to which this replica delivers already.
+    pub fn take_port(&mut self, id: PortId, given: GivenPort) {
+        let GivenPort { plug, guard } = given;
+        if let Some(entry) = self.entry_mut(id) {
+            entry.exchange(plug);
+            self.bridge.take_guard(id, guard);
+        }
     }
 
     /// Changes a port's configuration.

@@ -196,6 +196,30 @@ fn a_client_that_reads_what_another_worker_delivers_is_waited_for_again() {
 }
 
 #[test]
+fn a_port_that_moves_keeps_its_guard_and_its_counters() {
+    let mut crew = Crew::new(2, 2, OnFull::Drop);
+    let mut config = PortConfig::default();
+    config.security.mac_lock = Some("first:1".parse().expect("a lock"));
+    crew.add(2, &config);
+    let (mut scratch, now) = (scratch(), Now::from_ms(1));
+    crew.clients[2].send(ALL, 2, 0);
+    crew.turn(2, &mut scratch);
+    let given = crew.switches[0].give_port(id(2)).expect("a port");
+    crew.switches[1].take_port(id(2), given);
+    for source in [2, 3] {
+        crew.clients[2].send(ALL, source, 0);
+        assert_eq!(crew.switches[0].turn(id(2), now, &mut scratch).slots, 0, "it has no ring");
+        assert_eq!(crew.switches[1].turn(id(2), now, &mut scratch).slots, 1);
+    }
+    // The first address is locked at the new worker, too.
+    assert_eq!(crew.clients[0].receive().len(), 2);
+    assert_eq!(crew.counted(2), (0, 1));
+    crew.clients[0].send(mac(2), 0, 5);
+    crew.turn(0, &mut scratch);
+    assert_eq!(crew.clients[2].receive(), [(0, 5)]);
+}
+
+#[test]
 fn what_is_reserved_for_a_list_no_other_worker_takes() {
     // Three ports of three workers send to a fourth in turn; frames of two flows are staged.
     let (mut crew, mut scratch) = (Crew::new(3, 4, OnFull::Wait), scratch());

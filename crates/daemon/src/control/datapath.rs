@@ -12,6 +12,7 @@ pub mod fdb;
 pub mod groups;
 pub mod interfaces;
 pub mod machines;
+pub mod moves;
 pub mod netmap;
 pub mod pipes;
 pub mod ports;
@@ -27,6 +28,7 @@ use fdb::Fdb;
 use groups::Groups;
 use interfaces::Interfaces;
 use machines::Machines;
+use moves::Moves;
 use netmap::NetmapPorts;
 use pipes::Pipes;
 use ports::Ports;
@@ -50,6 +52,7 @@ pub trait Datapath:
     + Machines
     + Interfaces
     + Fdb
+    + Moves
     + WorkerWatch
     + Security
     + Traces
@@ -68,6 +71,7 @@ impl<T> Datapath for T where
         + Machines
         + Interfaces
         + Fdb
+        + Moves
         + WorkerWatch
         + Security
         + Traces

@@ -5,6 +5,7 @@
 //! ```text
 //!   port_add, interface_attach, bind
 //!            ── checked ──► opened (a builder) ──► the call is judged and carried out, with that
+//!   worker_move, port_set ── checked ──► prepared (a builder) ──► likewise
 //!   port_del ── carried out ──► closed (a builder) ──► written down ──► answered
 //! ```
 
@@ -12,10 +13,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use protocol::name::SwitchName;
-use protocol::{HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest};
+use protocol::{
+    HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest, WorkerMove,
+    WorkerRequest,
+};
 
 use super::interfaces::host;
 use super::save::Changed;
+use super::workers::moves::wanted_worker;
 use super::{Client, Control, Step};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
@@ -39,10 +44,24 @@ pub(super) enum Deferred {
     Close(Vec<(SwitchName, Changed)>, Box<(Reply, Vec<OwnedFd>)>),
 }
 
+/// The move of a port that a request asks for.
+fn move_of(request: &Request) -> Option<WorkerMove> {
+    match request {
+        Request::Worker(WorkerRequest::Move(wanted)) => Some(wanted.clone()),
+        Request::Port(PortRequest::Set(set)) => wanted_worker(set),
+        _ => None,
+    }
+}
+
 impl<D: Datapath> Control<D> {
-    /// Begins to open the interfaces that a call takes; `None`: it takes none, or will be refused.
+    /// Begins what a call needs that waits; `None`: it needs nothing, or will be refused.
     pub(super) fn begin_open(&mut self, client: &Client, request: &Request) -> Option<Build> {
         let caller = &client.caller;
+        if let Some(wanted) = move_of(request) {
+            let build = self.begin_move(caller, &wanted)?;
+            self.pending.defer(client, request, Vec::new());
+            return Some(build);
+        }
         let (to, wanted) = match request {
             Request::Port(PortRequest::Add(add)) => {
                 let host = host::request_of(caller, add, &self.defaults.declared).ok()??;
@@ -71,8 +90,7 @@ impl<D: Datapath> Control<D> {
             openings.push(Opened { kind, host, opening });
             builds.push(build);
         }
-        let call = Deferred::Open(client.clone(), Box::new(request.clone()), openings);
-        self.pending.deferred.insert(client.conn, call);
+        self.pending.defer(client, request, openings);
         Some(Box::new(move || builds.into_iter().try_for_each(|build| build())))
     }
 

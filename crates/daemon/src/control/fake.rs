@@ -60,6 +60,8 @@ pub struct Fake {
     /// Memory is given back when a test empties the list of leases that have ended.
     pub(super) reclaims_late: bool,
     pub(super) ended: Vec<Lease>,
+    /// Ports that were moved, and the worker of each.
+    pub(super) moved: BTreeMap<PortKey, u32>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }

@@ -30,7 +30,7 @@
 //! | [`netmap`] | bind, resume | null ports and netmap monitors |
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
-//! | [`workers`] | `worker_list` | ports that hold up a worker |
+//! | [`workers`] | `worker_*` | ports that hold up a worker |
 //! | `usage` | `usage`, `user_list` | |
 //!
 //! Each folder has the refusals of its subject (`refusal.rs`). [`state`] has the records of all
@@ -223,6 +223,7 @@ impl<D: Datapath> Control<D> {
             Request::Function(call) => self.function_call(&caller, call),
             Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
             Request::Worker(WorkerRequest::List(from)) => self.worker_list(&caller, &from),
+            Request::Worker(WorkerRequest::Move(wanted)) => self.worker_move(&caller, &wanted),
             Request::Usage(UsageRequest::Show) => Ok(self.usage(&caller)),
             Request::Usage(UsageRequest::Users(from)) => self.user_list(&caller, &from),
         };

@@ -8,6 +8,7 @@ mod host;
 mod interfaces;
 mod leases;
 mod log;
+mod moves;
 mod multipart;
 mod netmap;
 mod regions;

@@ -379,7 +379,7 @@ impl Workers {
         link: Option<Arc<Link>>,
         (home, interface): (Home, Interface),
     ) -> Result<(), MakeHostError> {
-        let place = self.new_place(spec.switch)?;
+        let place = self.new_place(spec.switch, &spec.config)?;
         let absent = link.is_none();
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
         let mut place = HostPlace {
@@ -525,7 +525,7 @@ impl Interfaces for Workers {
     }
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.new_place(spec.switch)?;
+        self.new_place(spec.switch, &spec.config)?;
         self.host.monitor()?;
         let opened = match spec.opening.as_ref().and_then(Opening::take) {
             Some(opened) => opened?,

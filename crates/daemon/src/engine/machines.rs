@@ -73,7 +73,7 @@ impl Workers {
         adapter: Box<dyn Adapter>,
         port: Result<MachinePort, String>,
     ) -> Result<(), MakeMachineError> {
-        let place = self.new_place(spec.switch)?;
+        let place = self.new_place(spec.switch, &spec.config)?;
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
         let place = MachinePlace { socket: spec.socket.clone(), port, ends: 0 };
         self.machines.insert(spec.key, place);
@@ -96,7 +96,7 @@ impl Workers {
 
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
-        self.new_place(spec.switch)?;
+        self.new_place(spec.switch, &spec.config)?;
         let (socket, bell) = (&spec.socket, self.host.ringer());
         let (adapter, port) = match spec.kind {
             PortKind::Stream => netdev::open_stream(socket, bell)?,

@@ -32,7 +32,7 @@ impl Ports for Workers {
     }
 
     fn reserve_shm(&mut self, spec: &ShmSpec) -> Result<Build, DatapathError> {
-        let worker = self.next_worker(spec.switch);
+        let worker = self.next_worker(spec.switch, spec.worker);
         self.next_place(spec.switch, worker)?;
         let memory = self.memory(spec)?;
         let (reservation, kick) = (memory.reservation.clone(), Arc::new(KickSlot::default()));
@@ -76,7 +76,7 @@ impl Ports for Workers {
         switch: SwitchKey,
         config: PortConfig,
     ) -> Result<(), DatapathError> {
-        let place = self.new_place(switch)?;
+        let place = self.new_place(switch, &config)?;
         self.plug(port, place, Plug::adapter(Box::new(NullPort)), config);
         Ok(())
     }
@@ -85,11 +85,11 @@ impl Ports for Workers {
         &mut self,
         ends: [(PortKey, SwitchKey, PortConfig); 2],
     ) -> Result<(), DatapathError> {
-        for (_, switch, _) in &ends {
-            self.new_place(*switch)?;
+        for (_, switch, config) in &ends {
+            self.new_place(*switch, config)?;
         }
         for ((key, switch, config), end) in ends.into_iter().zip(cable()?) {
-            let place = self.new_place(switch)?;
+            let place = self.new_place(switch, &config)?;
             self.plug(key, place, Plug::adapter(Box::new(end)), config);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use protocol::name::SwitchName;
 use protocol::{
-    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, RunBy,
+    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, PortWorker, RunBy,
     SwitchSettings, check,
 };
 use ring::cursor::RingSize;
@@ -67,6 +67,12 @@ pub fn change_port(
     }
     if let Some(name) = settings.on_full {
         config.on_full = choices::on_full(name);
+    }
+    if let Some(worker) = settings.worker {
+        config.worker = match worker {
+            PortWorker::Auto => None,
+            PortWorker::Number(number) => Some(number),
+        };
     }
     if let Some(bytes) = settings.vnet_header {
         config.vnet_header = vnet_header(bytes)?;
@@ -169,6 +175,7 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         multicast_flood: Some(config.multicast_flood),
         broadcast_flood: Some(config.broadcast_flood),
         on_full: Some(choices::show_on_full(config.on_full)),
+        worker: Some(config.worker.map_or(PortWorker::Auto, PortWorker::Number)),
         vnet_header: Some(config.vnet_header),
         service: config.role.service.clone(),
         instance: config.role.service.as_ref().map(|_| config.role.instance),
@@ -317,6 +324,7 @@ mod tests {
             broadcast_flood: Some(false),
             max_macs: Some(7),
             on_full: Some(protocol::OnFull::Wait),
+            worker: Some(PortWorker::Number(2)),
             vnet_header: Some(10),
             service: Some("fw".to_owned()),
             instance: Some(3),

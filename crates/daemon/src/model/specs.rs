@@ -51,6 +51,8 @@ pub struct ShmSpec {
     pub name: PortName,
     /// The switch that gets the port.
     pub switch: SwitchKey,
+    /// The worker that its configuration asks for.
+    pub worker: Option<u32>,
     /// Rings and buffers.
     pub rings: RingSpec,
     /// The trust group to join: ports of one group share a region.

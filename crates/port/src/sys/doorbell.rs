@@ -114,14 +114,35 @@ impl Ringer {
         let (set, event) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, new_event()?);
         add(&set, &event, NO_PORT, EDGE)?;
         add(&self.epoll, &set, NO_PORT, EDGE)?;
-        Ok((Kick { set, epoll: self.epoll.clone() }, event))
+        Ok((Kick { set: KickSet(set.into()), epoll: self.epoll.clone() }, event))
+    }
+
+    /// Prepares a kick of another worker to ring here. This may wait for other processes.
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn prepare(&self, set: &KickSet) -> io::Result<()> {
+        match add(&self.epoll, &set.0, NO_PORT, epoll::EventFlags::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done,
+        }
+    }
+
+    /// A kick that has been [prepared](Self::prepare) to ring here.
+    #[must_use]
+    pub fn kick_of(&self, set: KickSet) -> Kick {
+        Kick { set, epoll: self.epoll.clone() }
     }
 }
+
+/// The epoll set of a port's kick, which rings for the workers in whose sets it is.
+#[derive(Clone, Debug)]
+pub struct KickSet(Arc<OwnedFd>);
 
 /// The worker's side of a port's kick. A thread that may have to wait drops it.
 #[derive(Debug)]
 pub struct Kick {
-    set: OwnedFd,
+    set: KickSet,
     epoll: Arc<OwnedFd>,
 }
 
@@ -129,16 +150,22 @@ impl Kick {
     /// From here on, a kick rings for `number`; so does one that has come before.
     ///
     /// # Errors
-    /// No memory.
+    /// No memory, or the kick was not prepared to ring for this worker.
     pub fn connect(&self, number: u32) -> io::Result<()> {
         let data = epoll::EventData::new_u64(number.into());
-        Ok(epoll::modify(&self.epoll, &self.set, data, EDGE)?)
+        Ok(epoll::modify(&self.epoll, &self.set.0, data, EDGE)?)
+    }
+
+    /// What another worker needs to be rung instead.
+    #[must_use]
+    pub fn set(&self) -> KickSet {
+        self.set.clone()
     }
 
     /// From here on, kicks ring no more.
     pub fn disconnect(&self) {
         // Nothing can fail but what is a bug.
-        let gone = epoll::delete(&self.epoll, &self.set);
+        let gone = epoll::delete(&self.epoll, &self.set.0);
         debug_assert!(gone.is_ok());
     }
 }
@@ -240,6 +267,26 @@ mod tests {
         write_or_skip(&event);
         kick.connect(7).expect("memory");
         assert_eq!(rung(&bell), [7]);
+    }
+
+    #[test]
+    fn a_kick_moves_to_another_doorbell_and_none_is_lost() {
+        let bells = [0, 1].map(|_| Doorbell::new().expect("descriptors"));
+        let [old, new] = &bells;
+        let (kick, event) = old.ringer().kick().expect("descriptors");
+        kick.connect(5).expect("memory");
+        let moved = new.ringer().kick_of(kick.set());
+        assert!(moved.connect(9).is_err(), "it is not prepared");
+        (0..2).for_each(|_| new.ringer().prepare(&kick.set()).expect("memory"));
+        write_or_skip(&event);
+        assert_eq!((rung(old), rung(new)), (vec![5], vec![]), "prepared only");
+        write_or_skip(&event);
+        moved.connect(9).expect("prepared");
+        kick.disconnect();
+        drop(kick);
+        assert_eq!((rung(old), rung(new)), (vec![], vec![9]));
+        write_or_skip(&event);
+        assert_eq!(rung(new), [9]);
     }
 
     #[test]

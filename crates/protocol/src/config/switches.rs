@@ -14,8 +14,8 @@ use crate::check::{self, steering};
 use crate::name::{PortName, SwitchName};
 use crate::{
     Address, ChainSpec, Filter, Forwarding, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
-    PortKind, PortSettings, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings, SwitchSpec,
-    sent_by_function,
+    PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings,
+    SwitchSpec, sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -87,6 +87,7 @@ struct RawPort {
     bpdu_guard: Option<bool>,
     loop_protect: Option<bool>,
     on_full: Option<OnFull>,
+    worker: Option<Number>,
     vnet_header: Option<VnetHeader>,
     service: Option<String>,
     instance: Option<u16>,
@@ -308,6 +309,7 @@ impl RawPort {
             bpdu_guard: self.bpdu_guard,
             loop_protect: self.loop_protect,
             on_full: self.on_full,
+            worker: number(&self.worker).map(PortWorker::Number),
             vnet_header: self.vnet_header.as_ref().map(|bytes| bytes.0),
             service: self.service.clone(),
             instance: self.instance,

@@ -27,7 +27,7 @@
 //!
 //! [key]: packet::ethernet::Header::key
 
-mod security;
+pub(crate) mod security;
 
 use std::fmt;
 

@@ -54,6 +54,8 @@ pub struct PortConfig {
     pub security_state: SecurityState,
     /// What happens to a frame that finds no room.
     pub on_full: OnFull,
+    /// The worker that takes the port's frames, where several run the switch. `None`: any.
+    pub worker: Option<u32>,
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12. Between ports
     /// that have the same the header is passed on, others get zeros or none.
     pub vnet_header: u8,
@@ -79,6 +81,7 @@ impl Default for PortConfig {
             usual_max_macs: None,
             security_state: SecurityState::default(),
             on_full: OnFull::default(),
+            worker: None,
             vnet_header: 0,
             role: Role::default(),
             zero_source: false,

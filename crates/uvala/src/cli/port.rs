@@ -8,8 +8,8 @@ use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mode, OnFull,
-    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, Queues,
-    Reply, Request, SocketPlace, users,
+    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, PortWorker,
+    Queues, Reply, Request, SocketPlace, users,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -128,6 +128,10 @@ macro_rules! on_off {
             /// reads), or apply backpressure to all senders [default: drop]
             #[arg(long, value_name = "drop|wait")]
             on_full: Option<OnFull>,
+            /// The worker that takes the port's frames, where all workers run the switch: its
+            /// number, or auto for the one with the fewest ports [default: auto]
+            #[arg(long, value_name = "WORKER")]
+            worker: Option<PortWorker>,
             /// User (name or UID) that may attach, if the switch lets that user in [default: you]
             #[arg(long, value_name = "USER")]
             owner: Option<String>,
@@ -378,6 +382,7 @@ impl Settings {
             multicast_flood: self.multicast_flood,
             broadcast_flood: self.broadcast_flood,
             on_full: self.on_full,
+            worker: self.worker,
             vnet_header: self.vnet_header,
             service: self.service.clone(),
             instance: self.instance,
@@ -548,6 +553,7 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         ("multicast-flood", flag(settings.multicast_flood)),
         ("broadcast-flood", flag(settings.broadcast_flood)),
         ("on-full", settings.on_full.map(|it| it.to_string())),
+        ("worker", show_worker(info)),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
         ("service", settings.service.clone()),
         ("instance", settings.instance.map(|number| number.to_string())),
@@ -556,6 +562,15 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
     text + &show_security(info)
+}
+
+/// The worker that the port asks for, and the one that it has.
+fn show_worker(info: &PortInfo) -> Option<String> {
+    let wanted = info.settings.worker?.to_string();
+    Some(match info.worker {
+        Some(now) if now.to_string() != wanted => format!("{wanted}, now {now}"),
+        _ => wanted,
+    })
 }
 
 fn show_security(info: &PortInfo) -> String {

@@ -1,16 +1,18 @@
 //! `uvala worker`
 
 use client::control::{Connection, ControlError};
-use protocol::{PageFrom, Request, StallInfo, WorkerInfo, WorkerRequest};
+use protocol::{PageFrom, Request, StallInfo, WorkerInfo, WorkerMove, WorkerRequest};
 
 use super::Global;
 use super::listing;
 use super::output::{Output, Watch};
+use super::target::change;
 use terminal::table::{Column, Table, left, right};
 
-/// List the workers
+/// List the workers, and move ports between them
 ///
-/// A worker is a thread of the daemon that runs whole switches.
+/// A worker is a thread of the daemon. It runs whole switches, and its part of those that all
+/// workers run (see: uvala switch set --workers).
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -34,13 +36,35 @@ enum Action {
         #[command(flatten)]
         watch: Watch,
     },
+    /// Move a port to another worker of its switch
+    ///
+    /// The worker takes the port's frames from then on; the port loses none, and keeps their order.
+    /// All workers must run the switch: uvala switch set SWITCH --workers all. The daemon gives a
+    /// new port to the worker with the fewest ports; a port stays where it is moved to until its
+    /// client detaches it. `uvala port show PORT` says where a port is.
+    Move {
+        /// Name of the port, such as vale0:vm1
+        port: String,
+        /// Number of the worker, as uvala worker list shows it
+        worker: u32,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 /// Runs `uvala worker`.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Action::List { output, watch } = &args.action;
-    let text = |rows: &Vec<WorkerInfo>| Table::of(rows, &columns()).to_string() + &stalls(rows);
-    watch.repeat(global, |connection, _| output.print(&workers(connection)?, text))
+    match &args.action {
+        Action::List { output, watch } => {
+            let text =
+                |rows: &Vec<WorkerInfo>| Table::of(rows, &columns()).to_string() + &stalls(rows);
+            watch.repeat(global, |connection, _| output.print(&workers(connection)?, text))
+        }
+        Action::Move { port, worker, output } => {
+            let wanted = WorkerMove { port: port.parse()?, worker: *worker };
+            change(global, Request::Worker(WorkerRequest::Move(wanted)), *output)
+        }
+    }
 }
 
 /// All workers.
@@ -101,6 +125,7 @@ const EXAMPLES: &str = "\
 Examples:
   uvala worker list
   uvala worker list --watch
+  uvala worker move vale0:vm1 2
   uvala worker list --json";
 
 #[cfg(test)]

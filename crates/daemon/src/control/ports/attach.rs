@@ -110,9 +110,10 @@ impl<D: Datapath> Control<D> {
         key: PortKey,
     ) -> Result<(Port, Build), Refusal> {
         let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
+        let worker = config.as_ref().and_then(|config| config.worker);
         let (name, group) = (attach.port.clone(), wish.map(|wish| wish.key.clone()));
         let group_memory = wish.map_or(0, |wish| wish.memory);
-        let spec = ShmSpec { key, name, switch, rings, group, group_memory };
+        let spec = ShmSpec { key, name, switch, worker, rings, group, group_memory };
         let build = self.datapath.reserve_shm(&spec);
         let build = build.map_err(|error| groups::refused(error, wish))?;
         if let Some(GroupWish { key, memory, payer, .. }) = wish.cloned() {

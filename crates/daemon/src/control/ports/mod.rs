@@ -19,6 +19,7 @@ use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::shared::Shared;
 use crate::control::state::{Holder, Port};
+use crate::control::workers::moves::wanted_worker;
 use crate::control::{Client, Control, machines, page, parse_port};
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::plan::PortPlan;
@@ -59,6 +60,7 @@ impl<D: Datapath> Control<D> {
         }
         self.state.claim_persistent(caller, &add.port)?;
         let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
+        self.check_worker(&add.settings)?;
         self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
         let (name, host, stations) = (
@@ -131,6 +133,7 @@ impl<D: Datapath> Control<D> {
             return Err(PortRefusal::PipeSettings(set.port.clone()).into());
         }
         let mut config = settings::change_port(port.config.clone(), &set.settings)?;
+        self.check_worker(&set.settings)?;
         let grant = settings::change_grant(port.grant, &set.settings)?;
         check_gift(&set.port, port, grant)?;
         check_header(port.kind, &set.settings)?;
@@ -146,6 +149,11 @@ impl<D: Datapath> Control<D> {
         }
         if port.is_live() {
             self.datapath.set_port(port.key, config.clone());
+        }
+        if let Some(wanted) = wanted_worker(set)
+            && self.movable(caller, &wanted).is_ok()
+        {
+            self.datapath.move_port(port.key, wanted.worker)?;
         }
         let port = self.state.port_mut(&set.port).expect("it was there just now");
         (port.config, port.grant) = (config, grant);
@@ -202,6 +210,7 @@ impl<D: Datapath> Control<D> {
             port: name.clone(),
             kind: port.kind,
             number: self.datapath.number_of(port.key),
+            worker: self.datapath.worker_of_port(port.key),
             persistent: port.persistent,
             creator: port.owner,
             client: holder.map(client).or_else(binder),

@@ -81,6 +81,9 @@ pub enum PortRefusal {
          and add it again"
     )]
     GrantSocket(PortName),
+    /// The ports of a region stay at one worker.
+    #[error("netmap programs have {0} open: it stays at its worker")]
+    Stays(PortName),
     /// A region cannot hold the port.
     #[error("{0} takes more than 4 GiB, the limit; ask for fewer rings, slots or buffers")]
     TooLarge(PortName),
@@ -101,7 +104,8 @@ impl PortRefusal {
             | Self::PipeGroup(_)
             | Self::GrantTransient(_)
             | Self::GrantServed(_)
-            | Self::GrantSocket(_) => ErrorCode::Unsupported,
+            | Self::GrantSocket(_)
+            | Self::Stays(_) => ErrorCode::Unsupported,
             Self::TooLarge(_) => ErrorCode::BadRequest,
         }
     }

@@ -153,7 +153,9 @@ impl Port {
         }
     }
 
-    fn is_bound(&self) -> bool {
+    /// Whether netmap programs have the port open.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
         self.bound.as_ref().is_some_and(|shared| shared.ready)
     }
 }

@@ -44,6 +44,12 @@ pub enum SwitchRefusal {
          function"
     )]
     ChainsOfAllWorkers(SwitchName),
+    /// The ports of the switch are all at one worker.
+    #[error(
+        "{0} runs on one worker, and its ports stay there; for others: uvala switch set {0} \
+         --workers all"
+    )]
+    OneWorker(SwitchName),
     /// The ports of the switch are at their workers already.
     #[error(
         "{0} has ports; delete them first, or set --workers when you add the switch: uvala port \
@@ -59,6 +65,7 @@ impl SwitchRefusal {
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
             Self::FdbFull { .. } => ErrorCode::NoMemory,
             Self::ChainsOfAllWorkers(_) | Self::WorkersWithPorts(_) => ErrorCode::BadRequest,
+            Self::OneWorker(_) => ErrorCode::Unsupported,
         }
     }
 }

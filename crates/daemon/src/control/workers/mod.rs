@@ -10,7 +10,10 @@
 //! may attach no port for a minute.
 //!
 //! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
+//!
+//! [`moves`] has an operator move ports between workers.
 
+pub(super) mod moves;
 mod strikes;
 
 use std::time::Instant;

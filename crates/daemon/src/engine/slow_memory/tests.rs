@@ -68,7 +68,8 @@ fn workers() -> (Workers, Vec<Lease>) {
         let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: 2112 };
         let (name, switch) = (name.parse().expect("a name"), SwitchKey(0));
-        let spec = ShmSpec { key: PortKey(key), name, switch, rings, group: None, group_memory: 0 };
+        let key = PortKey(key);
+        let spec = ShmSpec { key, name, switch, worker: None, rings, group: None, group_memory: 0 };
         let build = workers.reserve_shm(&spec).expect("room");
         build().expect("memory");
         workers.attach_shm(spec.key, PortConfig::default()).expect("descriptors").lease

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packet::PortId;
 use ring::leaver::Leaver;
-use switch::{Adapter, Mirror, MirrorSource, Now, Plug, PortConfig, Switch};
+use switch::{Adapter, GivenPort, Mirror, MirrorSource, Now, Plug, PortConfig, Switch};
 
 use super::peers::Peers;
 use super::watch::{unwatch, watch};
@@ -35,13 +35,20 @@ impl Worker {
 
     /// Plugs a port in, which has this number at the doorbell.
     pub fn plug(&mut self, number: u32, switch: usize, id: PortId, plug: Plug, config: PortConfig) {
+        self.switch(switch).add_port(id, plug, config);
+        self.own(number, switch, id);
+    }
+
+    /// Takes frames from a port from here on, whose switch knows it.
+    fn own(&mut self, number: u32, switch: usize, id: PortId) {
         let at = number as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
         }
         assert!(self.ports[at].is_none(), "one port for each number");
-        let watched = watch(&self.doorbell, number, &plug);
-        self.switch(switch).add_port(id, plug, config);
+        let Self { switches, doorbell, .. } = self;
+        let plug = switches[switch].as_mut().and_then(|switch| switch.plug_mut(id));
+        let watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
         self.numbers.insert((switch, id), number);
         self.ports[at] = Some(Plugged {
             switch,
@@ -61,18 +68,40 @@ impl Worker {
     /// Unplugs a port. Ports that wait for room at it find out that it is gone. The caller drops
     /// the plug and with it the memory, so that the worker does not spend the time.
     pub fn unplug(&mut self, number: u32) -> Option<Plug> {
+        let port = self.disown(number)?;
+        let plug = self.switch(port.switch).remove_port(port.id);
+        debug_assert!(plug.is_some());
+        plug
+    }
+
+    /// Takes no frames from a port any more, which its switch still knows.
+    fn disown(&mut self, number: u32) -> Option<Plugged> {
         self.unblock(number);
         self.deactivate(number);
         self.blocked.retain(|(waiting, ..)| *waiting != number);
-        let port = self.ports[number as usize].take()?;
-        self.numbers.remove(&(port.switch, port.id));
-        let plug = self.switch(port.switch).remove_port(port.id);
-        debug_assert!(plug.is_some());
-        if port.watched && !port.unwatched {
-            plug.as_ref().map(|plug| unwatch(&self.doorbell, plug));
+        let Self { ports, switches, doorbell, .. } = self;
+        let port = ports[number as usize].take()?;
+        let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
+        if let Some(plug) = plug.filter(|_| port.watched && !port.unwatched) {
+            unwatch(doorbell, plug);
         }
+        self.numbers.remove(&(port.switch, port.id));
         self.scratch.release();
-        plug
+        Some(port)
+    }
+
+    /// Gives a port to another worker. This one delivers to it from here on.
+    pub fn give_port(&mut self, number: u32) -> Option<GivenPort> {
+        let port = self.disown(number)?;
+        self.switch(port.switch).give_port(port.id)
+    }
+
+    /// Takes a port over from another worker, under this number at the doorbell.
+    pub fn take_port(&mut self, number: u32, switch: usize, id: PortId, given: GivenPort) {
+        self.switch(switch).take_port(id, given);
+        self.own(number, switch, id);
+        // A kick for room may have come here before the port.
+        self.unblock(number);
     }
 
     /// Replaces the adapter of a port; the switch keeps all that it knows of the port. Returns the

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use port::sys::Kick;
+use port::sys::{Kick, KickSet};
 
 use super::Worker;
 
@@ -36,6 +36,11 @@ impl Worker {
         kick.connect(number)?;
         kicks[at] = Some(Kicked { kick, also: None });
         Ok(())
+    }
+
+    /// What another worker needs to be rung by the clients of this port.
+    pub fn kick_set(&self, number: u32) -> Option<KickSet> {
+        Some(self.kicks.0.get(number as usize)?.as_ref()?.kick.set())
     }
 
     /// Has the clients of this port ring for `other` too.

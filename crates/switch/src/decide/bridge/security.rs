@@ -22,7 +22,7 @@ use crate::model::stats::DropReason;
 
 /// What a port may send, and what it has sent.
 #[derive(Clone, Debug)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     settings: PortSecurity,
     state: SecurityState,
     buckets: [Bucket; FloodClass::COUNT],
@@ -114,6 +114,24 @@ impl Bridge {
             self.disable(src, Disabled::BpduGuard);
         }
         reason
+    }
+
+    /// The guard of a port, for the replica whose worker takes the port over.
+    pub(crate) fn guard(&self, port: PortId) -> Option<Box<Guard>> {
+        let guard = self.guards.get(port.index())?.as_ref()?;
+        // This replica reports what it has found.
+        Some(Box::new(Guard { is_news: false, ..(**guard).clone() }))
+    }
+
+    /// Guards a port as the replica did from which it comes. What this one has heard of the port
+    /// stays.
+    pub(crate) fn take_guard(&mut self, port: PortId, guard: Option<Box<Guard>>) {
+        let disabled = self.security_state(port).disabled;
+        if let (Some(place), Some(mut guard)) = (self.guards.get_mut(port.index()), guard) {
+            guard.state.disabled = guard.state.disabled.or(disabled);
+            *place = Some(guard);
+            self.changes += 1;
+        }
     }
 
     /// Why such a frame would be refused now. The guard remembers nothing of it.
