@@ -67,7 +67,7 @@ pub fn virtqueue(data: &[u8]) {
             Err(_) => {
                 queue = make(queue.base() & 0x8007).unwrap_or(queue);
                 if flags & 8 != 0 {
-                    queue.resume();
+                    queue.resume(None);
                 }
             }
             Ok(None) => queue.want_kicks(),

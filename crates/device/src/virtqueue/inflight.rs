@@ -28,6 +28,7 @@ use core::sync::atomic::Ordering;
 
 use ring::guest::Window;
 
+use super::store::Put;
 use super::{DESCRIPTOR, SIZE_MAX};
 
 const FEATURES: usize = 0;
@@ -90,35 +91,35 @@ impl Inflight {
 
     /// Removes the record, so that a successor begins at the index that it is given.
     pub fn clear(&self) {
-        self.0.u16(VERSION).store(0, Ordering::Release);
+        self.0.u16(VERSION).put(0, Ordering::Release);
     }
 
     /// Starts the record of a queue that has returned all earlier buffers.
     pub(super) fn begin_split(&self, size: u16, features: u64, used: u16) {
         self.begin(size, features, SPLIT_ENTRIES, SPLIT_ENTRY, 48);
         self.set_used(used);
-        self.0.u16(VERSION).store(KNOWN, Ordering::Release);
+        self.0.u16(VERSION).put(KNOWN, Ordering::Release);
     }
 
     pub(super) fn begin_packed(&self, size: u16, features: u64, at: (u16, bool)) {
         self.begin(size, features, PACKED_ENTRIES, PACKED_ENTRY, 16);
         self.set_where(Where { used: at, old: at });
-        self.0.u16(VERSION).store(KNOWN, Ordering::Release);
+        self.0.u16(VERSION).put(KNOWN, Ordering::Release);
     }
 
     /// Marks all entries as free; each names the next one, in the bits from `next` on.
     fn begin(&self, size: u16, features: u64, begin: usize, entry: usize, next: u32) {
-        self.0.u64(FEATURES).store(features, Ordering::Relaxed);
-        self.0.u64(VERSION).store(0, Ordering::Relaxed);
+        self.0.u64(FEATURES).put(features, Ordering::Relaxed);
+        self.0.u64(VERSION).put(0, Ordering::Relaxed);
         for slot in 0..size {
             let behind = u64::from(slot + 1) << next;
-            self.0.u64(begin + entry * usize::from(slot)).store(behind, Ordering::Relaxed);
+            self.0.u64(begin + entry * usize::from(slot)).put(behind, Ordering::Relaxed);
         }
-        self.0.u16(SIZE).store(size, Ordering::Relaxed);
+        self.0.u16(SIZE).put(size, Ordering::Relaxed);
     }
 
     pub(super) fn set_used(&self, used: u16) {
-        self.0.u16(USED_IDX).store(used, Ordering::Release);
+        self.0.u16(USED_IDX).put(used, Ordering::Release);
     }
 
     pub(super) fn place(&self) -> Where {
@@ -132,16 +133,16 @@ impl Inflight {
         let Where { used, old } = place;
         let ([u0, u1], [o0, o1]) = (used.0.to_ne_bytes(), old.0.to_ne_bytes());
         let word = [u0, u1, o0, o1, used.1.into(), old.1.into(), 0, 0];
-        self.0.u64(WHERE).store(u64::from_ne_bytes(word), Ordering::Release);
+        self.0.u64(WHERE).put(u64::from_ne_bytes(word), Ordering::Release);
     }
 
     /// Saves the two words of a descriptor that is overwritten next.
     pub(super) fn keep(&self, slot: u16, [address, rest]: [u64; 2]) {
         // A descriptor has length, ID and flags; an entry has ID and flags first.
         let place = Self::entry(slot);
-        self.0.u64(place + 16).store(rest.rotate_left(32), Ordering::Relaxed);
-        self.0.u64(place + 24).store(address, Ordering::Relaxed);
-        self.0.u16(place).store(u16::from_ne_bytes([1, 0]), Ordering::Release);
+        self.0.u64(place + 16).put(rest.rotate_left(32), Ordering::Relaxed);
+        self.0.u64(place + 24).put(address, Ordering::Relaxed);
+        self.0.u16(place).put(u16::from_ne_bytes([1, 0]), Ordering::Release);
     }
 
     /// The saved words of a descriptor.
@@ -153,7 +154,7 @@ impl Inflight {
     }
 
     pub(super) fn forget(&self, slot: u16) {
-        self.0.u16(Self::entry(slot)).store(0, Ordering::Release);
+        self.0.u16(Self::entry(slot)).put(0, Ordering::Release);
     }
 
     fn entry(slot: u16) -> usize {

@@ -26,6 +26,7 @@
 mod inflight;
 mod packed;
 mod split;
+mod store;
 
 pub use inflight::{Inflight, area_len};
 
@@ -405,13 +406,14 @@ impl Queue {
         each!(self, queue => queue.track(area, features))
     }
 
-    /// Continues where an earlier device was, if the queue itself says that: the frontend does not
-    /// know it if that device died. A split queue says how many buffers were returned, and
-    /// frontends look there.
-    pub fn resume(&mut self) {
+    /// Continues where an earlier device was, of which the frontend may know nothing, because that
+    /// device died. A record in `area` says it, which [`Self::track`] follows; else the ring of a
+    /// packed queue says it, where it contradicts the frontend. A split queue says how many buffers
+    /// were returned, and frontends look there.
+    pub fn resume(&mut self, area: Option<&Inflight>) {
         match self {
             Self::Split(_) => {}
-            Self::Packed(queue) => queue.resume(),
+            Self::Packed(queue) => queue.resume(area),
         }
     }
 

@@ -16,29 +16,16 @@
 //! The first descriptor given back is written last: the driver looks at the ring in order, so it
 //! sees all or nothing (2.8.21).
 //!
-//! # Where a device was that died
-//!
-//! Frontends do not know where a backend was that died: QEMU sends the position of the last orderly
-//! stop. The ring says it ([`Packed::resume`]). AVAIL of a descriptor is the wrap counter of the
-//! driver's last pass, for the device leaves that bit as it is. So AVAIL changes once along the
-//! ring, where the driver is; from there on, round the ring, all descriptors have been given back
-//! as far as the device came:
-//!
-//! ```text
-//!   AVAIL   1  1  1  1 │ 0  0  0  0  0        driver: slot 4, wrap 1
-//!   USED    0  0  0  0 │ 0  0  1  1  1        device: slot 6, wrap 0
-//! ```
-//!
-//! For that, the device marks every descriptor of a chain as given back; the driver looks at the
-//! first one only. A device that dies while it gives several buffers back leaves the first as it
-//! was, and the others marked. The driver has seen none of them; the next device gives the first
-//! one back, and with it all. Their frames are lost: their lengths become 0.
+//! [`recovery`] finds where a device was that died.
+
+mod recovery;
 
 use core::sync::atomic::Ordering;
 
 use ring::guest::GuestMemory;
 
 use super::inflight::Where;
+use super::store::Put;
 use super::{
     AHEAD, Areas, BadQueue, Broken, Buffers, DESCRIPTOR, Descriptor, Direction, Inflight, Log,
     Mark, Places, SIZE_MAX, Taken, features, flag, mark,
@@ -151,96 +138,19 @@ impl Packed {
         if !area.holds(self.size, true) {
             return Err(BadQueue::Inflight(self.size));
         }
-        if area.is_left(self.size)
-            && let Some(at) = self.recover(&area)
-        {
-            (self.next, self.used, self.published) = (at, at, at);
+        match self.recover(&area) {
+            Some(at) => self.continue_at(at),
+            None => area.begin_packed(self.size, features, (self.used.slot, self.used.wrap)),
         }
-        area.begin_packed(self.size, features, (self.used.slot, self.used.wrap));
         self.kept = Vec::with_capacity(self.size.into());
         self.areas.inflight = Some(area);
         Ok(())
-    }
-
-    /// Completes what a device left unfinished when it died; returns the position to continue at.
-    fn recover(&self, area: &Inflight) -> Option<Position> {
-        let Where { used, old } = area.place();
-        let [used, old] = [used, old].map(|(slot, wrap)| Position { slot, wrap });
-        if used.slot >= self.size || old.slot >= self.size {
-            return None;
-        }
-        if used != old && !self.is_available(old) {
-            return Some(used);
-        }
-        for slot in 0..self.size {
-            if let Some([address, rest]) = area.kept(slot) {
-                let place = usize::from(slot) * DESCRIPTOR;
-                let ring = &self.areas.descriptors;
-                ring.u64(place).store(address, Ordering::Relaxed);
-                ring.u64(place + 8).store(rest, Ordering::Release);
-            }
-        }
-        if let Some(Log { log, .. }) = &self.areas.log {
-            mark(log, self.areas.descriptors.guest(), 0, self.areas.descriptors.len());
-        }
-        Some(old)
     }
 
     /// The words of a descriptor, as they are in the ring.
     fn raw(&self, slot: u16) -> [u64; 2] {
         let place = usize::from(slot) * DESCRIPTOR;
         [place, place + 8].map(|at| self.areas.descriptors.u64(at).load(Ordering::Relaxed))
-    }
-
-    /// Continues where the last device was, as the ring says it.
-    pub(super) fn resume(&mut self) {
-        let driver = self.driver_position();
-        let mut rest = (0..self.size).map(|slots| {
-            let at = driver.after(slots, self.size);
-            // Behind the driver's position lies what it wrote in its last pass.
-            Position { wrap: !at.wrap, ..at }
-        });
-        let first = rest.find(|at| self.is_available(*at));
-        let last_used = rest.rfind(|at| self.owner_bits(at.slot) == at.flags().1);
-        let at = match (first, last_used) {
-            (None, _) => driver,
-            (Some(first), None) => first,
-            (Some(first), Some(last)) => {
-                self.complete(first, last);
-                last.after(1, self.size)
-            }
-        };
-        (self.next, self.used, self.published) = (at, at, at);
-    }
-
-    /// The driver's next position.
-    fn driver_position(&self) -> Position {
-        let avail = |slot| self.owner_bits(slot) & AVAIL != 0;
-        let wrap = avail(0);
-        let changed = (1..self.size).find(|slot| avail(*slot) != wrap);
-        changed.map_or(Position { slot: 0, wrap: !wrap }, |slot| Position { slot, wrap })
-    }
-
-    /// Makes visible what a device that died was giving back, from `first` to `last`.
-    fn complete(&self, first: Position, last: Position) {
-        let ring = &self.areas.descriptors;
-        let mut at = first;
-        while at != last {
-            at = at.after(1, self.size);
-            ring.u32(usize::from(at.slot) * DESCRIPTOR + 8).store(0, Ordering::Relaxed);
-        }
-        // The ID is in the last descriptor of the buffer.
-        let descriptor = |at: Position| Descriptor::packed(self.areas.descriptor(at.slot));
-        let mut end = first;
-        while end != last && descriptor(end).flags & (flag::NEXT | flag::INDIRECT) == flag::NEXT {
-            end = end.after(1, self.size);
-        }
-        let id = descriptor(end).next;
-        let place = usize::from(first.slot) * DESCRIPTOR + 8;
-        ring.u64(place).store(self.returned(first, id, 0), Ordering::Release);
-        if let Some(Log { log, .. }) = &self.areas.log {
-            mark(log, ring.guest(), 0, ring.len());
-        }
     }
 
     #[inline]
@@ -347,12 +257,12 @@ impl Packed {
             self.kept.push(self.used.slot);
         }
         if taken.slots() > 1 {
-            self.mark_chain(taken.slots());
+            self.mark_rest(self.used, taken.slots());
         }
         if self.first.is_none() {
             self.first = Some((place, word));
         } else {
-            self.areas.descriptors.u64(place).store(word, Ordering::Release);
+            self.areas.descriptors.u64(place).put(word, Ordering::Release);
         }
         self.used = self.used.after(taken.slots(), self.size);
         self.untold = self.untold.map(|untold| untold.saturating_add(taken.slots()));
@@ -366,13 +276,13 @@ impl Packed {
         (u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48).to_le()
     }
 
-    /// Marks the other descriptors of a chain as given back.
+    /// Marks the other descriptors of a chain that begins at `first` as given back.
     #[inline(never)]
-    fn mark_chain(&self, slots: u16) {
-        for at in (1..slots).map(|slot| self.used.after(slot, self.size)) {
+    fn mark_rest(&self, first: Position, slots: u16) {
+        for at in (1..slots).map(|slot| first.after(slot, self.size)) {
             let flags = self.areas.descriptors.u16(usize::from(at.slot) * DESCRIPTOR + 14);
             let others = u16::from_le(flags.load(Ordering::Relaxed)) & !(AVAIL | USED);
-            flags.store((others | at.flags().1).to_le(), Ordering::Release);
+            flags.put((others | at.flags().1).to_le(), Ordering::Release);
         }
     }
 
@@ -380,7 +290,7 @@ impl Packed {
     pub(super) fn publish(&mut self) {
         if let Some((place, word)) = self.first.take() {
             self.note_used(false);
-            self.areas.descriptors.u64(place).store(word, Ordering::Release);
+            self.areas.descriptors.u64(place).put(word, Ordering::Release);
             self.note_used(true);
             self.log_used();
             self.published = self.used;

@@ -11,6 +11,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
 use super::*;
 
+mod recovery;
+
 const PAGE: u64 = 4096;
 const SIZE: u16 = 8;
 /// The guest's pages: the queue in the first three, tables in the fourth, data behind.
@@ -96,7 +98,9 @@ impl Guest {
             let slot = entry(self.made + i);
             let (flags, next) = if self.is_packed() {
                 let wrap = ((self.made + i) / u32::from(SIZE)).is_multiple_of(2);
-                (more | write | if wrap { 1 << 7 } else { 1 << 15 }, first)
+                // The ID is in the last descriptor (2.8.6).
+                let id = if more == 0 { first } else { !first };
+                (more | write | if wrap { 1 << 7 } else { 1 << 15 }, id)
             } else {
                 (more | write, entry(self.made + i + 1))
             };
@@ -248,7 +252,7 @@ fn section_2_8_a_successor_finds_in_the_ring_where_a_dead_device_was() {
         let mut guest = Guest::new(RING_PACKED);
         let successor = |guest: &Guest| {
             let mut queue = guest.queue(Direction::Write);
-            queue.resume();
+            queue.resume(None);
             queue
         };
         let mut queue = successor(&guest);
@@ -571,7 +575,7 @@ proptest! {
             guest.whole.u64(Guest::at(8 * at)).store(word, Relaxed);
         }
         if resumed {
-            queue.resume();
+            queue.resume(None);
         }
         let mut buffers = Buffers::default();
         for _ in 0..3 * SIZE {

@@ -468,12 +468,12 @@ impl<Q: Queues> Session<Q> {
         if let Some(log) = &log {
             queue.log_to(log.clone(), vring.logged_at);
         }
-        match self.track_of(at) {
-            Some(area) => {
-                queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
-            }
-            None if vring.is_left => {}
-            None => queue.resume(),
+        let area = self.track_of(at);
+        if !vring.is_left {
+            queue.resume(area.as_ref());
+        }
+        if let Some(area) = area {
+            queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
         }
         let log_call = self.log_call.as_ref().filter(|_| log.is_some());
         let ring = Ring {
