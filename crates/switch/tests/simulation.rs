@@ -6,11 +6,15 @@
 //! A switch of several workers has a bridge for each, and switches a frame by the bridge of its
 //! port's worker. The result is the same for any number of workers.
 
+#[path = "common/random.rs"]
+mod random;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use packet::ethernet::Header;
 use packet::{EtherType, MacAddr, MacLock, PortId, VlanId, VlanMode};
+use random::Random;
 use switch::receive::slot_flags::SlotFlags;
 use switch::{
     Bridge, DropReason, Flush, Forwarding, Now, PortConfig, PortSecurity, PortStats, SwitchConfig,
@@ -54,30 +58,6 @@ fn simulate(workers: usize) -> String {
         world.report(&mut report);
     }
     report
-}
-
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(limit).unwrap()).unwrap()
-    }
-
-    fn one_in(&mut self, chances: usize) -> bool {
-        self.below(chances) == 0
-    }
-
-    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())].clone()
-    }
 }
 
 /// The tags of a frame, outermost first.

@@ -12,10 +12,14 @@ mod floods;
 mod foreign;
 #[path = "turns/mirrors.rs"]
 mod mirrors;
+#[path = "common/no_doorbell.rs"]
+mod no_doorbell;
 #[path = "turns/offloads.rs"]
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
+#[path = "common/random.rs"]
+mod random;
 #[path = "turns/security.rs"]
 mod security;
 #[path = "turns/slot_flags.rs"]
@@ -31,6 +35,7 @@ mod waits;
 
 use std::os::fd::AsFd;
 
+use no_doorbell::NoDoorbell;
 use packet::{PortId, VlanMode};
 use ring::Region;
 use ring::abi::slot_flag;
@@ -49,13 +54,6 @@ use switch::{
 
 const SLOTS: u32 = 32;
 const BATCH: u16 = 16;
-
-/// Tests look at their rings themselves.
-struct NoDoorbell;
-
-impl Wake for NoDoorbell {
-    fn wake(&self) {}
-}
 
 struct Client {
     tx: TxRing,

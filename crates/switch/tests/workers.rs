@@ -1,10 +1,14 @@
 //! A switch of several workers: replicas in threads of their own, and clients that count what
 //! they get.
 
+#[path = "common/no_doorbell.rs"]
+mod no_doorbell;
+
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use no_doorbell::NoDoorbell;
 use packet::PortId;
 use ring::Region;
 use ring::cursor::RingSize;
@@ -13,15 +17,9 @@ use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
-use switch::{Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig, Wake};
+use switch::{Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig};
 
 const LEN: u16 = 60;
-
-struct NoDoorbell;
-
-impl Wake for NoDoorbell {
-    fn wake(&self) {}
-}
 
 struct Client {
     tx: TxRing,

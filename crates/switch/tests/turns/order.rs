@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::chain::{flow, line, net, service};
+use super::random::Random;
 use super::*;
 use packet::fields::Fields;
 use switch::chain::rule::{Action, Rule};
@@ -199,22 +200,6 @@ impl Net {
             return true;
         }
         false
-    }
-}
-
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % limit as u64).expect("it fits")
-    }
-
-    fn one_in(&mut self, chances: usize) -> bool {
-        self.below(chances) == 0
     }
 }
 

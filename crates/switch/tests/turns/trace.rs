@@ -7,23 +7,8 @@ use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
 use switch::{PortSecurity, PortStats, TraceStep};
 
+use super::random::Random;
 use super::*;
-
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[usize::try_from(self.next() % from.len() as u64).expect("an index")]
-    }
-}
 
 const PORTS: usize = 8;
 
