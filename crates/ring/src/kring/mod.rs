@@ -488,8 +488,9 @@ impl RxKring {
         self.room = free.saturating_sub(self.reserved);
     }
 
-    /// Keeps so many of the free slots for frames that will come next, whatever other workers
-    /// deliver meanwhile. [`RxKring::release`] gives them back just before these frames are put in.
+    /// Keeps so many of the free slots for frames that are staged, whatever is delivered before
+    /// them from the same batch or by other workers. [`RxKring::release`] gives the slots back just
+    /// before these frames are put in.
     #[inline]
     pub fn reserve(&mut self, slots: u32) {
         // Slots that a monitor will free may be reserved, too.
@@ -506,7 +507,8 @@ impl RxKring {
         self.count_room();
     }
 
-    /// Free slots that are not reserved, as of the last [`RxKring::sync`].
+    /// Free slots that are not reserved. The client may have returned more since the last
+    /// [`RxKring::sync`].
     #[inline]
     #[must_use]
     pub fn room(&self) -> u32 {

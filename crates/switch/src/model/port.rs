@@ -13,7 +13,10 @@
 //! switch calls neither a clock nor the kernel; an adapter may do both. A call through either trait
 //! is dynamic dispatch, at most a few times in a batch and never for each frame.
 //!
-//! The switch owns its plugs. The worker that owns the switch is the only thread that calls them.
+//! The switch owns its plugs, and the worker that runs it is the only thread that calls them. A
+//! switch of all workers has a replica in each: a replica has the plugs of its worker's ports, and
+//! of all other ports the half that delivers ([`Plug::for_delivery`]), which workers take turns to
+//! call ([`ring::shared`]).
 
 use std::any::Any;
 use std::sync::Arc;
