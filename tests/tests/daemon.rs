@@ -80,8 +80,8 @@ fn workers_that_cannot_start_are_reported_with_what_to_do() {
     for cpu in ["5000", "1023"] {
         let (code, message) = run(Become::default(), &["--cpu", cpu]);
         assert_eq!(code, Some(i32::from(exit::BAD_CONFIG)), "{message}");
-        assert!(message.contains(&format!("core {cpu} of --cpu")), "{message}");
-        assert!(message.contains("the daemon may use cores 0"), "{message}");
+        assert!(message.contains(&format!("CPU {cpu} of --cpu")), "{message}");
+        assert!(message.contains("the daemon may use CPUs 0"), "{message}");
     }
 }
 

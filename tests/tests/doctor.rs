@@ -407,7 +407,7 @@ fn a_configuration_is_checked_without_a_daemon() {
     for (text, level, wanted) in [
         ("[swich.vale0]\n", "problem", "swich"),
         ("log = \"loud\"\n", "problem", "error, warn"),
-        ("[workers]\ncpus = [1023]\n", "problem", "core 1023"),
+        ("[workers]\ncpus = [1023]\n", "problem", "CPU 1023"),
         ("helper = \"/no/such/helper\"\n", "problem", "helper /no/such/helper does not exist"),
         ("vm_sockets = [\"/no/such/dir\"]\n", "problem", "/no/such/dir, which is no directory"),
         (

@@ -66,4 +66,4 @@ fn idle_workers_are_no_stalls() {
     assert!(of_its_own.is_empty(), "{log}");
 }
 
-const OTHERS_RAN: &str = "other programs held its core";
+const OTHERS_RAN: &str = "other programs held its CPU";

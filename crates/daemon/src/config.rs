@@ -84,7 +84,7 @@ pub struct SocketConfig {
 pub struct WorkersConfig {
     /// Number of workers, at least 1.
     pub count: u32,
-    /// Cores of the workers, in turn; empty: the system chooses.
+    /// CPUs of the workers, in turn; empty: the system chooses.
     pub cpus: Vec<u32>,
     /// Largest batch that a worker takes from a port.
     pub batch: u16,

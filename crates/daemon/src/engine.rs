@@ -84,7 +84,7 @@ use crate::engine::huge_pages::HugePages;
 use crate::engine::reclaimer::Reclaimer;
 use crate::engine::watchdog::{Alarm, Watchdog, Watched};
 use crate::engine::worker::Worker;
-use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cores};
+use crate::engine::worker::handle::{WorkerHandle, WorkerOptions, check_cpus};
 use crate::engine::worker::idle::{IdleStrategy, Spin};
 use crate::engine::worker::peers::Peers;
 use crate::model::error::DatapathError;
@@ -221,11 +221,11 @@ impl Workers {
     /// Starts the workers.
     ///
     /// # Errors
-    /// No descriptors or threads left, or a core that is not there.
+    /// No descriptors or threads left, or a CPU that is not there.
     pub fn start(all: &Config) -> Result<Self, StartError> {
         let config = &all.workers;
         raise_descriptor_limit();
-        check_cores(&config.cpus)?;
+        check_cpus(&config.cpus)?;
         let strategy = match config.wait {
             WaitPolicy::Auto => IdleStrategy::auto(YIELDS, config.count, usable_cpus()),
             WaitPolicy::Yield => IdleStrategy { yields: YIELDS, spin: Spin::Never },

@@ -50,15 +50,14 @@ pub enum StartError {
         /// The system's reason.
         error: Error,
     },
-    /// A worker cannot be bound to a core.
+    /// A worker cannot be bound to a CPU.
     #[error(
-        "core {core} of --cpu (workers.cpus) is not available; the daemon may use cores \
-         {available}"
+        "CPU {cpu} of --cpu (workers.cpus) is not available; the daemon may use CPUs {available}"
     )]
-    Core {
-        /// Number of the core.
-        core: u32,
-        /// The cores that this process may run on.
+    Cpu {
+        /// Number of the CPU.
+        cpu: u32,
+        /// The CPUs that this process may run on.
         available: String,
     },
     /// Too few threads or descriptors for the workers.
@@ -99,7 +98,7 @@ impl StartError {
             Self::Io { .. } => exit::FAILURE,
             Self::Workers { .. } | Self::State(StoreError::NoDescriptors { .. }) => exit::NO_MEMORY,
             Self::State(StoreError::Shared { .. }) => exit::EXISTS,
-            Self::State(_) | Self::Core { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
+            Self::State(_) | Self::Cpu { .. } | Self::Switch { .. } => exit::BAD_CONFIG,
         }
     }
 }

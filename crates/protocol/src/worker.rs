@@ -58,7 +58,7 @@ pub struct WorkerMove {
 pub struct WorkerInfo {
     /// Number of the worker, from 0 on.
     pub worker: u32,
-    /// The core that it is bound to.
+    /// The CPU that it is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
     /// Switches that it runs.
@@ -140,8 +140,8 @@ pub enum StallStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StallCause {
-    /// Other programs held its core.
-    NoCore,
+    /// Other programs held its CPU.
+    NoCpu,
     /// The worker ran all the time.
     Busy,
     /// The worker waited inside a system call or for a page of memory.
@@ -185,7 +185,7 @@ impl StallCause {
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
-            Self::NoCore => "other programs held its core",
+            Self::NoCpu => "other programs held its CPU",
             Self::Busy => "it ran all the time",
             Self::Blocked => "blocked in the kernel",
         }

@@ -272,7 +272,7 @@ const EXAMPLES: &str = "\
 Examples:
   uvala bridge vale0:x vale1:x                   join two switches
   uvala bridge vale0:x vale1:x --group chain     the same without a copy on the way
-  uvala bridge vale0:x vale1:x --cpu 1 --wait spin    on a core of its own
+  uvala bridge vale0:x vale1:x --cpu 1 --wait spin    on a CPU of its own
   uvala bridge vale0:x vale1:x --report --json 2>rates.txt >summary.json";
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ impl RawConfig {
             vm_sockets: self.vm_sockets,
             workers: WorkersConfig {
                 count: self.workers.count.0,
-                cpus: self.workers.cpus.iter().map(|core| core.0).collect(),
+                cpus: self.workers.cpus.iter().map(|cpu| cpu.0).collect(),
                 batch: self.workers.batch.0,
                 wait: self.workers.wait,
             },

@@ -31,11 +31,11 @@ impl Default for Log {
     }
 }
 
-/// Reads a number of workers; `auto` means one less than cores.
+/// Reads a number of workers; `auto` means one less than CPUs.
 pub fn parse_workers(text: &str) -> Result<u32, String> {
     if text == "auto" {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        return Ok(u32::try_from(cores).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        return Ok(u32::try_from(cpus).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
     }
     in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
 }

@@ -42,10 +42,10 @@ impl Workers {
     }
 
     fn health_of(&self, number: usize, crew: &Crew) -> WorkerHealth {
-        let Health { steps, times, longest, cpu, kicks } = crew.handle.call(Worker::health);
+        let Health { steps, times, longest, cpu_time, kicks } = crew.handle.call(Worker::health);
         let longest_port = longest.iter().max_by_key(|(.., took)| *took);
         WorkerHealth {
-            core: crew.handle.cpu(),
+            cpu: crew.handle.cpu(),
             switches: count(self.switches_at(number)),
             ports: count(crew.ports.taken()),
             steps,
@@ -53,7 +53,7 @@ impl Workers {
             turns: times.total(),
             batches_log2: times.batches().to_vec(),
             batch_slots: times.slots(),
-            cpu,
+            cpu_time,
             kicks,
             longest_turn: times.longest(),
             longest_port: longest_port.and_then(|&(at, id, _)| {
@@ -70,7 +70,7 @@ impl Workers {
             port: self.port_at(beat),
             stage: stage(beat.stage),
             cause: match cause {
-                Cause::NoCore => StallCause::NoCore,
+                Cause::NoCpu => StallCause::NoCpu,
                 Cause::Busy => StallCause::Busy,
                 Cause::Blocked => StallCause::Blocked,
             },

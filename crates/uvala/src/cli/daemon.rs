@@ -38,10 +38,10 @@ pub struct Args {
     /// Configuration file, TOML
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Number of worker threads, or auto for the number of cores minus one [default: 1]
+    /// Number of worker threads, or auto for the number of CPUs minus one [default: 1]
     #[arg(long, value_name = "N", value_parser = parse_workers)]
     workers: Option<u32>,
-    /// CPU cores to bind workers to, in turn [default: the kernel chooses]
+    /// CPUs to bind workers to, in turn [default: the kernel chooses]
     #[arg(long = "cpu", value_name = "LIST", value_delimiter = ',')]
     cpus: Option<Vec<u32>>,
     /// Wait policy of an idle worker: auto, spin (poll without end), yield (yield the core a few
@@ -187,5 +187,5 @@ Examples:
   uvala daemon --background                 the same in the background, for scripts
   uvala daemon -c /etc/uvala.toml           as a service
   uvala daemon --forget                     without the state that commands saved
-  uvala daemon --wait spin --cpu 3          a core of its own, for the lowest latency
+  uvala daemon --wait spin --cpu 3          a CPU of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

@@ -21,7 +21,7 @@ pub fn configuration(file: &Path) -> Vec<Finding> {
             return vec![problem("config", error.to_string(), cure)];
         }
     };
-    let mut findings: Vec<_> = cores(&config).into_iter().collect();
+    let mut findings: Vec<_> = cpus(&config).into_iter().collect();
     findings.extend(config.helper.as_deref().and_then(helper));
     findings.extend(config.vm_sockets.iter().filter_map(|dir| vm_sockets(dir)));
     for port in config.switches.iter().flat_map(|plan| &plan.ports) {
@@ -33,15 +33,15 @@ pub fn configuration(file: &Path) -> Vec<Finding> {
     findings
 }
 
-fn cores(config: &Config) -> Option<Finding> {
+fn cpus(config: &Config) -> Option<Finding> {
     let ours = sched_getaffinity(None).ok()?;
-    let is_missing = |core: &&u32| {
-        let core = usize::try_from(**core).unwrap_or(usize::MAX);
-        core >= CpuSet::MAX_CPU || !ours.is_set(core)
+    let is_missing = |cpu: &&u32| {
+        let cpu = usize::try_from(**cpu).unwrap_or(usize::MAX);
+        cpu >= CpuSet::MAX_CPU || !ours.is_set(cpu)
     };
-    let core = config.workers.cpus.iter().find(is_missing)?;
-    let what = format!("workers.cpus names core {core}, on which no process may run here");
-    Some(problem("config", what, "name cores of /sys/devices/system/cpu/online, or none"))
+    let cpu = config.workers.cpus.iter().find(is_missing)?;
+    let what = format!("workers.cpus names CPU {cpu}, on which no process may run here");
+    Some(problem("config", what, "name CPUs of /sys/devices/system/cpu/online, or none"))
 }
 
 fn helper(path: &Path) -> Option<Finding> {
@@ -106,7 +106,7 @@ mod tests {
     fn test_each_fault_is_named_with_its_cure() {
         for (text, wanted) in [
             ("switsh = 1\n", "unknown key"),
-            ("[workers]\ncpus = [1023]\n", "names core 1023"),
+            ("[workers]\ncpus = [1023]\n", "names CPU 1023"),
             ("helper = \"/no/such/helper\"\n", "helper /no/such/helper does not exist"),
             ("vm_sockets = [\"/no/such/dir\"]\n", "mkdir -p /no/such/dir"),
             (

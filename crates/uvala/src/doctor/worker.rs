@@ -21,13 +21,13 @@ fn stall(worker: &WorkerInfo) -> Option<Finding> {
         worker.worker, worker.stalls, last.ago_s, last.lasted_ms
     );
     let cure = match (&last.port, last.cause) {
-        (_, StallCause::NoCore) => {
-            "give the worker a core of its own (uvala daemon --cpu), or the machine less to do"
+        (_, StallCause::NoCpu) => {
+            "give the worker a CPU of its own (uvala daemon --cpu), or the machine less to do"
                 .to_owned()
         }
         (Some(port), _) if last.stage == StallStage::Memory => format!(
             "end the program behind {port}: one of its threads punches holes into the port's \
-             memory, or moves it to huge pages, and has no core for that"
+             memory, or moves it to huge pages, and has no CPU for that"
         ),
         (Some(port), _) => format!("look at the program or interface behind {port}"),
         (None, _) => "look at the daemon's log for the port, as its user or root".to_owned(),
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn test_a_busy_machine_is_not_blamed_on_a_port() {
-        let found = stalls(&[worker(Some(stall(5, StallCause::NoCore)))]);
+        let found = stalls(&[worker(Some(stall(5, StallCause::NoCpu)))]);
         assert!(found[0].cure.contains("--cpu"), "{found:?}");
     }
 }

@@ -11,8 +11,8 @@ use crate::model::keys::PortKey;
 /// How a worker does.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerHealth {
-    /// The core that it is bound to.
-    pub core: Option<u32>,
+    /// The CPU that it is bound to.
+    pub cpu: Option<u32>,
     /// Switches that it runs.
     pub switches: u32,
     /// Ports of these switches.
@@ -28,7 +28,7 @@ pub struct WorkerHealth {
     /// Slots of all timed turns.
     pub batch_slots: u64,
     /// How long the worker has run.
-    pub cpu: Duration,
+    pub cpu_time: Duration,
     /// Kicks that the worker has answered.
     pub kicks: u64,
     /// The longest timed turn.

@@ -72,7 +72,7 @@ fn blames(stall: &WorkerStall) -> bool {
         StallStage::Control | StallStage::Forward => false,
         StallStage::Receive | StallStage::Send | StallStage::Wake | StallStage::Memory => true,
     };
-    alone && stall.cause != StallCause::NoCore
+    alone && stall.cause != StallCause::NoCpu
 }
 
 impl<D: Datapath> Control<D> {
@@ -177,7 +177,7 @@ impl<D: Datapath> Control<D> {
         let (stalls, last) = self.notes.stalls.of(at);
         WorkerInfo {
             worker: count(at),
-            cpu: health.core,
+            cpu: health.cpu,
             switches: health.switches,
             ports: health.ports,
             steps: health.steps,
@@ -185,7 +185,7 @@ impl<D: Datapath> Control<D> {
             turns_ns: u64::try_from(health.turns.as_nanos()).unwrap_or(u64::MAX),
             batches_log2: health.batches_log2,
             batch_slots: health.batch_slots,
-            cpu_ms: u64::try_from(health.cpu.as_millis()).unwrap_or(u64::MAX),
+            cpu_ms: u64::try_from(health.cpu_time.as_millis()).unwrap_or(u64::MAX),
             kicks: health.kicks,
             longest_turn_ns: u64::try_from(health.longest_turn.as_nanos()).unwrap_or(u64::MAX),
             longest_turn_port: visible(health.longest_port),
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_port_is_not_to_blame_for_what_others_may_have_done() {
         for stage in [StallStage::Receive, StallStage::Send, StallStage::Wake] {
-            assert!(!costs(stage, StallCause::NoCore));
+            assert!(!costs(stage, StallCause::NoCpu));
         }
         for stage in [StallStage::Forward, StallStage::Control] {
             assert!(!costs(stage, StallCause::Blocked));

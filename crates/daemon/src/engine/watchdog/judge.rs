@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   it ran for most of the time ─► Cause::Busy       work for a port, or in the kernel
-//!   else, and it can run now    ─► Cause::NoCore     other programs hold the core
+//!   else, and it can run now    ─► Cause::NoCpu      other programs hold the CPU
 //!   else                        ─► Cause::Blocked    it waits inside a system call
 //! ```
 
@@ -19,8 +19,8 @@ pub const STALL: Duration = Duration::from_millis(50);
 /// What holds a worker up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The thread had no core to run on.
-    NoCore,
+    /// The thread had no CPU to run on.
+    NoCpu,
     /// The thread ran all the time.
     Busy,
     /// The thread waited inside a system call or for a page of memory.
@@ -30,9 +30,9 @@ pub enum Cause {
 /// What the kernel knows of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Time on a core since the thread started.
+    /// Time on a CPU since the thread started.
     pub ran: Duration,
-    /// Whether the thread runs or waits for a core.
+    /// Whether the thread runs or waits for a CPU.
     pub runnable: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Stall {
 pub struct Judge {
     beat: Beat,
     since: Instant,
-    /// Time on a core until then.
+    /// Time on a CPU until then.
     ran: Duration,
     reported: bool,
 }
@@ -92,7 +92,7 @@ impl Judge {
         if account.ran.saturating_sub(self.ran) > most {
             Cause::Busy
         } else if account.runnable {
-            Cause::NoCore
+            Cause::NoCpu
         } else {
             Cause::Blocked
         }
@@ -147,7 +147,7 @@ mod tests {
             stalls(Stage::Send, 10, account)[0].cause
         };
         assert_eq!([cause(10, true), cause(6, true), cause(6, false)], [Cause::Busy; 3]);
-        assert_eq!([cause(0, true), cause(4, true)], [Cause::NoCore; 2]);
+        assert_eq!([cause(0, true), cause(4, true)], [Cause::NoCpu; 2]);
         assert_eq!([cause(0, false), cause(4, false)], [Cause::Blocked; 2]);
     }
 

@@ -23,7 +23,7 @@ use crate::start::StartError;
 pub struct WorkerOptions {
     /// When to sleep.
     pub strategy: IdleStrategy,
-    /// The core to bind it to, if any.
+    /// The CPU to bind it to, if any.
     pub cpu: Option<u32>,
     /// Most frames of a batch.
     pub batch: u16,
@@ -35,7 +35,7 @@ pub struct WorkerHandle {
     jobs: Sender<Job>,
     ringer: Ringer,
     thread: Option<JoinHandle<()>>,
-    /// The core that it is bound to, if any.
+    /// The CPU that it is bound to, if any.
     cpu: Option<u32>,
     heartbeat: HeartbeatReader,
     id: Pid,
@@ -45,7 +45,7 @@ impl WorkerHandle {
     /// Starts a worker, which leaves to `reclaimer` what takes long to free, and sends `notices`.
     ///
     /// # Errors
-    /// No descriptors or threads left, or a core that is not there.
+    /// No descriptors or threads left, or a CPU that is not there.
     pub fn spawn(
         number: u32,
         options: WorkerOptions,
@@ -75,7 +75,7 @@ impl WorkerHandle {
         Ok(Self { jobs, ringer, thread: Some(thread), cpu: options.cpu, heartbeat, id })
     }
 
-    /// The core that the thread is bound to, if any.
+    /// The CPU that the thread is bound to, if any.
     #[must_use]
     pub fn cpu(&self) -> Option<u32> {
         self.cpu
@@ -125,21 +125,21 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Checks that this process may run on these cores.
-pub fn check_cores(cores: &[u32]) -> Result<(), StartError> {
+/// Checks that this process may run on these CPUs.
+pub fn check_cpus(cpus: &[u32]) -> Result<(), StartError> {
     // Where the kernel does not tell, binding a worker will.
     let Ok(set) = sched_getaffinity(None) else { return Ok(()) };
-    let has = |core: usize| core < CpuSet::MAX_CPU && set.is_set(core);
-    match cores.iter().find(|&&core| !has(core as usize)) {
+    let has = |cpu: usize| cpu < CpuSet::MAX_CPU && set.is_set(cpu);
+    match cpus.iter().find(|&&cpu| !has(cpu as usize)) {
         None => Ok(()),
-        Some(&core) => Err(StartError::Core { core, available: ranges(has) }),
+        Some(&cpu) => Err(StartError::Cpu { cpu, available: ranges(has) }),
     }
 }
 
-/// Cores as people write them: "0-3, 6".
+/// CPUs as people write them: "0-3, 6".
 fn ranges(has: impl Fn(usize) -> bool) -> String {
-    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| has(core)).collect();
-    let runs = cores.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| has(cpu)).collect();
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
         [one] => one.to_string(),
         run => format!("{}-{}", run[0], run[run.len() - 1]),
     });
@@ -157,12 +157,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_that_are_not_there_are_named_beside_those_that_are() {
-        for core in [5000, 1023] {
-            let error = check_cores(&[core]).expect_err("no machine has it").to_string();
-            assert!(error.starts_with(&format!("core {core} of --cpu")), "{error}");
+    fn cpus_that_are_not_there_are_named_beside_those_that_are() {
+        for cpu in [5000, 1023] {
+            let error = check_cpus(&[cpu]).expect_err("no machine has it").to_string();
+            assert!(error.starts_with(&format!("CPU {cpu} of --cpu")), "{error}");
         }
-        assert!(check_cores(&[]).is_ok());
-        assert_eq!(ranges(|core| [0, 1, 2, 5, 7, 8].contains(&core)), "0-2, 5, 7-8");
+        assert!(check_cpus(&[]).is_ok());
+        assert_eq!(ranges(|cpu| [0, 1, 2, 5, 7, 8].contains(&cpu)), "0-2, 5, 7-8");
     }
 }

@@ -18,7 +18,7 @@ pub struct Health {
     /// The longest timed turn of each port, by the switch's place and the port's.
     pub longest: Vec<(usize, PortId, Duration)>,
     /// How long the worker has run.
-    pub cpu: Duration,
+    pub cpu_time: Duration,
     /// Kicks that the worker has answered.
     pub kicks: u64,
 }
@@ -31,7 +31,7 @@ impl Worker {
             steps: self.scratch.heartbeat().steps(),
             times: self.times.clone(),
             longest: longest.filter(|(.., longest)| !longest.is_zero()).collect(),
-            cpu: thread_time(),
+            cpu_time: thread_time(),
             kicks: self.answered,
         }
     }
