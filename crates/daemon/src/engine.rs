@@ -176,7 +176,8 @@ impl Places {
 
 #[derive(Debug)]
 struct SwitchPlace {
-    /// The worker that runs the switch, or that ages the addresses of all replicas.
+    /// The worker that runs the switch; if all do, the one that ages the addresses and has the
+    /// ports of netmap programs.
     home: usize,
     /// All workers have a replica.
     is_spread: bool,

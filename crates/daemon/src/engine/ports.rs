@@ -113,9 +113,9 @@ impl Ports for Workers {
             true => self.closing.extend(plug.map(Closing)),
             false => self.reclaimer.drop(plug, place.bytes),
         }
-        if let Some(home) = self.switches.get_mut(&place.switch) {
-            home.ids.give_back(place.id.index());
-            home.keys.remove(&place.id);
+        if let Some(switch) = self.switches.get_mut(&place.switch) {
+            switch.ids.give_back(place.id.index());
+            switch.keys.remove(&place.id);
         }
         self.workers[place.worker].ports.give_back(place.number as usize);
         self.give_back(place.memory);

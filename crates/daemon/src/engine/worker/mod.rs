@@ -255,9 +255,9 @@ impl Worker {
     fn turn_of(&mut self, number: u32) -> u32 {
         let Some(port) = &mut self.ports[number as usize] else { return 0 };
         let Some(switch) = &mut self.switches[port.switch] else { return 0 };
-        let home = port.switch;
+        let at = port.switch;
         let begin = self.timed.then(Instant::now);
-        self.scratch.heartbeat().enter(home);
+        self.scratch.heartbeat().enter(at);
         let moved = switch.turn(port.id, self.now, &mut self.scratch);
         if let Some(begin) = begin {
             port.longest = port.longest.max(self.times.count(begin, moved.slots));
@@ -288,13 +288,13 @@ impl Worker {
             }
         }
         if has_news {
-            self.send_news(home);
+            self.send_news(at);
         }
         if !self.scratch.woken().is_empty() {
-            self.expect_answers(home);
+            self.expect_answers(at);
         }
         if !self.scratch.owed_wakes().is_empty() {
-            self.note_owing(home);
+            self.note_owing(at);
         }
         moved.slots
     }
@@ -396,11 +396,11 @@ impl Worker {
         if std::mem::replace(&mut port.active, true) {
             return;
         }
-        let home = port.switch;
+        let switch = port.switch;
         self.active.push(number);
         let waits_for = self.blocked.iter().find(|(waiting, _)| *waiting == number);
         if let Some(full) = waits_for.map(|(_, full)| full.port) {
-            self.unblock_ring(home, full);
+            self.unblock_ring(switch, full);
         }
         if let Some(plug) = self.plug_of(number) {
             plug.disarm();
@@ -569,8 +569,8 @@ impl Worker {
     fn unblock_ring(&mut self, switch: usize, full: PortId) {
         let mut waiting = std::mem::take(&mut self.blocked);
         let waits_here = |worker: &Self, &(number, ring): &(u32, Full)| {
-            let home = worker.ports[number as usize].map(|port| port.switch);
-            home == Some(switch) && ring.port == full
+            let of = worker.ports[number as usize].map(|port| port.switch);
+            of == Some(switch) && ring.port == full
         };
         waiting.retain(|entry| {
             let frees = waits_here(self, entry);
