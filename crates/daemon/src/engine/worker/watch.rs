@@ -28,8 +28,9 @@ impl Worker {
         let Self { ports, switches, doorbell, .. } = self;
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        if std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched) {
-            plug.as_deref().map(|plug| unwatch(doorbell, plug));
+        let is_watched = std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched);
+        if let Some(plug) = plug.filter(|_| is_watched) {
+            unwatch(doorbell, plug);
         }
     }
 
