@@ -28,7 +28,7 @@ const ASK: Duration = Duration::from_secs(1);
 ///
 /// Prints a line for each frame, or writes pcapng with -w. The user that has the port, users that
 /// its owner lets attach to it, the owner of the switch and root may capture. The port does not
-/// wait for the capture: frames that the capture is too slow for are counted as lost at the end.
+/// wait for the capture: frames that the capture is too slow for are counted as missed at the end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -99,7 +99,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     if let Sink::Files(mut files) = sink {
         files.end(missed).or_else(unread).context("cannot write the capture")?;
     }
-    say::remark(format_args!("uvala: {captured} frames captured, {missed} lost"));
+    say::remark(format_args!("uvala: {captured} frames captured, {missed} missed"));
     ended
 }
 

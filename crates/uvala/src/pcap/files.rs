@@ -116,8 +116,8 @@ impl Files {
     /// # Errors
     /// The file cannot be written.
     pub fn end(&mut self, missed: u64) -> io::Result<()> {
-        let lost = missed.saturating_sub(self.missed_before);
-        write::end(&mut self.to, self.last_ns, self.frames + lost, lost)?;
+        let of_this_file = missed.saturating_sub(self.missed_before);
+        write::end(&mut self.to, self.last_ns, self.frames + of_this_file, of_this_file)?;
         self.missed_before = missed;
         self.flush()
     }
