@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
 use client::control::{Connection, ControlError};
@@ -103,6 +103,17 @@ impl Setup {
     }
 }
 
+/// Starts a daemon in this directory, with more arguments, and does not wait for it.
+///
+/// # Panics
+/// If there is no such program.
+#[must_use]
+pub fn launch(dir: &Path, more: &[&str], limits: Become, log: Stdio) -> Owned {
+    let dir = dir.to_str().expect("UTF-8");
+    let args = [&["daemon", "--dir", dir], more].concat();
+    Owned::spawn(uvala(limits, &args, None).stdin(Stdio::null()).stderr(log))
+}
+
 /// The number of workers that daemons of tests get. All workers then run each switch of which the
 /// test does not say otherwise.
 const WORKERS: &str = "UVALA_WORKERS";
@@ -149,6 +160,19 @@ impl Daemon {
                 _ => false,
             }
         });
+    }
+
+    /// A process that was told what a VMM is told, and does nothing of it. `DIR` stands for the
+    /// daemon's directory.
+    ///
+    /// # Panics
+    /// If there is no shell.
+    #[must_use]
+    pub fn monitor(&self, words: &str) -> Owned {
+        let words = words.replace("DIR", self.dir().to_str().expect("UTF-8"));
+        let mut command = Command::new("sh");
+        command.args(["-c", "read never", "qemu-system-x86_64"]).args(words.split_whitespace());
+        Owned::spawn(command.stdin(Stdio::piped()))
     }
 
     /// Starts it again after its end.

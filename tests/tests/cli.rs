@@ -667,20 +667,12 @@ fn the_doctor_misses_the_daemon_and_sees_its_sockets() {
     assert!(text.contains("no daemon") && text.contains("cure: "), "{text}");
 }
 
-/// A process that was told what a monitor is told, and does nothing of it.
-fn monitor(daemon: &Daemon, words: &str) -> Owned {
-    let words = words.replace("DIR", daemon.dir().to_str().expect("UTF-8"));
-    let mut command = Command::new("sh");
-    command.args(["-c", "read never", "qemu-system-x86_64"]).args(words.split_whitespace());
-    Owned::spawn(command.stdin(Stdio::piped()))
-}
-
 #[test]
 fn the_doctor_reads_what_monitors_were_told() {
     let daemon = Daemon::start();
     said(&daemon, &["port", "add", "vale0:a", "--kind", "vhost-user"]);
     let finds = |words: &str, wanted: &[&str]| {
-        let _monitor = monitor(&daemon, words);
+        let _monitor = daemon.monitor(words);
         for wanted in wanted {
             wait::until(wanted, || {
                 String::from_utf8_lossy(&daemon.uvala(&["doctor"]).stdout).contains(wanted)

@@ -1,13 +1,12 @@
 //! The daemon's life: start, refusals, end, other users, and what it costs when nothing happens.
 
-use std::io::Read;
 use std::os::unix::fs::chown;
 use std::process::Stdio;
 use std::time::Duration;
 
 use client::control::Connection;
 use client::{Error, Port};
-use harness::daemon::{Daemon, Setup};
+use harness::daemon::{Daemon, Setup, launch};
 use harness::frames::{BROADCAST, Tally, fill};
 use harness::measure::{own_memory, switches};
 use harness::process::{OTHER_USER, Owned, Peer, Scratch, USER, outcome, uvala};
@@ -107,8 +106,7 @@ fn a_stale_socket_is_replaced() {
 /// A daemon that writes its log there, with at most this many descriptors.
 fn daemon_with_log(place: &Scratch, log: Stdio, descriptors: Option<u64>) -> Owned {
     let limits = Become { descriptors, ..Become::default() };
-    let args = ["daemon", "--dir", place.path().to_str().unwrap()];
-    let mut daemon = Owned::spawn(uvala(limits, &args, None).stdin(Stdio::null()).stderr(log));
+    let mut daemon = launch(place.path(), &[], limits, log);
     wait::until("the daemon's first answer", || {
         assert!(!daemon.has_ended(), "it ended");
         Connection::open(Some(place.path())).is_ok_and(|call| call.hello("test").is_ok())
@@ -146,27 +144,6 @@ fn a_lack_of_descriptors_is_reported_once_in_a_while() {
     drop(many);
     let said = daemon.log().lines().filter(|line| line.contains("no descriptors")).count();
     assert_eq!(said, 1, "{}", daemon.log());
-}
-
-#[test]
-fn a_daemon_that_may_have_too_few_descriptors_says_so_with_the_cure() {
-    for descriptors in [12, 16, 20, 24, 28] {
-        let place = Scratch::new("few");
-        let limits = Become { descriptors: Some(descriptors), ..Become::default() };
-        let args = ["daemon", "--dir", place.path().to_str().unwrap()];
-        let mut command = uvala(limits, &args, None);
-        let mut daemon = Owned::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
-        wait::until("its end, or an answer", || {
-            let call = Connection::open(Some(place.path()));
-            daemon.has_ended() || call.is_ok_and(|call| call.hello("test").is_ok())
-        });
-        if daemon.has_ended() {
-            let mut said = String::new();
-            daemon.stderr().read_to_string(&mut said).unwrap();
-            assert_eq!(outcome(daemon.wait()), i32::from(exit::NO_MEMORY), "{said}");
-            assert!(said.contains("raise the limit"), "{descriptors}: {said}");
-        }
-    }
 }
 
 /// Runs a daemon with a configuration that is wrong; returns what it says.

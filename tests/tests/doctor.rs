@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use harness::chain::{configuration, function};
-use harness::daemon::{Daemon, Setup};
+use harness::daemon::{Daemon, Setup, launch};
 use harness::lab::Lab;
 use harness::net::ip;
 use harness::process::{Owned, Scratch, USER, uvala};
@@ -71,6 +71,17 @@ fn where_no_daemon_was_it_says_how_to_start_one() {
     assert_eq!(cure(&said, "no daemon at"), "start one with: uvala daemon");
 }
 
+/// A daemon in `/run/uvala`, with a socket of this mode.
+fn daemon_of_the_system(mode: &str) -> Owned {
+    let place = Scratch::new("doctor-run");
+    let file = place.path().join("uvala.toml");
+    std::fs::write(&file, format!("[socket]\nmode = \"{mode}\"\n")).unwrap();
+    let (dir, config) = (Path::new("/run/uvala"), ["-c", file.to_str().unwrap()]);
+    let daemon = launch(dir, &config, Become::default(), Stdio::null());
+    wait::until("a daemon", || dir.join("uvala.sock").exists());
+    daemon
+}
+
 #[test]
 fn a_daemon_that_was_killed_is_to_be_started_and_no_other_is_named() {
     if !is_root() {
@@ -78,14 +89,7 @@ fn a_daemon_that_was_killed_is_to_be_started_and_no_other_is_named() {
     }
     std::thread::spawn(|| {
         mounts::empty_run();
-        let config = "[socket]\nmode = \"666\"\n";
-        let place = Scratch::new("doctor-run");
-        let file = place.path().join("other.toml");
-        std::fs::write(&file, config).unwrap();
-        let words = ["daemon", "-c", file.to_str().unwrap(), "--dir", "/run/uvala"];
-        let mut other = uvala(Become::default(), &words, None);
-        let _other = Owned::spawn(other.stdin(Stdio::null()).stderr(Stdio::null()));
-        wait::until("the other", || Path::new("/run/uvala/uvala.sock").exists());
+        let _other = daemon_of_the_system("666");
         let mut daemon = Daemon::start();
         let pid = daemon.pid();
         daemon.kill();
@@ -108,15 +112,6 @@ fn another_daemon_is_named_where_this_user_may_use_it_and_not_elsewhere() {
     std::thread::spawn(|| {
         mounts::empty_run();
         let place = Scratch::new("doctor-closed");
-        let start = |mode: &str| {
-            let file = place.path().join("uvala.toml");
-            std::fs::write(&file, format!("[socket]\nmode = \"{mode}\"\n")).unwrap();
-            let words = ["daemon", "-c", file.to_str().unwrap(), "--dir", "/run/uvala"];
-            let mut daemon = uvala(Become::default(), &words, None);
-            let daemon = Owned::spawn(daemon.stdin(Stdio::null()).stderr(Stdio::null()));
-            wait::until("a daemon", || Path::new("/run/uvala/uvala.sock").exists());
-            daemon
-        };
         // A socket that is left behind where this user's daemon would be: so it is asked there.
         let own = place.path().join("uvala");
         std::fs::create_dir(&own).unwrap();
@@ -129,14 +124,14 @@ fn another_daemon_is_named_where_this_user_may_use_it_and_not_elsewhere() {
             command.env_remove("UVALA_DIR").env("XDG_RUNTIME_DIR", place.path());
             String::from_utf8(command.stdin(Stdio::null()).output().unwrap().stdout).unwrap()
         };
-        let mut closed = start("600");
+        let mut closed = daemon_of_the_system("600");
         let said = ask();
         assert!(!said.contains("one runs in /run/uvala"), "{said}");
         assert!(cure(&said, "no daemon at").starts_with("start one with"), "{said}");
         closed.kill();
         // Its directory is closed, too.
         std::fs::remove_dir_all("/run/uvala").unwrap();
-        let _open = start("666");
+        let _open = daemon_of_the_system("666");
         let said = ask();
         assert!(cure(&said, "no daemon at").contains("one runs in /run/uvala"), "{said}");
     })
@@ -220,9 +215,7 @@ fn a_start_with_too_few_descriptors_is_refused_with_the_limit_to_raise() {
         let place = Scratch::new("doctor-few");
         let dir = place.path().join("run");
         let limits = Become { descriptors: Some(count), ..Become::default() };
-        let words = ["daemon", "--dir", dir.to_str().unwrap()];
-        let mut command = uvala(limits, &words, None);
-        let mut daemon = Owned::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
+        let mut daemon = launch(&dir, &[], limits, Stdio::piped());
         let mut said = String::new();
         let stderr = daemon.stderr();
         let started = || Path::new(&dir).join("uvala.sock").exists();
@@ -233,7 +226,8 @@ fn a_start_with_too_few_descriptors_is_refused_with_the_limit_to_raise() {
         }
         std::io::Read::read_to_string(&mut { stderr }, &mut said).unwrap();
         assert_eq!(daemon.wait().code(), Some(8), "{count} descriptors: {said}");
-        assert!(said.contains("ulimit -n"), "{count} descriptors: {said}");
+        let cure = ["raise the limit", "ulimit -n"];
+        assert!(cure.iter().all(|it| said.contains(it)), "{count} descriptors: {said}");
     }
 }
 
@@ -319,14 +313,6 @@ fn a_device_that_is_no_kvm_is_noted_where_there_are_machines() {
     .unwrap();
 }
 
-/// A process that was told what a monitor is told, and does nothing of it.
-fn monitor(daemon: &Daemon, words: &str) -> Owned {
-    let words = words.replace("DIR", daemon.dir().to_str().expect("UTF-8"));
-    let mut command = Command::new("sh");
-    command.args(["-c", "read never", "qemu-system-x86_64"]).args(words.split_whitespace());
-    Owned::spawn(command.stdin(Stdio::piped()))
-}
-
 #[test]
 fn queues_of_a_machine_that_do_not_fit_its_port_are_named() {
     let daemon = Daemon::start();
@@ -344,7 +330,7 @@ fn queues_of_a_machine_that_do_not_fit_its_port_are_named() {
             "{memory} {card} -netdev vhost-user,id=n,chardev=c,{netdev} \
              -device virtio-net-pci,netdev=n,{device}"
         );
-        let _monitor = monitor(&daemon, &words);
+        let _monitor = daemon.monitor(&words);
         wait::until(what, || doctor(&daemon).1.contains(what));
         finds(&daemon, what, "uvala vm-args vale0:vm");
     }
@@ -355,7 +341,7 @@ fn memory_of_a_machine_that_is_not_shared_is_named() {
     let daemon = Daemon::start();
     assert!(daemon.uvala(&["port", "add", "vale0:vm", "--kind", "vhost-user"]).status.success());
     let card = "-chardev socket,id=c,path=DIR/vale0:vm.sock -netdev vhost-user,id=n,chardev=c";
-    let _monitor = monitor(&daemon, &format!("-m 1G {card}"));
+    let _monitor = daemon.monitor(&format!("-m 1G {card}"));
     let what = "the memory of its machine is not shared: no frame arrives";
     wait::until(what, || doctor(&daemon).1.contains(what));
     finds(&daemon, what, "share=on");
