@@ -229,7 +229,7 @@ impl Attacker {
 
     /// Lives and dies until the end.
     fn run(&self, mut random: Random, ended: &AtomicBool) -> Lives {
-        /// An attach may wait for seconds. An attacker that is caught in its own ring never ends.
+        /// An attach may wait for seconds. An attacker may be caught in what it did itself.
         const REPORT: Duration = Duration::from_secs(15);
         let mut all = Lives::default();
         let is_needed = |all: &Lives| all.attacks == 0 && all.lives < 4;
