@@ -41,12 +41,28 @@ fill       = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(bindir)|' \
 to         = $(DESTDIR)
 
 .PHONY: libs
-libs:
+libs: libnetmap
 	$(step) 'building libuvala and libuvala_netmap (release)'
 	$(CARGO) build --release -p uvala-capi
 	ln -sf libuvala.so $(release)/libuvala.so.$(soversion)
 	$(CARGO) build --profile preload -p uvala-netmap --lib
 	cp $(target)/preload/libuvala_netmap.so $(release)/
+
+# Hidden: a library that links the archive exports nothing of it, so that several copies in one
+# process, netmap's own among them, do not call each other.
+libnetmap_parts = context request options port
+libnetmap_flags = -std=gnu11 -O2 -Wall -Wextra -fPIC -fvisibility=hidden -Iinclude
+
+.PHONY: libnetmap
+libnetmap:
+	$(step) 'building libnetmap'
+	mkdir -p $(release)/libnetmap
+	rm -f $(release)/libnetmap.a
+	for part in $(libnetmap_parts); do \
+		$(CC) $(libnetmap_flags) $(CFLAGS) -c crates/netmap/libnetmap/$$part.c \
+			-o $(release)/libnetmap/$$part.o || exit 1; \
+	done
+	$(AR) rcs $(release)/libnetmap.a $(libnetmap_parts:%=$(release)/libnetmap/%.o)
 
 .PHONY: build
 build: release libs  ## build what `make install` installs
@@ -73,10 +89,12 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	install -D -m 644 $(release)/libuvala.a '$(to)$(libdir)'/libuvala.a
 	install -m 755 $(release)/libuvala_netmap.so '$(to)$(libdir)'/libuvala_netmap.so
 	install -d '$(to)$(PREFIX)'/include
-	install -m 644 include/*.h '$(to)$(PREFIX)'/include/
-	@# Not where netmap's own headers go: use them with -I$(PREFIX)/include/uvala.
+	install -m 644 include/uvala*.h '$(to)$(PREFIX)'/include/
+	@# Not where netmap's own are: use them with `pkg-config --cflags --libs uvala-netmap`.
 	install -d '$(to)$(PREFIX)'/include/uvala/net
 	install -m 644 include/net/*.h '$(to)$(PREFIX)'/include/uvala/net/
+	install -m 644 include/libnetmap.h '$(to)$(PREFIX)'/include/uvala/
+	install -D -m 644 $(release)/libnetmap.a '$(to)$(libdir)'/uvala/libnetmap.a
 	install -d '$(to)$(datadir)'/man/man1 '$(to)$(datadir)'/man/man5 \
 		'$(to)$(datadir)'/bash-completion/completions \
 		'$(to)$(datadir)'/zsh/site-functions '$(to)$(datadir)'/fish/vendor_completions.d
@@ -89,6 +107,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
 	install -d '$(to)$(libdir)'/pkgconfig '$(to)$(libdir)'/systemd/system '$(to)$(libdir)'/systemd/user
 	$(fill) dist/uvala.pc.in > '$(to)$(libdir)'/pkgconfig/uvala.pc
+	$(fill) dist/uvala-netmap.pc.in > '$(to)$(libdir)'/pkgconfig/uvala-netmap.pc
 	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
 	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
 	$(fill) dist/uvala-metrics.service.in > '$(to)$(libdir)'/systemd/system/uvala-metrics.service
@@ -113,8 +132,9 @@ uninstall:  ## remove the installed files; the configuration stays
 	rm -f '$(to)$(datadir)'/bash-completion/completions/uvala \
 		'$(to)$(datadir)'/zsh/site-functions/_uvala \
 		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
-	rm -rf '$(to)$(PREFIX)'/include/uvala
-	rm -f '$(to)$(libdir)'/pkgconfig/uvala.pc '$(to)$(libdir)'/systemd/system/uvala.service \
+	rm -rf '$(to)$(PREFIX)'/include/uvala '$(to)$(libdir)'/uvala
+	rm -f '$(to)$(libdir)'/pkgconfig/uvala.pc '$(to)$(libdir)'/pkgconfig/uvala-netmap.pc
+	rm -f '$(to)$(libdir)'/systemd/system/uvala.service \
 		'$(to)$(libdir)'/systemd/user/uvala.service
 	rm -f '$(to)$(libdir)'/systemd/system/uvala-metrics.service
 	rm -rf '$(to)$(datadir)'/doc/uvala '$(to)$(datadir)'/uvala

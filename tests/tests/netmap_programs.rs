@@ -24,8 +24,8 @@ fn compile(name: &str, place: &Scratch, options: &[&str]) -> PathBuf {
     let output = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
         .arg(root().join("include"))
-        .args(options)
         .arg(root().join("tests/netmap").join(name).with_extension("c"))
+        .args(options)
         .arg("-o")
         .arg(&program)
         .arg("-lpthread")
@@ -33,6 +33,15 @@ fn compile(name: &str, place: &Scratch, options: &[&str]) -> PathBuf {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     program
+}
+
+/// Builds libnetmap as `make libs` does; returns the directory that it is in.
+fn libnetmap(place: &Scratch) -> PathBuf {
+    let mut make = Command::new("make");
+    make.args(["-s", "-C", root().to_str().unwrap(), "libnetmap"]);
+    let output = make.env("CARGO_TARGET_DIR", place.path()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    place.path().join("release")
 }
 
 /// A program with the library and the daemon.
@@ -124,6 +133,15 @@ fn event_loops_work_as_on_other_descriptors() {
 #[test]
 fn a_programs_memory_becomes_the_region() {
     run_suite("extmem", &[]);
+}
+
+#[test]
+fn programs_open_ports_by_libnetmaps_strings() {
+    if !has_compiler() {
+        return;
+    }
+    let place = Scratch::new("libnetmap");
+    run_suite("libnetmap", &["-L", libnetmap(&place).to_str().unwrap(), "-lnetmap"]);
 }
 
 /// Waits until a program says a word.
@@ -263,6 +281,25 @@ fn scripts_see_the_device_while_a_daemon_is_there() {
     without.args(["-c", "test -e /dev/netmap"]);
     without.env("LD_PRELOAD", library()).env("UVALA_DIR", "/nowhere/uvala");
     assert_eq!(without.status().unwrap().code(), Some(1));
+}
+
+#[test]
+fn the_lines_for_c_work_as_they_stand() {
+    if !has_compiler() {
+        return;
+    }
+    let page = std::fs::read_to_string(root().join("docs/netmap-programs.md")).unwrap();
+    let source = page.split("```c\n").nth(1).and_then(|it| it.split("\n```").next());
+    let place = Scratch::new("hello");
+    let [file, program] = ["hello.c", "hello"].map(|name| place.path().join(name));
+    std::fs::write(&file, source.unwrap()).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-I"]).arg(root().join("include"));
+    compiler.arg("-o").arg(&program).arg(file).arg("-L").arg(libnetmap(&place)).arg("-lnetmap");
+    assert!(compiler.status().unwrap().success());
+    let daemon = Daemon::start();
+    let ran = uvala_run(Some(&daemon), &["--", program.to_str().unwrap()]);
+    assert_eq!(text(&ran.stdout), "hello\n", "{}", text(&ran.stderr));
 }
 
 #[test]

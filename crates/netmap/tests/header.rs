@@ -454,6 +454,7 @@ fn the_header_is_cpp_too() {
         eprintln!("SKIPPED: no C++ compiler here");
         return;
     }
-    let source = "#define NETMAP_WITH_LIBS\n#include <net/netmap_user.h>\nint main() {}\n";
+    let source = "#define NETMAP_WITH_LIBS\n#include <net/netmap_user.h>\n\
+                  #include <libnetmap.h>\nint main() {}\n";
     compile("netmap_cpp", "c++", source);
 }
