@@ -83,7 +83,7 @@ struct nmport_d {
 	struct nmport_cleanup_d *clist;
 };
 
-/* Opens the port; closes it, and frees d, which may be NULL. */
+/* Opens the port; closes it, and frees d, which may be NULL. Closing leaves errno as it is. */
 struct nmport_d *nmport_open(const char *portspec);
 void nmport_close(struct nmport_d *d);
 

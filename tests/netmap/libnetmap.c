@@ -95,6 +95,8 @@ static void names_are_read(void)
 		{ "vale0:a/r@7", "vale0:a", "", NR_REG_ALL_NIC, 0, 7, NR_MONITOR_RX },
 		{ "vale0:a@7/R", "vale0:a", "", NR_REG_ALL_NIC, 0, 7, NR_RX_RINGS_ONLY },
 		{ "vale0:a@7/R@7", "vale0:a", "", NR_REG_ALL_NIC, 0, 7, NR_RX_RINGS_ONLY },
+		{ "netmap:eth0^0/xT@conf:host-rings=2", "eth0", "@conf:host-rings=2",
+		  NR_REG_ONE_SW, 0, 0, NR_EXCLUSIVE | NR_TX_RINGS_ONLY },
 		{ "vale0:a{in-1", "vale0:a{in", "", NR_REG_ONE_NIC, 1, 0, 0 },
 		{ "vale0:a}0@1", "vale0:a}0", "", NR_REG_ALL_NIC, 0, 1, 0 },
 		{ "vale0:a-1@conf:rings=2@share=x", "vale0:a", "@conf:rings=2@share=x",
@@ -455,10 +457,15 @@ static void each_step_has_its_reverse(void)
 	listen_in();
 	d = nmport_new();
 	CHECK(d && d->fd == -1 && d->hdr.nr_reqtype == NETMAP_REQ_REGISTER);
+	nmport_undo_parse(d);
+	CHECK(d->hdr.nr_reqtype == NETMAP_REQ_REGISTER && d->hdr.nr_body == (uintptr_t)&d->reg);
 	REFUSED(EINVAL, "not registered", nmport_mmap(d) == -1);
 	REFUSED(ENXIO, "netmap_none", nmport_parse(d, "netmap:netmap_none") == 0 &&
 		nmport_register(d) == -1);
-	nmport_undo_parse(d);
+	/* Programs look at errno after they have tidied up. */
+	nmport_close(d);
+	CHECK(errno == ENXIO);
+	d = nmport_new();
 	CHECK(nmport_parse(d, "vale0:a@conf:rings=2") == 0 && d->reg.nr_tx_rings == 2);
 	CHECK(nmport_register(d) == 0 && d->fd >= 0 && !d->nifp);
 	REFUSED(EINVAL, "registered already", nmport_register(d) == -1);

@@ -471,10 +471,12 @@ struct nmport_d *nmport_open(const char *portspec)
 
 void nmport_close(struct nmport_d *d)
 {
-	if (!d)
-		return;
-	nmport_undo_open_desc(d);
+	int error = errno;
+
+	if (d)
+		nmport_undo_open_desc(d);
 	nmport_undo_prepare(d);
+	errno = error;
 }
 
 /* ---- frames ---- */
