@@ -42,8 +42,9 @@
 //! ```
 //!
 //! The driver has seen none of them. What was begun is given back here, buffer by buffer, in the
-//! same order, so that a device that dies here leaves the same picture. Of the first buffer nothing
-//! says how much was written, so all their lengths become 0: their frames are lost.
+//! same order, so that a device that dies here leaves the same picture. Nothing says how much of
+//! the first buffer was written, and a frame may lie in several, so all their lengths become 0:
+//! their frames are lost.
 
 use core::sync::atomic::Ordering;
 
@@ -52,12 +53,12 @@ use super::super::store::Put;
 use super::{AVAIL, DESCRIPTOR, Descriptor, Inflight, Log, Packed, Position, USED, Where, mark};
 
 /// The descriptors of a ring, each read once: the driver may write on.
-struct Picture {
+struct Snapshot {
     descriptors: Vec<Descriptor>,
     size: u16,
 }
 
-impl Picture {
+impl Snapshot {
     fn of(queue: &Packed) -> Self {
         let read = |slot| {
             let bits = queue.owner_bits(slot);
@@ -179,45 +180,45 @@ impl Packed {
         if area.is_some_and(|area| area.is_left(self.size)) {
             return;
         }
-        let picture = Picture::of(self);
-        let driver = picture.driver();
-        let pass = picture.last_pass(driver);
+        let snapshot = Snapshot::of(self);
+        let driver = snapshot.driver();
+        let pass = snapshot.last_pass(driver);
         let is_base = |at: &Position| *at == self.next;
         let base = pass.iter().position(is_base).or((self.next == driver).then_some(pass.len()));
-        if !base.is_some_and(|base| picture.agrees(&pass[..base], &pass[base..])) {
-            self.continue_at(self.finish(&picture, driver, &pass));
+        if !base.is_some_and(|base| snapshot.agrees(&pass[..base], &pass[base..])) {
+            self.continue_at(self.finish(&snapshot, driver, &pass));
         }
     }
 
     /// Gives back what a device that died had begun to give back; returns the position after it.
-    fn finish(&self, picture: &Picture, driver: Position, pass: &[Position]) -> Position {
-        let Some(first) = pass.iter().position(|at| picture.is_available(*at)) else {
+    fn finish(&self, snapshot: &Snapshot, driver: Position, pass: &[Position]) -> Position {
+        let Some(first) = pass.iter().position(|at| snapshot.is_available(*at)) else {
             return driver;
         };
         let pass = &pass[first..];
-        let Some(last) = pass.iter().rposition(|at| picture.is_returned(*at)) else {
+        let Some(last) = pass.iter().rposition(|at| snapshot.is_returned(*at)) else {
             return pass[0];
         };
-        let end = last + picture.chain(&pass[last..]);
+        let end = last + snapshot.chain(&pass[last..]);
         let (unseen, rest) = (&pass[..end], pass.get(end));
-        let (first, others) = unseen.split_at(picture.chain(unseen));
-        for at in others.iter().filter(|at| picture.is_returned(**at)) {
+        let (first, others) = unseen.split_at(snapshot.chain(unseen));
+        for at in others.iter().filter(|at| snapshot.is_returned(**at)) {
             let place = usize::from(at.slot) * DESCRIPTOR + 8;
             self.areas.descriptors.u32(place).put(0, Ordering::Relaxed);
         }
-        if let Some(last) = others.iter().position(|at| picture.is_available(*at)) {
-            self.finish_buffer(picture, &others[last..]);
+        if let Some(last) = others.iter().position(|at| snapshot.is_available(*at)) {
+            self.finish_buffer(snapshot, &others[last..]);
         }
-        self.finish_buffer(picture, first);
+        self.finish_buffer(snapshot, first);
         self.log_all();
         *rest.unwrap_or(&driver)
     }
 
     /// Gives back one buffer, with the ID that is in its last descriptor.
-    fn finish_buffer(&self, picture: &Picture, chain: &[Position]) {
+    fn finish_buffer(&self, snapshot: &Snapshot, chain: &[Position]) {
         let (first, last) = (chain[0], chain[chain.len() - 1]);
         self.mark_rest(first, u16::try_from(chain.len()).expect("a part of the ring"));
-        let word = self.returned(first, picture.at(last).next, 0);
+        let word = self.returned(first, snapshot.at(last).next, 0);
         let place = usize::from(first.slot) * DESCRIPTOR + 8;
         self.areas.descriptors.u64(place).put(word, Ordering::Release);
     }
