@@ -39,8 +39,9 @@
  *	@offset:initial=N,bits=N    frames begin N bytes into their buffers. @offset=N. Only after
  *	               nmport_enable_option("offset"): the program must look at slot.ptr
  *
- * ERRORS. What returns a pointer returns NULL, and what returns an int -1, with errno set and one
- * line sent to the context's error(), unless its verbose is 0.
+ * ERRORS. What returns a pointer returns NULL, and what returns an int -1, with errno set. The
+ * context's error() gets a line that says why (of options that netmap refuses one each), unless its
+ * verbose is 0.
  *
  * THREADS may use different ports at the same time. One port is for one thread at a time.
  * LIBNETMAP_NOTHREADSAFE has no effect: the lock needs no library.

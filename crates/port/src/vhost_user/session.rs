@@ -674,6 +674,30 @@ mod tests {
     }
 
     #[test]
+    fn a_packed_queue_begins_where_its_frontend_says_if_the_ring_agrees() {
+        // Another backend gave a chain of two back and marked its first descriptor; the next buffer
+        // is available.
+        const AVAIL: u16 = 1 << 7;
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&memory, 16384).expect("ours");
+        for (slot, id, flags) in [(0, 7, AVAIL | 1 << 15), (1, 7, AVAIL), (2, 8, AVAIL)] {
+            let words = [id, flags | 2].map(u16::to_le_bytes).concat();
+            rustix::io::pwrite(&memory, &words, 16 * slot + 12).expect("ours");
+        }
+        for (said, begins) in [(0x8002_8002, 0x8002_8002), (0x8000_8000, 0x8001_8001)] {
+            let region = Region { guest: 0, size: 16384, user: 0, offset: 0 };
+            let lent = vec![(region, memory.try_clone().expect("descriptors"))];
+            let mut session = session(Limits::NONE);
+            let features = virtio::VERSION_1 | virtio::RING_PACKED;
+            session.take(Message::SetFeatures(features)).expect("offered");
+            session.take(Message::SetMemTable(lent)).expect("memory");
+            session.take(Message::SetVringBase(0, said)).expect("a queue");
+            start(&mut session);
+            assert_eq!(ring(&mut session).queue.base(), begins, "{said:x}");
+        }
+    }
+
+    #[test]
     fn a_queue_goes_on_where_its_area_says_that_it_was() {
         // Five buffers were given back.
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
