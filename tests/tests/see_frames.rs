@@ -242,6 +242,43 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
 }
 
 #[test]
+fn a_capture_of_a_permanent_port_outlives_its_clients_and_knows_what_it_lost() {
+    let daemon = Setup::new("[switch.vale0.port.a]\nkind = \"shm\"\n").start();
+    let [mut a, b] = pair(&daemon);
+    let (of, stop) =
+        (CaptureOf { entering: true, leaving: true }, Stop::new().expect("an eventfd"));
+    let open = |name: &str| {
+        let name = name.parse().expect("a name");
+        Capture::open(Some(&daemon.dir()), name, of, 64, &stop).expect("it may")
+    };
+    let (mut stays, mut ends) = (open("vale0:a"), open("vale0:b"));
+    let take = |eye: &mut Capture| eye.take(|_| true).expect("the daemon is there");
+    for _ in 0..100 {
+        a.send(&frame(9, 1, 60)).expect("room");
+    }
+    wait::until("all", || stays.missed().expect("an answer") == 100 - 63);
+    drop((a, b));
+    let has_client = || daemon.port("vale0:a").expect("it stays").client.is_some();
+    wait::until("no client", || !has_client() && daemon.port("vale0:b").is_none());
+    assert_eq!(stays.missed().expect("an answer"), 100 - 63);
+    assert_eq!(take(&mut stays), 63);
+    let [mut a, _b] = pair(&daemon);
+    assert_eq!(take(&mut stays), 2, "the frames of the next client");
+    a.send(&frame(9, 1, 60)).expect("room");
+    assert!(stays.wait(Some(wait::PATIENCE)).expect("it goes on"));
+    assert_eq!((take(&mut stays), stays.missed().expect("an answer")), (1, 100 - 63));
+    take(&mut ends);
+    let over = ends.wait(Some(wait::PATIENCE)).expect_err("the port went with its client");
+    assert!(over.to_string().contains("the capture of vale0:b has ended"), "{over}");
+    assert!(ends.missed().is_ok());
+    let deleted = daemon.uvala(&["port", "del", "vale0:a"]);
+    assert!(deleted.status.success(), "{deleted:?}");
+    let over = stays.wait(Some(wait::PATIENCE)).expect_err("the port is gone");
+    assert_eq!(over.exit_code(), 5, "{over}");
+    assert_eq!(stays.missed().expect("an answer"), 100 - 63);
+}
+
+#[test]
 fn text_is_one_line_a_frame_and_strangers_capture_nothing() {
     let daemon = Daemon::start();
     let [mut a, _b] = pair(&daemon);

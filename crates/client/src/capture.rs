@@ -14,6 +14,8 @@ use crate::port::halves;
 use crate::{Error, Frame, Options, Receiver, Rx, Stop, WaitPolicy};
 
 /// A running capture. The port waits for it never: what finds no room is [missed](Self::missed).
+/// Of a permanent port the capture goes on with the port's next client; else it ends with the port
+/// ([`Error::CaptureEnded`]).
 #[derive(Debug)]
 pub struct Capture {
     receiver: Receiver,
@@ -70,7 +72,10 @@ impl Capture {
 
     /// Waits for a frame. `false`: `timeout` is over.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.receiver.wait(timeout)
+        self.receiver.wait(timeout).map_err(|error| match error {
+            Error::Deleted(port) => Error::CaptureEnded(port),
+            error => error,
+        })
     }
 
     /// How many frames found no room in the ring.

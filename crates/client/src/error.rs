@@ -31,6 +31,12 @@ pub enum Error {
     /// undo that, so nothing does it by itself.
     #[error("{0} was deleted (uvala port del, uvala switch del)")]
     Deleted(PortName),
+    /// The daemon is there, but what the capture looked at is not.
+    #[error(
+        "the capture of {0} has ended: the port went with its client, was deleted, or is another \
+         user's now; see: uvala port list"
+    )]
+    CaptureEnded(PortName),
     /// The daemon announced rings or memory that cannot be.
     #[error("invalid port layout from the daemon ({0}); is it another version of uvala?")]
     Geometry(&'static str),
@@ -86,7 +92,7 @@ impl Error {
             Self::Name(_) => exit::BAD_NAME,
             Self::Control(error) => error.exit_code(),
             Self::Lost(_) => exit::NO_DAEMON,
-            Self::Deleted(_) => exit::NOT_FOUND,
+            Self::Deleted(_) | Self::CaptureEnded(_) => exit::NOT_FOUND,
             Self::Geometry(_) => exit::BAD_REQUEST,
             Self::Map(_) => exit::NO_MEMORY,
             Self::Doorbell(_) | Self::TooShort { .. } | Self::TooLong { .. } => exit::FAILURE,

@@ -20,6 +20,7 @@
 //! mirror counts as missed and not as dropped, because its destination has got it. A mirror with a
 //! clock gets the time of each batch in its slots.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -109,7 +110,15 @@ impl Mirror {
         self.wake = wake;
     }
 
-    pub(crate) fn rings(&self) -> &Krings {
+    /// Whether the frames get the time.
+    #[must_use]
+    pub fn has_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// The rings that get the frames.
+    #[must_use]
+    pub fn rings(&self) -> &Krings {
         &self.rings
     }
 
@@ -135,6 +144,13 @@ impl Mirror {
         if rx.wants_kick() {
             self.wake.wake();
         }
+    }
+}
+
+impl fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut mirror = f.debug_struct("Mirror");
+        mirror.field("rings", &self.rings).field("missed", &self.missed).finish_non_exhaustive()
     }
 }
 

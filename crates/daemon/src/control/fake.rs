@@ -28,6 +28,9 @@ pub struct Fake {
     pub(super) bound: BTreeMap<PortKey, FakeBound>,
     /// Attached ports that no switch serves.
     pub(super) unswitched: Vec<PortKey>,
+    /// Captures that were told to go on, and that were ended.
+    pub(super) resumed: Vec<PortKey>,
+    pub(super) ended_captures: Vec<PortKey>,
     /// Functions that were to ask for theirs.
     pub(super) told: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,

@@ -39,7 +39,7 @@ use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
 use ring::layout::PAGE;
 use ring::leaver::Leaver;
-use switch::{Clock, MirrorSource, PortConfig, Wake};
+use switch::{Clock, Mirror, MirrorSource, PortConfig, Wake};
 
 use super::memory::{geometry, reconcile};
 use super::{PortPlace, Workers};
@@ -82,8 +82,11 @@ pub(super) enum ServedBy {
     Null(Krings),
     /// The switch of `port` mirrors frames into the rings: a monitor at this place of the switch.
     Monitor { port: PortKey, place: usize },
-    /// No switch any more: the port that the monitor mirrored is gone.
-    Orphaned,
+    /// No switch for now: the port that the capture mirrored has no client.
+    Waiting(Box<Mirror>),
+    /// No switch any more: the port that the monitor mirrored is gone. The number of frames that it
+    /// missed until then.
+    Orphaned(u64),
 }
 
 impl ServedBy {

@@ -71,7 +71,10 @@ impl Workers {
         let (port, switch) = match &self.bound[&port].served_by {
             ServedBy::Switch(switch) => (port, Some(*switch)),
             ServedBy::Monitor { port, .. } => (*port, self.switch_of(*port).map(|at| at.0)),
-            ServedBy::Reserved(..) | ServedBy::Null(_) | ServedBy::Orphaned => (port, None),
+            ServedBy::Reserved(..)
+            | ServedBy::Null(_)
+            | ServedBy::Waiting(_)
+            | ServedBy::Orphaned(_) => (port, None),
         };
         self.waker(port, switch)
     }

@@ -4,6 +4,17 @@
 //! switch of the mirrored port puts frames into the rings of a monitor port. No worker knows a null
 //! port. A capture is a monitor with one ring, of a port of any kind, and with the time in its
 //! slots.
+//!
+//! ```text
+//!            attach            its port goes: of a monitor
+//!  Reserved ────────► Monitor ───────────────────────────────► Orphaned
+//!                      ▲   │ of a capture                         ▲
+//!       resume_capture │   ▼                                      │
+//!                     Waiting ────────────────────────────────────┘
+//!                                       end_capture
+//! ```
+//!
+//! A capture that waits keeps its rings and what it has missed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,39 +26,43 @@ use switch::{Clock, Mirror, MirrorSource};
 
 use super::Workers;
 use super::netmap::{BoundPlace, ServedBy};
+use super::worker::Worker;
 use crate::control::datapath::unswitched::Unswitched;
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::specs::{RingSpec, UnswitchedSpec};
 
 impl Workers {
-    /// Adds a monitor port to the switch of the ports that it mirrors.
+    /// Has the switch of the ports mirror their frames into the rings of `key`.
     fn install(
         &self,
-        rings: Krings,
+        key: PortKey,
+        mirror: Mirror,
         sources: &[(PortKey, MirrorSource)],
-        clock: Option<Clock>,
-    ) -> usize {
-        let switch = self.ports[&sources[0].0].switch;
+    ) -> ServedBy {
+        let port = sources[0].0;
         let places = sources.iter().map(|(port, source)| {
             let place = &self.ports[port];
             (place.number, place.id, source.clone())
         });
-        let sources: Vec<_> = places.collect();
-        let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new()))).with_clock(clock);
-        self.on_switch(switch, move |worker, at| worker.add_mirror(at, mirror, sources))
+        let (switch, sources) = (self.ports[&port].switch, places.collect());
+        let install = move |worker: &mut Worker, at| worker.add_mirror(at, mirror, sources);
+        let place = self.on_switch(switch, install);
+        self.note_bound_memory(key, port);
+        ServedBy::Monitor { port, place }
     }
 
-    fn uninstall(&self, key: PortKey, port: PortKey, place: usize) {
+    fn uninstall(&self, key: PortKey, port: PortKey, place: usize) -> Box<Mirror> {
         let switch = self.ports[&port].switch;
         let gone = self.on_switch(switch, move |worker, at| worker.switch(at).remove_mirror(place));
         self.forget_memory(key);
-        if let Some(monitor) = gone {
-            tracing::debug!("{}: {} frames not seen", self.bound[&key].label, monitor.missed());
-        }
+        let mirror = gone.expect("it was installed");
+        tracing::debug!("{}: {} frames not seen", self.bound[&key].label, mirror.missed());
+        mirror
     }
 
-    /// A port goes: its monitor ports get no more frames, and their doorbells tell their holders.
+    /// A port goes: its monitors get no more frames, and their doorbells tell their holders. Its
+    /// captures wait, until control knows whether it comes back.
     pub(super) fn orphan_monitors(&mut self, gone: PortKey) {
         let looks = |served_by: &ServedBy| match served_by {
             ServedBy::Monitor { port, place } if *port == gone => Some(*place),
@@ -56,11 +71,26 @@ impl Workers {
         let all = self.bound.iter().filter_map(|(key, at)| Some((*key, looks(&at.served_by)?)));
         let monitors: Vec<_> = all.collect();
         for (key, place) in monitors {
-            self.uninstall(key, gone, place);
-            if let Some(bound) = self.bound.get_mut(&key) {
-                bound.served_by = ServedBy::Orphaned;
-            }
+            let mirror = self.uninstall(key, gone, place);
+            let bound = self.bound.get_mut(&key).expect("looked at just now");
+            bound.served_by = match mirror.has_clock() {
+                true => ServedBy::Waiting(mirror),
+                false => ServedBy::Orphaned(mirror.missed()),
+            };
             self.update_unswitched_wakers(key);
+        }
+    }
+
+    /// The mirror of a capture that waits; what is left sees nothing any more.
+    fn take_waiting(&mut self, capture: PortKey) -> Option<Box<Mirror>> {
+        let served_by = &mut self.bound.get_mut(&capture)?.served_by;
+        let missed = match served_by {
+            ServedBy::Waiting(mirror) => mirror.missed(),
+            _ => return None,
+        };
+        match std::mem::replace(served_by, ServedBy::Orphaned(missed)) {
+            ServedBy::Waiting(mirror) => Some(mirror),
+            _ => unreachable!("looked at just now"),
         }
     }
 
@@ -68,13 +98,14 @@ impl Workers {
     /// doorbell closed.
     pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
         let Some(bound) = self.bound.get_mut(&key) else { return };
-        match bound.served_by {
+        let wakers = Arc::new(bound.wakers());
+        match &mut bound.served_by {
             ServedBy::Switch(_) | ServedBy::Reserved(..) | ServedBy::Null(_) => {}
-            ServedBy::Orphaned => {
+            ServedBy::Waiting(mirror) => mirror.set_wake(wakers),
+            ServedBy::Orphaned(_) => {
                 bound.holders.values_mut().for_each(|holder| holder.wakers.clear());
             }
-            ServedBy::Monitor { port, place } => {
-                let wakers = Arc::new(bound.wakers());
+            &mut ServedBy::Monitor { port, place } => {
                 self.on_switch(self.ports[&port].switch, move |worker, at| {
                     if let Some(monitor) = worker.switch(at).mirror_mut(place) {
                         monitor.set_wake(wakers);
@@ -120,13 +151,14 @@ impl Unswitched for Workers {
         let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
         let served_by = match sources.first() {
             None => ServedBy::Null(rings),
-            Some(_) if sources.iter().any(|(port, _)| !self.ports.contains_key(port)) => {
-                ServedBy::Orphaned
-            }
-            Some(&(port, _)) => {
-                let place = self.install(rings, sources, *clock);
-                self.note_bound_memory(key, port);
-                ServedBy::Monitor { port, place }
+            Some(_) => {
+                let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new()))).with_clock(*clock);
+                let is_gone = |(port, _): &(PortKey, _)| !self.ports.contains_key(port);
+                match sources.iter().any(is_gone) {
+                    true if clock.is_some() => ServedBy::Waiting(mirror.into()),
+                    true => ServedBy::Orphaned(0),
+                    false => self.install(key, mirror, sources),
+                }
             }
         };
         self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
@@ -134,16 +166,39 @@ impl Unswitched for Workers {
     }
 
     fn missed(&self, key: PortKey) -> u64 {
-        let Some(&ServedBy::Monitor { port, place }) = self.bound.get(&key).map(|it| &it.served_by)
-        else {
-            return 0;
-        };
-        self.on_switch(self.ports[&port].switch, move |worker, at| {
-            worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
-        })
+        match self.bound.get(&key).map(|bound| &bound.served_by) {
+            Some(&ServedBy::Monitor { port, place }) => {
+                self.on_switch(self.ports[&port].switch, move |worker, at| {
+                    worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
+                })
+            }
+            Some(ServedBy::Waiting(mirror)) => mirror.missed(),
+            Some(ServedBy::Orphaned(missed)) => *missed,
+            _ => 0,
+        }
+    }
+
+    fn resume_capture(&mut self, capture: PortKey, sources: &[(PortKey, MirrorSource)]) {
+        let Some(mirror) = self.take_waiting(capture) else { return };
+        let served_by = self.install(capture, *mirror, sources);
+        self.bound.get_mut(&capture).expect("looked at just now").served_by = served_by;
+    }
+
+    fn end_capture(&mut self, capture: PortKey) {
+        if let Some(&ServedBy::Monitor { port, place }) =
+            self.bound.get(&capture).map(|bound| &bound.served_by)
+        {
+            let missed = self.uninstall(capture, port, place).missed();
+            let bound = self.bound.get_mut(&capture).expect("looked at just now");
+            bound.served_by = ServedBy::Orphaned(missed);
+        }
+        self.take_waiting(capture);
+        self.update_unswitched_wakers(capture);
     }
 
     fn remove_unswitched(&mut self, key: PortKey) {
+        // The region's last user is the reclaimer.
+        self.take_waiting(key);
         let served_by = self.bound.get(&key).map(|bound| &bound.served_by);
         let seen = !matches!(served_by, Some(ServedBy::Reserved(..)));
         if let Some(&ServedBy::Monitor { port, place }) = served_by {

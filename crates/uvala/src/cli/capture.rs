@@ -24,11 +24,13 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How often the switch is asked how many frames it had no room for.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Capture the frames of a port of any kind
+/// Capture the frames of a port of a switch
 ///
 /// Prints a line for each frame, or writes pcapng with -w. The user that has the port, users that
 /// its owner lets attach to it, the owner of the switch and root may capture. The port does not
 /// wait for the capture: frames that the capture is too slow for are counted as missed at the end.
+/// Of a permanent port the capture goes on with the next client. The ends of pipes, whose frames
+/// pass no switch, cannot be captured.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -78,6 +78,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn refresh_port(&mut self, name: &PortName) {
         self.refresh_static_addresses(name);
         self.refresh_steering(name.switch());
+        self.refresh_captures(name);
     }
 
     /// Tells the worker of a switch what there is now.

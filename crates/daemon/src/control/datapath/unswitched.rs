@@ -1,5 +1,7 @@
 //! Rings that no switch serves: netmap null ports, netmap monitors and captures.
 
+use switch::MirrorSource;
+
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::specs::UnswitchedSpec;
@@ -8,11 +10,18 @@ use crate::model::specs::UnswitchedSpec;
 pub trait Unswitched {
     /// Reserves rings that no connection holds yet, and returns the number of their region. All
     /// ports that a monitor mirrors are in one switch; the monitor sees nothing more when the first
-    /// of them goes.
+    /// of them goes. A capture then waits for [`Unswitched::resume_capture`].
     fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError>;
 
     /// Attaches rings whose memory is built.
     fn attach_unswitched(&mut self, port: PortKey);
+
+    /// Has a capture that waits get these frames of the port that it captured, which is back with
+    /// another key.
+    fn resume_capture(&mut self, capture: PortKey, sources: &[(PortKey, MirrorSource)]);
+
+    /// Ends a capture: it gets no more frames, and its holder finds its doorbell closed.
+    fn end_capture(&mut self, capture: PortKey);
 
     /// How many frames and slots have found no room in a monitor.
     fn missed(&self, port: PortKey) -> u64;
@@ -24,6 +33,8 @@ pub trait Unswitched {
 #[cfg(test)]
 mod fake {
     use std::collections::BTreeMap;
+
+    use switch::MirrorSource;
 
     use super::Unswitched;
     use crate::control::fake::Fake;
@@ -46,6 +57,15 @@ mod fake {
 
         fn attach_unswitched(&mut self, port: PortKey) {
             self.unswitched.push(port);
+        }
+
+        fn resume_capture(&mut self, capture: PortKey, sources: &[(PortKey, MirrorSource)]) {
+            assert!(sources.iter().all(|(port, _)| self.ports.contains_key(port)));
+            self.resumed.push(capture);
+        }
+
+        fn end_capture(&mut self, capture: PortKey) {
+            self.ended_captures.push(capture);
         }
 
         fn missed(&self, _: PortKey) -> u64 {

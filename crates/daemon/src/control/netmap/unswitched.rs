@@ -20,7 +20,7 @@ use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::shared::{COMMON, Region, Shared};
-use crate::control::state::unswitched::{Open, UnswitchedPort};
+use crate::control::state::unswitched::{CaptureFor, Open, UnswitchedPort};
 use crate::control::state::{Port, Switch};
 use crate::control::{Answer, Client, Control};
 use crate::model::error::DatapathError;
@@ -40,7 +40,7 @@ struct Plan {
     /// The region becomes its user's common one.
     common: bool,
     sources: Vec<(PortKey, MirrorSource)>,
-    is_stamped: bool,
+    capture: Option<CaptureFor>,
 }
 
 impl<D: Datapath> Control<D> {
@@ -61,7 +61,8 @@ impl<D: Datapath> Control<D> {
         self.state.claim_number(&client.caller)?;
         let key = PortKey(self.state.new_key());
         let (uid, extra) = (client.caller.uid, bind.extra_bufs);
-        let Plan { label, rings, region, common, sources, is_stamped } = plan;
+        let Plan { label, rings, region, common, sources, capture } = plan;
+        let is_stamped = capture.is_some();
         let place = self.place(uid, region, &needs_of(&rings, extra), None)?;
         let (name, region) = (bind.port.clone(), place.spec());
         let spec =
@@ -75,7 +76,8 @@ impl<D: Datapath> Control<D> {
         let holder = binder(client, claim, granted, rings.stride);
         let shared = new_shared(region, uid);
         let shared = Shared { common, memory, holders: vec![holder], ..shared };
-        self.state.add_unswitched(client.conn, UnswitchedPort { key, name: name.clone(), shared });
+        let port = UnswitchedPort { key, name: name.clone(), shared, capture };
+        self.state.add_unswitched(client.conn, port);
         self.pending.building.insert(client.conn, Building { name, key, bound: true });
         Ok(build)
     }
@@ -96,6 +98,8 @@ impl<D: Datapath> Control<D> {
         }
         let binding = started?;
         self.state.note_unswitched_ready(conn);
+        // Its port may have gone meanwhile.
+        self.refresh_capture(conn);
         let name = self.state.unswitched_of(conn).expect("it was bound").name.clone();
         Ok(self.bound_answer(conn, &name, binding))
     }
@@ -118,41 +122,63 @@ impl<D: Datapath> Control<D> {
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
         let label = format!("null:{}", bind.port.netmap_name());
         let (common, sources) = (bind.mem_id == COMMON, Vec::new());
-        Ok(Plan { label, rings, region, common, sources, is_stamped: false })
+        Ok(Plan { label, rings, region, common, sources, capture: None })
     }
 
     /// One receive ring for copies of the frames of a port, and one transmit ring, which leads
     /// nowhere.
     fn plan_capture(&self, client: &Client, bind: &Bind, of: CaptureOf) -> Result<Plan, Refusal> {
         let name = &bind.port;
-        let port = self.state.port(&client.caller, name, Access::Look)?;
-        let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
-        self.check_capture(&client.caller, name, port, switch)?;
-        if switch.config.is_spread {
-            return Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into());
-        }
-        if !port.is_live() || self.datapath.number_of(port.key).is_none() {
-            return Err(PortRefusal::Idle(name.clone()).into());
-        }
-        if port.config.vnet_header != 0 {
-            return Err(NetmapRefusal::NotMonitorable(name.clone()).into());
-        }
-        let points = [(of.entering, MirrorPoint::Sent), (of.leaving, MirrorPoint::Received)];
-        let sources = points.into_iter().filter(|(is_requested, _)| *is_requested);
-        let source = |(_, point)| (port.key, MirrorSource { point, rings: 0..MAX_RINGS });
-        let sources = sources.map(source).collect();
+        let capture = CaptureFor { caller: client.caller.clone(), of };
+        let key = self.check_capture(&capture.caller, name)?;
+        let key = key.ok_or_else(|| PortRefusal::Idle(name.clone()))?;
+        let sources = captured(key, of);
         let one = RingCounts { tx_rings: 1, rx_rings: 1, ..self.defaults.rings.counts };
         let requested =
             RequestedRings { tx_rings: None, rx_rings: None, ..RequestedRings::from(bind) };
         let rings = RingSpec { counts: one, ..self.defaults.rings };
         let rings = settings::bound_rings(&requested, &rings);
         let label = format!("{}/c", name.netmap_name());
-        Ok(Plan { label, rings, region: None, common: false, sources, is_stamped: true })
+        Ok(Plan { label, rings, region: None, common: false, sources, capture: Some(capture) })
+    }
+
+    /// Whether there is such a port for the caller to capture; its key, while it carries frames.
+    fn check_capture(&self, caller: &Caller, name: &PortName) -> Result<Option<PortKey>, Refusal> {
+        let port = self.state.port(caller, name, Access::Look)?;
+        let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
+        self.may_capture(caller, name, port, switch)?;
+        if switch.config.is_spread {
+            return Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into());
+        }
+        if port.config.vnet_header != 0 {
+            return Err(NetmapRefusal::HasHeader(name.clone()).into());
+        }
+        let carries_frames = port.is_live() && self.datapath.number_of(port.key).is_some();
+        Ok(carries_frames.then_some(port.key))
+    }
+
+    /// After a port has come, gone or changed: those that capture it get the frames of its next
+    /// client, if they may. Their captures end with the port.
+    pub(in crate::control) fn refresh_captures(&mut self, name: &PortName) {
+        for conn in self.state.captures_of(name) {
+            self.refresh_capture(conn);
+        }
+    }
+
+    fn refresh_capture(&mut self, conn: ConnKey) {
+        let Some(capture) = self.state.unswitched_of(conn) else { return };
+        let (key, name) = (capture.key, &capture.name);
+        let Some(CaptureFor { caller, of }) = &capture.capture else { return };
+        match self.check_capture(caller, name) {
+            Ok(Some(port)) => self.datapath.resume_capture(key, &captured(port, *of)),
+            Ok(None) => {}
+            Err(_) => self.datapath.end_capture(key),
+        }
     }
 
     /// A capture reads all that its port sends and receives. So its caller may change the switch,
     /// has the port, or is one of those that the port's owner lets attach to it.
-    fn check_capture(
+    fn may_capture(
         &self,
         caller: &Caller,
         name: &PortName,
@@ -206,8 +232,16 @@ impl<D: Datapath> Control<D> {
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
         let label = format!("{}/{}", bind.port.netmap_name(), letters.collect::<String>());
         let region = port.region.clone().filter(|_| of.zero_copy);
-        Ok(Plan { label, rings, region, common: false, sources, is_stamped: false })
+        Ok(Plan { label, rings, region, common: false, sources, capture: None })
     }
+}
+
+/// What a capture mirrors.
+fn captured(port: PortKey, of: CaptureOf) -> Vec<(PortKey, MirrorSource)> {
+    let points = [(of.entering, MirrorPoint::Sent), (of.leaving, MirrorPoint::Received)];
+    let points = points.into_iter().filter(|(is_requested, _)| *is_requested);
+    let source = |(_, point)| (port, MirrorSource { point, rings: 0..MAX_RINGS });
+    points.map(source).collect()
 }
 
 /// What a monitor mirrors: the rings that a program which opens the port like this would bind.

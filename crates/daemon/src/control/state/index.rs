@@ -8,6 +8,7 @@
 //! | `stakes` | a user | ports that the user owns, holds, has bound, or pays for by their regions |
 //! | `binders` | a connection | ports that it has bound |
 //! | `unswitched` | a user | connections with rings that no switch serves, likewise |
+//! | `captures` | a port | connections that capture it |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +24,7 @@ pub(super) struct Index {
     stakes: BTreeMap<u32, BTreeSet<PortName>>,
     binders: BTreeMap<ConnKey, BTreeSet<PortName>>,
     unswitched: BTreeMap<u32, BTreeSet<ConnKey>>,
+    captures: BTreeMap<PortName, BTreeSet<ConnKey>>,
 }
 
 impl Index {
@@ -58,6 +60,14 @@ impl Index {
     pub(super) fn leave_unswitched(&mut self, uid: u32, conn: ConnKey) {
         remove(&mut self.unswitched, uid, &conn);
     }
+
+    pub(super) fn enter_capture(&mut self, port: &PortName, conn: ConnKey) {
+        self.captures.entry(port.clone()).or_default().insert(conn);
+    }
+
+    pub(super) fn leave_capture(&mut self, port: &PortName, conn: ConnKey) {
+        remove(&mut self.captures, port.clone(), &conn);
+    }
 }
 
 impl State {
@@ -74,6 +84,12 @@ impl State {
     /// regions that it pays for.
     pub(super) fn unswitched_of_user(&self, uid: u32) -> impl Iterator<Item = ConnKey> {
         self.index.unswitched.get(&uid).into_iter().flatten().copied()
+    }
+
+    /// The connections that capture a port.
+    #[must_use]
+    pub fn captures_of(&self, port: &PortName) -> Vec<ConnKey> {
+        self.index.captures.get(port).into_iter().flatten().copied().collect()
     }
 
     /// The ports that a connection has bound.

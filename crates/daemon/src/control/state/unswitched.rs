@@ -7,16 +7,27 @@
 //!
 //! Neither is a port of a switch: no client finds it by a name, and no listing shows it. It
 //! counts as a port for its user's quota, and its region lives as long as it does. A monitor
-//! outlives the port that it looks at, and sees nothing any more.
+//! outlives the port that it looks at, and sees nothing any more; a capture goes on with the next
+//! client of a permanent port.
 
-use protocol::PortKind;
 use protocol::name::PortName;
+use protocol::{CaptureOf, PortKind};
 
 use super::State;
 use super::shared::{Region, Shared};
 use crate::control::netmap::refusal::NetmapRefusal;
 use crate::control::refusal::Refusal;
 use crate::model::keys::{ConnKey, PortKey};
+use crate::model::policy::Caller;
+
+/// A capture that was allowed.
+#[derive(Clone, Debug)]
+pub struct CaptureFor {
+    /// The process and user that capture.
+    pub caller: Caller,
+    /// The frames that they get.
+    pub of: CaptureOf,
+}
 
 /// Rings of one connection.
 #[derive(Clone, Debug)]
@@ -27,6 +38,8 @@ pub struct UnswitchedPort {
     pub name: PortName,
     /// Region, user, memory and the connection that holds it.
     pub shared: Shared,
+    /// For a capture.
+    pub capture: Option<CaptureFor>,
 }
 
 /// A port that a client has open.
@@ -57,6 +70,9 @@ impl State {
     /// Enters what the workers have made.
     pub fn add_unswitched(&mut self, conn: ConnKey, port: UnswitchedPort) {
         users(&port).for_each(|uid| self.index.enter_unswitched(uid, conn));
+        if port.capture.is_some() {
+            self.index.enter_capture(&port.name, conn);
+        }
         let before = self.unswitched.insert(conn, port);
         assert!(before.is_none(), "a connection binds once");
     }
@@ -65,6 +81,7 @@ impl State {
     pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<UnswitchedPort> {
         let port = self.unswitched.remove(&conn)?;
         users(&port).for_each(|uid| self.index.leave_unswitched(uid, conn));
+        self.index.leave_capture(&port.name, conn);
         self.note_regions_left([&port.shared.region].into_iter());
         Some(port)
     }

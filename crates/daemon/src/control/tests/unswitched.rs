@@ -169,3 +169,48 @@ fn test_a_capture_is_for_those_that_have_the_port_or_may_attach_to_it_by_name() 
     bench.done(r#"{"port_add":{"port":"vale0:idle","kind":"shm"}}"#);
     assert_eq!(bench.bind_unswitched(4, 0, capture("vale0:idle")), Err(ErrorCode::NotFound));
 }
+
+#[test]
+fn test_a_capture_goes_on_with_the_next_client_of_a_permanent_port_if_its_user_may_see_that_one() {
+    let mut bench = Bench::new();
+    let kind = BindKind::Capture(CaptureOf { entering: true, leaving: true });
+    let capture = |port: &str| Bind { kind, ..Bind::new(port.parse().unwrap()) };
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666"}}}"#);
+    bench.done(r#"{"port_add":{"port":"vale0:p","kind":"shm"}}"#);
+    bench.done(r#"{"port_set":{"port":"vale0:p","settings":{"mode":"666"}}}"#);
+    bench.attach(1, 1000, "vale0:p").unwrap();
+    bench.attach(2, 1000, "vale0:e").unwrap();
+    bench.bind_unswitched(3, 1000, capture("vale0:p")).unwrap();
+    bench.bind_unswitched(4, 1000, capture("vale0:e")).unwrap();
+    let key = |bench: &Bench, conn| bench.control.state.unswitched_of(ConnKey(conn)).unwrap().key;
+    let [stays, ends] = [3, 4].map(|conn| key(&bench, conn));
+    bench.control.datapath.resumed.clear();
+    bench.leave([1, 2]);
+    let fake = &mut bench.control.datapath;
+    assert_eq!((&fake.ended_captures[..], &fake.resumed[..]), (&[ends][..], &[][..]));
+    bench.attach(1, 1001, "vale0:p").unwrap();
+    let fake = &mut bench.control.datapath;
+    assert_eq!((fake.ended_captures.len(), &fake.resumed[..]), (1, &[stays][..]));
+    bench.leave([1]);
+    bench.done(r#"{"port_set":{"port":"vale0:p","settings":{"mode":"600"}}}"#);
+    bench.attach(1, 0, "vale0:p").unwrap();
+    assert!(bench.control.datapath.ended_captures.contains(&stays), "it is another user's");
+    bench.leave(1..5);
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_a_capture_ends_with_its_port_also_while_no_client_has_it() {
+    let mut bench = Bench::new();
+    let kind = BindKind::Capture(CaptureOf { entering: true, leaving: true });
+    bench.done(r#"{"port_add":{"port":"vale0:p","kind":"shm"}}"#);
+    bench.attach(1, 0, "vale0:p").unwrap();
+    bench.bind_unswitched(2, 0, Bind { kind, ..Bind::new("vale0:p".parse().unwrap()) }).unwrap();
+    bench.leave([1]);
+    assert!(bench.control.datapath.ended_captures.is_empty());
+    bench.done(r#"{"port_del":{"port":"vale0:p"}}"#);
+    assert_eq!(bench.control.datapath.ended_captures.len(), 1);
+    bench.leave([2]);
+    assert!(bench.is_empty());
+}
