@@ -281,7 +281,7 @@ fn a_capture_of_a_permanent_port_outlives_its_clients_and_knows_what_it_lost() {
 #[test]
 fn text_is_one_line_a_frame_and_strangers_capture_nothing() {
     let daemon = Daemon::start();
-    let [mut a, _b] = pair(&daemon);
+    let ([mut a, _b], _pipe) = (pair(&daemon), daemon.open("vale0:p{1"));
     let mut running = capture(&daemon, &["vale0:a", "-c", "1", "--direction", "in"]);
     a.send(&frame(2, 1, 60)).expect("room");
     assert!(running.wait().success());
@@ -293,6 +293,7 @@ fn text_is_one_line_a_frame_and_strangers_capture_nothing() {
         (&["vale0:x"][..], 5, "no port vale0:x"),
         (&["vale0:a", "prt 53"], 2, "syntax error"),
         (&["vale0:a", "-W", "3", "-w", "x"], 2, "-W is for -C or -G"),
+        (&["vale0:p{1"], 12, "pass no switch"),
     ] {
         let output = daemon.uvala(&[&["capture"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr);

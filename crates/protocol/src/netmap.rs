@@ -91,7 +91,7 @@ pub enum BindKind {
     Null,
     /// Monitor rings of the port: copies of what the port sends or receives.
     Monitor(MonitorOf),
-    /// One receive ring with copies of the frames of a port of any kind. The metadata in a slot is
+    /// One receive ring with copies of the frames of a port of a switch. The metadata in a slot is
     /// the time at which the switch saw the frame, in nanoseconds since 1970.
     Capture(CaptureOf),
 }

@@ -22,7 +22,9 @@ impl<D: Datapath> Control<D> {
     /// Says what a switch would do with a frame, to callers that may look at it.
     pub(super) fn trace(&mut self, caller: &Caller, query: &TraceQuery) -> Result<Reply, Refusal> {
         let name = self.state.resolve(&query.port);
-        let key = self.state.port(caller, &name, Access::Look)?.key;
+        let port = self.state.port(caller, &name, Access::Look)?;
+        port.check_switched(&name)?;
+        let key = port.key;
         let head = packet::text::hex(&query.head).filter(|head| head.len() <= TRACE_HEAD);
         let head = head.ok_or_else(|| {
             Refusal::bad_value(format!("head: expected at most {TRACE_HEAD} bytes in hex"))

@@ -147,6 +147,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port(caller, name, Access::Look)?;
         let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
         self.may_capture(caller, name, port, switch)?;
+        port.check_switched(name)?;
         if switch.config.is_spread {
             return Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into());
         }

@@ -63,6 +63,12 @@ pub enum PortRefusal {
         "{0} is the end of a pipe, which has no settings; connect two ports of a switch instead"
     )]
     PipeSettings(PortName),
+    /// The frames of a pipe pass no switch.
+    #[error(
+        "{0} is the end of a pipe, whose frames pass no switch: they are neither captured nor \
+         traced; connect two ports of a switch instead"
+    )]
+    PipeFrames(PortName),
     /// The end of a pipe cannot be in a trust group.
     #[error("{0} is the end of a pipe, whose two ends share a region: name no trust group for it")]
     PipeGroup(PortName),
@@ -101,6 +107,7 @@ impl PortRefusal {
             Self::NotAttachable(_)
             | Self::PipePersistent(_)
             | Self::PipeSettings(_)
+            | Self::PipeFrames(_)
             | Self::PipeGroup(_)
             | Self::GrantTransient(_)
             | Self::GrantServed(_)

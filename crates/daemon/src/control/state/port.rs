@@ -8,6 +8,7 @@ use switch::PortConfig;
 
 use super::Switch;
 use super::shared::{Interface, Shared};
+use crate::control::ports::refusal::PortRefusal;
 use crate::model::groups::shown_group;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
 use crate::model::policy::{Grant, Permissions};
@@ -151,6 +152,13 @@ impl Port {
             Peer::Sink | Peer::Interface(_) | Peer::Machine => true,
             Peer::Pipe => self.is_bound(),
         }
+    }
+
+    /// Refuses the end of a pipe whose two clients exchange frames without a switch. The pipes of
+    /// netmap programs pass one.
+    pub fn check_switched(&self, name: &PortName) -> Result<(), PortRefusal> {
+        let is_direct = self.kind == PortKind::Pipe && self.bound.is_none();
+        if is_direct { Err(PortRefusal::PipeFrames(name.clone())) } else { Ok(()) }
     }
 
     /// Whether netmap programs have the port open.

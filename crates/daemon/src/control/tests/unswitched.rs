@@ -214,3 +214,20 @@ fn test_a_capture_ends_with_its_port_also_while_no_client_has_it() {
     bench.leave([2]);
     assert!(bench.is_empty());
 }
+
+#[test]
+fn test_the_end_of_a_pipe_without_a_switch_is_neither_captured_nor_traced() {
+    let mut bench = Bench::new();
+    let kind = BindKind::Capture(CaptureOf { entering: true, leaving: true });
+    bench.attach(1, 0, "vale0:a{1").unwrap();
+    let capture = Bind { kind, ..Bind::new("vale0:a{1".parse().unwrap()) };
+    let capture = Request::Session(SessionRequest::Bind(capture));
+    let trace = r#"{"trace":{"port":"vale0:a{1","head":"0200","bytes":2}}"#;
+    for request in [capture, serde_json::from_str(trace).unwrap()] {
+        let refusal = bench.answer(2, 0, request).unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::Unsupported);
+        assert!(refusal.to_string().contains("pass no switch"), "{refusal}");
+    }
+    bench.leave([1, 2]);
+    assert!(bench.is_empty());
+}
