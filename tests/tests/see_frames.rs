@@ -63,6 +63,9 @@ fn trace_tells_the_way_of_a_frame_and_changes_nothing() {
         (names(&short), &short["steps"][0]["reason"]),
         (vec!["drop".into()], &"too_short".into())
     );
+    let payload = trace(&daemon, &["vale0:a", "020000000009 020000000001 8100 0007 0800 4500"]);
+    let first = &payload["steps"][0];
+    assert_eq!((&first["vlan"], &first["tagging"]), (&1.into(), &"payload".into()), "{payload}");
     let back = trace(&daemon, &["vale0:b", "020000000002 020000000001 8100 0001 0800 4500"]);
     assert_eq!(back["steps"][3]["reason"], "same_port", "{back}");
     let stats = daemon.stats("vale0:a");
@@ -76,6 +79,9 @@ fn trace_refuses_what_it_cannot_tell_and_those_that_may_not_look() {
         (&["vale0:x", "0200"][..], 5, "no port vale0:x"),
         (&["vale0:a", "icmp 10.0.0.1 > 10.0.0.2"], 2, "--src MAC"),
         (&["vale0:a", "-r", "/etc/passwd"], 1, "neither pcap nor pcapng"),
+        (&["vale0:a", "-r", "/dev/null"], 1, "cannot read /dev/null: the file is cut short"),
+        (&["vale0:a", ""], 2, "is no frame: expected one such as 'icmp"),
+        (&["vale0:a", "  "], 2, "is no frame: expected one such as 'icmp"),
     ] {
         let output = daemon.uvala(&[&["trace"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr);
@@ -294,6 +300,8 @@ fn text_is_one_line_a_frame_and_strangers_capture_nothing() {
         (&["vale0:a", "prt 53"], 2, "syntax error"),
         (&["vale0:a", "-W", "3", "-w", "x"], 2, "-W is for -C or -G"),
         (&["vale0:p{1"], 12, "pass no switch"),
+        (&["vale0:a", "-w", "/no/dir/x"], 1, "/no/dir/x: No such file or directory"),
+        (&["vale0:a", "-w", "/dev/full"], 1, "/dev/full: No space left"),
     ] {
         let output = daemon.uvala(&[&["capture"], args].concat());
         let text = String::from_utf8_lossy(&output.stderr);

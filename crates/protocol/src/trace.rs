@@ -117,8 +117,10 @@ pub enum TraceStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tagging {
-    /// Without a tag, or with one that is payload.
+    /// Without a tag.
     Untagged,
+    /// With a tag that is payload: the port is transparent to VLANs.
+    Payload,
     /// With a tag that gives a priority only.
     Priority,
     /// With the tag of its VLAN.

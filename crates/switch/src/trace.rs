@@ -30,8 +30,15 @@ use crate::switch::Switch;
 /// A step of a frame through the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceStep {
-    /// The frame is in this VLAN.
-    Vlan(VlanId, Tagging),
+    /// The frame is in a VLAN.
+    Vlan {
+        /// The VLAN.
+        vlan: VlanId,
+        /// How the frame carries it.
+        tagging: Tagging,
+        /// Whether the frame has a tag, which may be payload.
+        has_tag: bool,
+    },
     /// The forwarding database would do this with the source address.
     Learn(MacAddr, Learned),
     /// A rule of this number matches.
@@ -88,7 +95,8 @@ impl Trace<'_> {
             Ok(entered) => entered,
             Err(reason) => return self.drop(src, reason),
         };
-        self.steps.push(TraceStep::Vlan(frame.vlan, tagging));
+        let has_tag = header.tag().is_some();
+        self.steps.push(TraceStep::Vlan { vlan: frame.vlan, tagging, has_tag });
         let learned = bridge.would_learn(frame);
         self.steps.extend(learned.map(|learned| TraceStep::Learn(header.src(), learned)));
         if self.switch.steering.is_some() {

@@ -59,7 +59,9 @@ impl<D: Datapath> View<'_, D> {
     fn step(&self, step: switch::TraceStep) -> TraceStep {
         use switch::TraceStep as Step;
         match step {
-            Step::Vlan(vlan, how) => TraceStep::Vlan { vlan: vlan.get(), tagging: tagging(how) },
+            Step::Vlan { vlan, tagging: how, has_tag } => {
+                TraceStep::Vlan { vlan: vlan.get(), tagging: tagging(how, has_tag) }
+            }
             Step::Learn(mac, learned) => {
                 let (result, from) = learning(learned);
                 TraceStep::Learn { mac, result, from: from.map(|port| self.port(port)) }
@@ -106,8 +108,9 @@ impl<D: Datapath> View<'_, D> {
     }
 }
 
-fn tagging(how: switch::Tagging) -> Tagging {
+fn tagging(how: switch::Tagging, has_tag: bool) -> Tagging {
     match how {
+        switch::Tagging::Untagged if has_tag => Tagging::Payload,
         switch::Tagging::Untagged => Tagging::Untagged,
         switch::Tagging::Priority => Tagging::Priority,
         switch::Tagging::Tagged => Tagging::Tagged,

@@ -70,7 +70,7 @@ impl Args {
             return open().with_context(|| format!("cannot read {}", path.display()));
         }
         let text = self.frame.as_deref().unwrap_or_default();
-        if let Some(bytes) = packet::text::hex(text) {
+        if let Some(bytes) = packet::text::hex(text).filter(|bytes| !bytes.is_empty()) {
             return Ok(bytes);
         }
         let ends = Ends { src: self.src, dst: self.dst, vlan: self.vlan };
@@ -94,6 +94,7 @@ fn line(step: &TraceStep) -> String {
         TraceStep::Vlan { vlan, tagging } => {
             let how = match tagging {
                 Tagging::Untagged => "not tagged",
+                Tagging::Payload => "its tag is payload, the port is transparent to VLANs",
                 Tagging::Priority => "a tag with a priority only",
                 Tagging::Tagged => "tagged",
             };

@@ -5,6 +5,8 @@
 //!  -w F -C or -G   F, F1, F2, …          the next one when F is large, or old, enough
 //!        … -W 3    F0, F1, F2, F0, …     at most 3 files, the oldest is overwritten
 //! ```
+//!
+//! Errors name the file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -100,7 +102,7 @@ impl Files {
         }
         self.frames += 1;
         self.last_ns = seen.time_ns;
-        write::frame(&mut self.to, &self.interface, seen)
+        write::frame(&mut self.to, &self.interface, seen).map_err(|error| self.named(error))
     }
 
     /// Writes out what is in the buffer.
@@ -108,7 +110,7 @@ impl Files {
     /// # Errors
     /// The file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
+        self.to.flush().map_err(|error| self.named(error))
     }
 
     /// Ends the file with its counters; the capture has missed so many frames.
@@ -117,20 +119,27 @@ impl Files {
     /// The file cannot be written.
     pub fn end(&mut self, missed: u64) -> io::Result<()> {
         let of_this_file = missed.saturating_sub(self.missed_before);
-        write::end(&mut self.to, self.last_ns, self.frames + of_this_file, of_this_file)?;
+        write::end(&mut self.to, self.last_ns, self.frames + of_this_file, of_this_file)
+            .map_err(|error| self.named(error))?;
         self.missed_before = missed;
         self.flush()
     }
 
     fn open(&mut self) -> io::Result<()> {
         let to: Box<dyn Write> = match self.file_name() {
-            Some(path) => Box::new(File::create(path)?),
+            Some(path) => Box::new(File::create(path).map_err(|error| self.named(error))?),
             None => Box::new(io::stdout()),
         };
         self.to = Counted { to: BufWriter::new(to), bytes: 0 };
         (self.opened, self.frames) = (Instant::now(), 0);
-        write::begin(&mut self.to, &self.interface)?;
+        write::begin(&mut self.to, &self.interface).map_err(|error| self.named(error))?;
         self.flush()
+    }
+
+    /// What is wrong with which file.
+    fn named(&self, error: io::Error) -> io::Error {
+        let name = self.file_name().unwrap_or_else(|| "stdout".into());
+        io::Error::new(error.kind(), format!("{}: {error}", name.display()))
     }
 
     fn file_name(&self) -> Option<PathBuf> {

@@ -34,6 +34,13 @@ const PCAP: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
 /// # Errors
 /// The file cannot be read, is no capture file, or has fewer frames.
 pub fn frame(file: impl Read, number: u64) -> io::Result<Vec<u8>> {
+    find(file, number).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => wrong("the file is cut short, within a header or a frame"),
+        _ => error,
+    })
+}
+
+fn find(file: impl Read, number: u64) -> io::Result<Vec<u8>> {
     let mut reader = Reader::new(file)?;
     let skipped = number.saturating_sub(1);
     for at in 0..skipped {
@@ -217,7 +224,8 @@ mod tests {
     fn test_no_input_of_a_stranger_panics() {
         let whole = pcap(false, &[b"frame"]);
         for end in 0..whole.len() {
-            let _ = frame(&whole[..end], 1);
+            let error = frame(&whole[..end], 1).unwrap_err().to_string();
+            assert!(error.contains("cut short") || end == 24, "{end}: {error}");
         }
         let mut huge = whole;
         huge[32..36].fill(0xff);
