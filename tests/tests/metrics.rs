@@ -344,7 +344,7 @@ fn a_real_prometheus_loads_alerts_and_answers_what_the_dashboard_asks() {
     let checked = Command::new("promtool").args(["check", "rules"]).arg(rules).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
     let (mut daemon, _functions) = busy();
-    let (_server, address) = server(&daemon);
+    let (server, address) = server(&daemon);
     let place = Scratch::new("prometheus");
     let (_prometheus, prometheus) = prometheus(&place, &address);
     wait::until("two scrapes", || {
@@ -358,15 +358,33 @@ fn a_real_prometheus_loads_alerts_and_answers_what_the_dashboard_asks() {
         let is_rare = expression.contains("dropped") || expression.contains("link_up");
         assert!(is_rare || !result.as_array().unwrap().is_empty(), "nothing: {expression}");
     }
-    let alert = |name: &str| {
+    let rule = |name: &str| {
         let answer = api(&prometheus, "/api/v1/rules");
         let rules = answer["data"]["groups"][0]["rules"].as_array().unwrap().clone();
         assert!(rules.iter().all(|rule| rule["lastError"].is_null()), "{answer}");
         assert!(rules.len() > 10, "{answer}");
-        let found = rules.into_iter().find(|rule| rule["name"] == name).unwrap();
-        (found["health"].clone(), found["state"].clone())
+        rules.into_iter().find(|rule| rule["name"] == name).unwrap()
     };
+    let alert = |name: &str| (rule(name)["health"].clone(), rule(name)["state"].clone());
     wait::until("the rules", || alert("UvalaDown") == ("ok".into(), "inactive".into()));
+    assert_eq!(alert("UvalaUnsaved"), ("ok".into(), "inactive".into()));
     daemon.kill();
     wait::until("an alert", || alert("UvalaDown").1 == "pending");
+    drop(server);
+    wait::until("the last scrape to be old", || {
+        query(&prometheus, "up == 0 unless on () uvala_up") != Value::Array(Vec::new())
+    });
+    let fires = query(&prometheus, rule("UvalaDown")["query"].as_str().unwrap());
+    assert_eq!(fires.as_array().unwrap().len(), 1, "also without the server: {fires}");
+}
+
+#[test]
+fn one_page_without_a_daemon_says_so_and_fails() {
+    let place = Scratch::new("none");
+    let mut command = uvala(Become::default(), &["metrics"], None);
+    let output = command.env("UVALA_DIR", place.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(samples(&said).into_iter().collect::<Vec<_>>(), [("uvala_up", 0.0)]);
+    assert!(!output.stderr.is_empty());
 }

@@ -14,10 +14,13 @@ pub struct Usage {
     pub descriptors_max: Option<u64>,
     /// Milliseconds that its threads have run.
     pub cpu_ms: u64,
-    /// Files of the state directory that it could not write, each with the reason. It tries again
-    /// every few seconds.
+    /// Files of the state directory that it could not write, each with the reason; 16 at most. It
+    /// tries again every few seconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<String>,
+    /// The number of these files, named or not.
+    #[serde(default)]
+    pub unsaved_files: u64,
 }
 
 /// What a user has, and its quota counts.

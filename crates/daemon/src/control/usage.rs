@@ -22,9 +22,11 @@ impl<D: Datapath> Control<D> {
             let switch = self.state.find_switch(name);
             switch.map_or(caller.privileged, |it| it.permissions.allow(caller, Access::Look))
         };
-        let seen = unsaved.iter().filter(|(name, _)| may_look(name)).take(UNSAVED_MAX);
-        let unsaved = seen.map(|(_, why)| why.to_string()).collect();
-        Reply::Usage(Usage { unsaved, ..of_daemon() })
+        let seen: Vec<_> = unsaved.iter().filter(|(name, _)| may_look(name)).collect();
+        let unsaved_files = seen.len() as u64;
+        let named = seen.into_iter().take(UNSAVED_MAX);
+        let unsaved = named.map(|(_, why)| why.to_string()).collect();
+        Reply::Usage(Usage { unsaved, unsaved_files, ..of_daemon() })
     }
 
     pub(super) fn user_list(&self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
@@ -63,6 +65,7 @@ fn of_daemon() -> Usage {
         descriptors_max: getrlimit(Resource::Nofile).current,
         cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
         unsaved: Vec::new(),
+        unsaved_files: 0,
     }
 }
 

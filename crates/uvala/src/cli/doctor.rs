@@ -89,7 +89,7 @@ fn daemon(
     // A daemon of an earlier version has no such calls.
     findings.extend(doctor::stalls(&worker::workers(connection).unwrap_or_default()));
     if let Ok(Reply::Usage(usage)) = connection.call(Request::Usage(UsageRequest::Show)) {
-        findings.extend(doctor::unsaved(&usage.unsaved));
+        findings.extend(doctor::unsaved(&usage.unsaved, usage.unsaved_files));
     }
     for SwitchInfo { switch, .. } in switches.iter().filter(|info| info.forwarding == "chain") {
         // The switch may be gone by now.

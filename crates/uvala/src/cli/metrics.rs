@@ -30,9 +30,11 @@ use terminal::say;
 /// with --listen by HTTP to each client that asks, until SIGTERM. The metrics are those that this
 /// user may see. All rules of a switch after the first 256 are summed under the name others.
 ///
-/// The server is for this machine or a trusted network: it has neither TLS nor passwords. While the
-/// daemon does not answer, the only metric is uvala_up 0. At most 16 clients are connected at once;
-/// the next one takes the place of the oldest.
+/// While the daemon does not answer, the only metric is uvala_up 0; a command that prints once then
+/// has exit status 3.
+///
+/// The server is for this machine or a trusted network: it has neither TLS nor passwords. At most 16
+/// clients are connected at once; the next one takes the place of the oldest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -49,7 +51,7 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
-    let Some(place) = &args.listen else { return say::out(text(&global.connect()?)?) };
+    let Some(place) = &args.listen else { return once(global) };
     let refused =
         |error| anyhow::anyhow!("cannot listen at {place}: {error}; choose another place");
     let server = Server::bind(place.clone()).map_err(refused)?;
@@ -78,15 +80,32 @@ fn confine() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints the text, also where there is no daemon: the one that was written before says that there
+/// is one.
+fn once(global: &Global) -> anyhow::Result<()> {
+    let said = said(global);
+    if said.as_ref().is_err_and(is_down) {
+        say::out(down())?;
+    }
+    say::out(said?)
+}
+
 /// The text now; also where there is no daemon.
 fn serve(global: &Global) -> Result<String, String> {
-    let said = global.connect().map_err(Into::into).and_then(|connection| text(&connection));
-    said.or_else(|error| match error.downcast_ref() {
-        Some(ControlError::NoDaemon(_) | ControlError::Timeout(_) | ControlError::Lost(_)) => {
-            Ok(down())
-        }
-        _ => Err(format!("{error:#}")),
+    said(global).or_else(|error| match is_down(&error) {
+        true => Ok(down()),
+        false => Err(format!("{error:#}")),
     })
+}
+
+fn said(global: &Global) -> anyhow::Result<String> {
+    text(&global.connect()?)
+}
+
+/// Whether no daemon answers.
+fn is_down(error: &anyhow::Error) -> bool {
+    use ControlError::{Lost, NoDaemon, Timeout};
+    matches!(error.downcast_ref(), Some(NoDaemon(_) | Timeout(_) | Lost(_)))
 }
 
 /// The families of this module.
@@ -188,7 +207,7 @@ fn is_gone(error: &anyhow::Error) -> bool {
 
 const EXAMPLES: &str = "\
 Examples:
-  uvala metrics > uvala.tmp && mv uvala.tmp /var/lib/prometheus/node-exporter/uvala.prom
+  uvala metrics > uvala.tmp; mv uvala.tmp /var/lib/prometheus/node-exporter/uvala.prom
   uvala metrics --listen                      http://127.0.0.1:9776/metrics
   uvala metrics --listen=192.0.2.1:9776
   uvala metrics --listen=unix:/run/uvala-metrics/socket";

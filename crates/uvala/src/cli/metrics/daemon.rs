@@ -49,7 +49,7 @@ pub fn add(page: &mut Page, seen: &Seen) {
     if let Some(most) = usage.descriptors_max {
         page.add("daemon_max_fds", &[], most);
     }
-    page.add("daemon_unsaved_switches", &[], usage.unsaved.len());
+    page.add("daemon_unsaved_switches", &[], usage.unsaved_files);
     seen.users.iter().for_each(|usage| user(page, usage));
     seen.workers.iter().for_each(|info| worker(page, info));
 }
