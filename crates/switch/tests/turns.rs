@@ -510,3 +510,14 @@ fn every_frame_is_delivered_or_counted() {
     assert_eq!(after.0 - before.0, 36);
     assert_eq!(after.1 - before.1, 36);
 }
+
+#[test]
+fn a_slot_that_a_worker_has_reserved_holds_no_frame() {
+    let mut net = Net::learning(2);
+    net.introduce();
+    net.send(0, &[frame(mac(1), mac(0), 60, 0), frame(mac(1), mac(0), 60, 1)]);
+    net.turn(0);
+    let plug = net.switch.plug_mut(id(1)).expect("a port");
+    plug.rings().expect("it has rings").rx[0].lock().reserve(5);
+    assert_eq!((plug.rx_fill(), plug.in_rings()), (Some([2, SLOTS - 1]), 2));
+}

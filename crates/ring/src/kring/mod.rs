@@ -507,6 +507,12 @@ impl RxKring {
         self.count_room();
     }
 
+    /// Slots with frames that the client has not returned, as of the last [`RxKring::sync`].
+    #[must_use]
+    pub fn unread(&self) -> u32 {
+        self.ring.span.distance(self.returned, self.tail)
+    }
+
     /// Free slots that are not reserved. The client may have returned more since the last
     /// [`RxKring::sync`].
     #[inline]

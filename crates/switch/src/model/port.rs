@@ -275,8 +275,7 @@ impl Plug {
         let unread = rings.rx.iter_mut().map(|rx| {
             let mut rx = rx.lock();
             rx.sync();
-            debug_assert!(rx.room() <= rx.capacity(), "a ring has no more room than slots");
-            u64::from(rx.capacity() - rx.room())
+            u64::from(rx.unread())
         });
         unread.sum::<u64>() + rings.tx.iter_mut().map(|tx| u64::from(tx.sync())).sum::<u64>()
     }
@@ -287,8 +286,8 @@ impl Plug {
         let rings = self.rings()?;
         let fill = rings.rx.iter_mut().map(|rx| {
             let mut rx = rx.lock();
-            let free = rx.sync();
-            [rx.capacity() - free, rx.capacity()]
+            rx.sync();
+            [rx.unread(), rx.capacity()]
         });
         Some(fill.fold([0; 2], |[slots, all], [more, capacity]| [slots + more, all + capacity]))
     }
