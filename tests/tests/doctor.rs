@@ -382,6 +382,10 @@ fn check(text: &str) -> (Option<i32>, Value) {
     let place = Scratch::new("doctor-config");
     let file = place.path().join("uvala.toml");
     std::fs::write(&file, text).unwrap();
+    check_file(&file)
+}
+
+fn check_file(file: &Path) -> (Option<i32>, Value) {
     let words = ["doctor", "--json", file.to_str().unwrap()];
     let output = uvala(Become::default(), &words, None).output().unwrap();
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap())
@@ -407,6 +411,11 @@ fn a_configuration_is_checked_without_a_daemon() {
             "there is no network namespace nosuchns",
         ),
         (
+            "[switch.vale0.port.a]\nkind = \"tap\"\nnetns = \"/run/netns/nosuchns\"\n",
+            "note",
+            "there is no network namespace at /run/netns/nosuchns",
+        ),
+        (
             "[switch.vale0.port.a]\nkind = \"stream\"\nsocket = \"/no/dir/a.sock\"\n",
             "problem",
             "there is no directory for socket /no/dir/a.sock",
@@ -419,4 +428,7 @@ fn a_configuration_is_checked_without_a_daemon() {
         assert_eq!(finding["level"], level, "{text}");
         assert!(!finding["cure"].as_str().unwrap().is_empty());
     }
+    let (status, found) = check_file(Path::new("/no/such.toml"));
+    let what = found[0]["what"].as_str().unwrap();
+    assert!(status == Some(1) && what.starts_with("/no/such.toml: No such file"), "{found}");
 }

@@ -67,12 +67,12 @@ fn what_a_script_adds_again_is_left_as_it_is_or_the_difference_is_named() {
         exists(&daemon, &words(again));
     }
     for (line, difference) in [
-        ("switch add vale0 --age 60", "age-s is 300 there, and 60 here"),
-        ("switch add vale0 --mode 666", "mode is 600 there, and 666 here"),
-        ("port add vale0:a --vlan access:8", "vlan is access:7 there, and access:8 here"),
-        ("port add vale0:a --isolated", "isolated is false there, and true here"),
-        ("port add vale0:a --kind null", "kind is shm there, and null here"),
-        ("port add vale0:vm --kind vhost-user", "queues is 2 there, and not set here"),
+        ("switch add vale0 --age 60", "--age is 300 there, and 60 here"),
+        ("switch add vale0 --mode 666", "--mode is 600 there, and 666 here"),
+        ("port add vale0:a --vlan access:8", "--vlan is access:7 there, and access:8 here"),
+        ("port add vale0:a --isolated", "--isolated is false there, and true here"),
+        ("port add vale0:a --kind null", "--kind is shm there, and null here"),
+        ("port add vale0:vm --kind vhost-user", "--queues is 2 there, and not set here"),
     ] {
         let said = exists(&daemon, &[&words(line)[..], &["--if-absent"]].concat());
         assert!(said.contains(difference), "{line}: {said}");
@@ -83,7 +83,7 @@ fn what_a_script_adds_again_is_left_as_it_is_or_the_difference_is_named() {
     assert_eq!(daemon.port("vale0:a").unwrap().settings.isolated, Some(true));
     let _client = daemon.open("vale0:b");
     let said = exists(&daemon, &words("port add vale0:b --if-absent"));
-    assert!(said.contains("permanent is false there, and true here"), "{said}");
+    assert!(said.contains("it goes with its client"), "{said}");
 }
 
 #[test]

@@ -25,7 +25,6 @@ use crate::store::record::show_switch;
 #[derive(Serialize)]
 struct Compared<'a> {
     kind: PortKind,
-    permanent: bool,
     #[serde(flatten)]
     host: Option<&'a HostIf>,
     #[serde(flatten)]
@@ -43,19 +42,20 @@ impl<D: Datapath> Control<D> {
         let grant = change_grant(port.grant, &add.settings)?;
         let has = Compared {
             kind: port.kind,
-            permanent: port.persistent,
             host: port.host.as_deref(),
             machine: port.machine.as_deref(),
             settings: show_port(&port.config, port.grant),
         };
         let wanted = Compared {
             kind: add.kind,
-            permanent: machine.as_ref().is_none_or(|machine| !machine.held),
             host: host.as_ref(),
             machine: machine.as_ref(),
             settings: show_port(&config, grant),
         };
-        match difference(&has, &wanted) {
+        let is_held = machine.as_ref().is_some_and(|machine| machine.held);
+        let transient =
+            (!port.persistent && !is_held).then(|| "it goes with its client".to_owned());
+        match transient.or_else(|| difference(&has, &wanted)) {
             None => Ok(Reply::Done),
             Some(what) => Err(PortRefusal::Differs(add.port.clone(), what.into()).into()),
         }
@@ -86,7 +86,7 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// A setting that `has` and `wanted` do not have in common.
+/// A setting that `has` and `wanted` do not have in common, by the option that gives it.
 fn difference<T: Serialize>(has: &T, wanted: &T) -> Option<String> {
     let [has, wanted] = [has, wanted].map(|it| serde_json::to_value(it).expect("plain data"));
     let (Value::Object(has), Value::Object(wanted)) = (has, wanted) else { return None };
@@ -97,7 +97,16 @@ fn difference<T: Serialize>(has: &T, wanted: &T) -> Option<String> {
     };
     let key = has.keys().chain(wanted.keys()).find(|&key| has.get(key) != wanted.get(key))?;
     let (old, new) = (shown(has.get(key)), shown(wanted.get(key)));
-    Some(format!("{} is {old} there, and {new} here", key.replace('_', "-")))
+    Some(format!("{} is {old} there, and {new} here", option(key)))
+}
+
+/// The option of `uvala port add` or `uvala switch add` for a key.
+fn option(key: &str) -> String {
+    match key {
+        "age_s" => "--age".to_owned(),
+        "fds" => "--fd".to_owned(),
+        key => format!("--{}", key.replace('_', "-")),
+    }
 }
 
 #[cfg(test)]
@@ -113,9 +122,9 @@ mod tests {
         };
         assert_eq!(difference(&with(Some(1500), None), &with(Some(1500), None)), None);
         for (has, wanted, said) in [
-            (with(Some(1500), None), with(Some(9000), None), "mtu is 1500 there, and 9000 here"),
-            (with(None, None), with(Some(9000), None), "mtu is not set there, and 9000 here"),
-            (with(None, Some("a")), with(None, None), "ifname is a there, and not set here"),
+            (with(Some(1500), None), with(Some(9000), None), "--mtu is 1500 there, and 9000 here"),
+            (with(None, None), with(Some(9000), None), "--mtu is not set there, and 9000 here"),
+            (with(None, Some("a")), with(None, None), "--ifname is a there, and not set here"),
         ] {
             assert_eq!(difference(&has, &wanted).as_deref(), Some(said));
         }

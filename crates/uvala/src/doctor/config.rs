@@ -1,25 +1,20 @@
 //! Checks a configuration, as far as this host can say without a daemon.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
-use daemon::config::Config;
+use daemon::config::{Config, ConfigError};
+use hostif::{HostError, namespace};
 use protocol::{HostIf, Machine, PortKind};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Finding, note, problem};
 
-/// Where `ip netns` keeps its namespaces.
-const NAMESPACES: &str = "/run/netns";
-
 /// Names what is wrong with the file, and what the daemon and its ports will miss on this host.
 pub fn configuration(file: &Path) -> Vec<Finding> {
     let config = match Config::load(file) {
         Ok(config) => config,
-        Err(error) => {
-            let cure = "correct the file: man uvala.toml has every key";
-            return vec![problem("config", error.to_string(), cure)];
-        }
+        Err(error) => return vec![refused(&error)],
     };
     let mut findings: Vec<_> = cpus(&config).into_iter().collect();
     findings.extend(config.helper.as_deref().and_then(helper));
@@ -31,6 +26,19 @@ pub fn configuration(file: &Path) -> Vec<Finding> {
         findings.extend(port.machine.as_ref().and_then(|machine| socket(&name, machine)));
     }
     findings
+}
+
+/// Why there is no configuration. Errors begin with what they are about.
+fn refused(error: &ConfigError) -> Finding {
+    let cure = match error {
+        ConfigError::Read { error, .. } if error.kind() == io::ErrorKind::NotFound => {
+            "name a file that exists: docs/uvala.toml shows all of one"
+        }
+        ConfigError::Read { .. } => "name a file that this user may read",
+        ConfigError::Parse { .. } => "correct the file: man uvala.toml has every key",
+    };
+    let what = error.to_string();
+    problem("config", what.strip_prefix("config ").unwrap_or(&what), cure)
 }
 
 fn cpus(config: &Config) -> Option<Finding> {
@@ -60,10 +68,7 @@ fn vm_sockets(dir: &Path) -> Option<Finding> {
 /// A namespace or an interface that is not there. A TAP the daemon creates itself.
 fn interface(name: &str, own: &str, kind: PortKind, host: &HostIf) -> Option<Finding> {
     if let Some(netns) = &host.netns {
-        let is_missing = is_named(netns) && !Path::new(NAMESPACES).join(netns).exists();
-        let what = format!("there is no network namespace {netns}");
-        let cure = format!("ip netns add {netns}; the port carries frames from then on");
-        return is_missing.then(|| note(name, what, cure));
+        return namespace(name, netns);
     }
     let ifname = host.ifname.as_deref().unwrap_or(own);
     let is_missing = fs::metadata(format!("/sys/class/net/{ifname}")).is_err();
@@ -72,9 +77,24 @@ fn interface(name: &str, own: &str, kind: PortKind, host: &HostIf) -> Option<Fin
     (is_missing && kind != PortKind::Tap).then(|| note(name, what, cure))
 }
 
-/// Whether a namespace is one of `ip netns`, not a process or a path.
-fn is_named(netns: &str) -> bool {
-    !netns.contains('/') && netns.bytes().any(|byte| !byte.is_ascii_digit())
+/// A namespace that is not there. What this user may not open is there.
+fn namespace(name: &str, netns: &str) -> Option<Finding> {
+    let (what, cure) = match namespace::open(netns).err()? {
+        HostError::NoNamespace(_) => (
+            format!("there is no network namespace {netns}"),
+            format!("ip netns add {netns}; the port carries frames from then on"),
+        ),
+        HostError::NoNamespaceAt(path) => (
+            format!("there is no network namespace at {path}"),
+            "correct the path, or create the namespace before the daemon starts".to_owned(),
+        ),
+        HostError::NoProcess(_) => (
+            format!("there is no process {netns}, which it names for its network namespace"),
+            "name a process that runs, or the namespace by a path".to_owned(),
+        ),
+        _ => return None,
+    };
+    Some(note(name, what, cure))
 }
 
 fn socket(name: &str, machine: &Machine) -> Option<Finding> {
@@ -118,12 +138,35 @@ mod tests {
                 "vale0:a: there is no network namespace nosuchns",
             ),
             (
+                "[switch.vale0.port.a]\nkind = \"tap\"\nnetns = \"/run/netns/nosuchns\"\n",
+                "vale0:a: there is no network namespace at /run/netns/nosuchns (correct the path",
+            ),
+            (
+                "[switch.vale0.port.a]\nkind = \"tap\"\nnetns = \"/etc/passwd\"\n",
+                "vale0:a: there is no network namespace at /etc/passwd",
+            ),
+            (
+                "[switch.vale0.port.a]\nkind = \"tap\"\nnetns = \"4294967295\"\n",
+                "vale0:a: there is no process 4294967295",
+            ),
+            (
                 "[switch.vale0.port.a]\nkind = \"vhost-user\"\nsocket = \"/no/dir/s.sock\"\n",
                 "vale0:a: there is no directory for socket /no/dir/s.sock",
             ),
         ] {
             let found = check(text);
             assert!(found.len() == 1 && found[0].contains(wanted), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn test_a_file_that_cannot_be_read_is_named_once_with_another_cure() {
+        for (path, wanted) in
+            [("/no/such.toml", "/no/such.toml: No such file or directory"), ("/", "/: ")]
+        {
+            let found = configuration(Path::new(path)).remove(0);
+            assert!(found.about == "config" && found.what.starts_with(wanted), "{found:?}");
+            assert!(!found.cure.contains("correct"), "{found:?}");
         }
     }
 }
