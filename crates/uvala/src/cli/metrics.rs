@@ -33,8 +33,8 @@ use terminal::say;
 /// While the daemon does not answer, the only metric is uvala_up 0; a command that prints once then
 /// has exit status 3.
 ///
-/// The server is for this machine or a trusted network: it has neither TLS nor passwords. At most 16
-/// clients are connected at once; the next one takes the place of the oldest.
+/// The server is for this machine or a trusted network: it has neither TLS nor passwords. At most
+/// 16 clients are connected at once; the next one takes the place of the oldest.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
