@@ -2,7 +2,8 @@
 //!
 //! A [`Connection`] owns the ports that were attached through it: when it is dropped, the daemon
 //! detaches them at once. It can be polled ([`AsFd`]): if it is readable or hung up between two
-//! calls, the daemon has ended, because a daemon sends replies only.
+//! calls, the daemon has ended, because a daemon sends replies only, and events to a connection
+//! that [listens](Connection::listen).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,9 +13,9 @@ use std::time::Duration;
 
 use protocol::paths;
 use protocol::{
-    Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Failure, GeometryQuery,
-    Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION, PortGeometry, PortRequest,
-    Reply, ReplyMessage, Request, SessionRequest, exit,
+    Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Events, EventsQuery,
+    Failure, GeometryQuery, Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
+    PortGeometry, PortRequest, Reply, ReplyMessage, Request, SessionRequest, exit,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
@@ -262,11 +263,26 @@ impl<S: AsFd> Connection<S> {
         // reason says more than the failure to send.
         let sent = self.send(&text, given);
         let (text, fds) = self.receive(timeout).map_err(|error| sent.err().unwrap_or(error))?;
-        let reply: ReplyMessage = serde_json::from_slice(&text)
-            .map_err(|error| ControlError::Protocol(error.to_string()))?;
-        match reply.result {
-            Outcome::Ok(reply) => Ok((reply, fds)),
-            Outcome::Err(failure) => Err(failure.into()),
+        Ok((read(&text)?, fds))
+    }
+
+    /// Asks for events from now on. The connection is for them alone: [`Connection::events`].
+    pub fn listen(&self, query: EventsQuery) -> Result<(), ControlError> {
+        match self.call(Request::Session(SessionRequest::Events(query)))? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The next events of a connection that listens; none, if none came within `timeout`.
+    pub fn events(&self, timeout: Duration) -> Result<Events, ControlError> {
+        match self.receive(timeout) {
+            Ok((text, _)) => match read(&text)? {
+                Reply::Events(events) => Ok(events),
+                other => Err(unexpected(&other)),
+            },
+            Err(ControlError::Timeout(_)) => Ok(Events::default()),
+            Err(error) => Err(error),
         }
     }
 
@@ -337,7 +353,7 @@ impl<S: AsFd> Connection<S> {
     /// Waits for the reply by `poll`: a process that had the socket before may have made it
     /// non-blocking.
     fn await_reply(&self, timeout: Duration) -> Result<(), ControlError> {
-        let timeout = Timespec::try_from(timeout).expect("a minute at most");
+        let timeout = Timespec::try_from(timeout).expect("an hour at most");
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout))) {
             Ok(0) => Err(ControlError::Timeout(self.path.clone())),
@@ -368,6 +384,16 @@ impl PortFds {
 impl<S: AsFd> AsFd for Connection<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// The reply in a message, or why there is none.
+fn read(text: &[u8]) -> Result<Reply, ControlError> {
+    let reply: ReplyMessage =
+        serde_json::from_slice(text).map_err(|error| ControlError::Protocol(error.to_string()))?;
+    match reply.result {
+        Outcome::Ok(reply) => Ok(reply),
+        Outcome::Err(failure) => Err(failure.into()),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod check;
 mod choices;
 pub mod config;
 mod drops;
+mod event;
 mod fdb;
 pub mod file;
 mod host;
@@ -57,6 +58,7 @@ pub use chain::{
 };
 pub use choices::{Forwarding, OnFull, RunBy};
 pub use drops::{DROP_REASONS, DropReason};
+pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
@@ -150,6 +152,8 @@ pub enum Reply {
     Bound(Bound),
     /// To [`SessionRequest::Missed`].
     Missed(u64),
+    /// After [`SessionRequest::Events`], again and again.
+    Events(Events),
     /// To [`PortRequest::Geometry`] and [`InterfaceRequest::Add`].
     PortGeometry(PortGeometry),
     /// To [`ChainRequest::List`].

@@ -12,7 +12,7 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
+    Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
     TraceQuery, WorkerMove,
@@ -65,6 +65,9 @@ pub enum SessionRequest {
     /// Asks how many frames found no room in the monitor or capture that this connection has bound.
     /// Answer: [`Reply::Missed`](crate::Reply::Missed).
     Missed,
+    /// Asks for what changes, as it changes. Answer: [`Reply::Done`](crate::Reply::Done), and then
+    /// a [`Reply::Events`](crate::Reply::Events) whenever something has changed, without a call.
+    Events(EventsQuery),
 }
 
 /// A call about switches.

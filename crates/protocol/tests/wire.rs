@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use protocol::{
-    Attach, Bind, ChainAdd, ChainRef, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
+    Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
     PortList, PortRef, PortSet, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef,
     SwitchSpec, TraceQuery, WorkerMove,
@@ -39,6 +39,7 @@ enum Flat {
     Bind(Bind),
     Resume,
     Missed,
+    Events(EventsQuery),
     PortGeometry(GeometryQuery),
     InterfaceAdd(InterfaceAdd),
     InterfaceDel(PortRef),

@@ -46,7 +46,7 @@ pub mod trace;
 pub mod turn;
 
 pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerdict};
-pub use decide::fdb::{Fdb, FdbEntry, FdbStats, Flush, Learned};
+pub use decide::fdb::{Fdb, FdbChange, FdbChanges, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
 pub use mirror::{Clock, Mirror, MirrorPoint, MirrorSource};

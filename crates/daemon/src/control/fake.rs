@@ -13,7 +13,7 @@ use crate::control::datapath::workers::WorkerStall;
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
-use crate::model::replies::{Attachment, Lease};
+use crate::model::replies::{Attachment, FdbChange, Lease};
 use crate::model::specs::{Claim, NewRegion, RegionSpec, RingSpec, ShmSpec};
 
 /// Everything the control plane said, and what there is after it.
@@ -34,6 +34,9 @@ pub struct Fake {
     /// Functions that were to ask for theirs.
     pub(super) told: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
+    /// Databases whose changes are kept, and the next changes of one of them.
+    pub(super) followed: BTreeSet<SwitchKey>,
+    pub(super) fdb_changes: (Vec<FdbChange>, u64),
     /// Regions that are kept without a port.
     pub(super) kept: Vec<u16>,
     /// Regions of bound ports.

@@ -42,6 +42,7 @@ pub mod chains;
 mod compare;
 pub mod datapath;
 mod deferred;
+mod events;
 #[cfg(test)]
 pub mod fake;
 pub mod fdb;
@@ -82,6 +83,7 @@ use crate::model::policy::{Caller, Permissions};
 use crate::model::replies::Lease;
 use call_log::CallLog;
 use datapath::Datapath;
+use events::Listeners;
 use fdb::statics::Statics;
 use groups::declared::Declared;
 use parts::{Defaults, Pending, PortNotes};
@@ -136,6 +138,7 @@ pub struct Control<D> {
     defaults: Defaults,
     pending: Pending,
     notes: PortNotes,
+    listeners: Listeners,
     /// The number of connections of each user, which the socket counts.
     connections: HashMap<u32, u32>,
 }
@@ -168,6 +171,7 @@ impl<D: Datapath> Control<D> {
                 allowances: machines::Allowances::new(config.quota.machines),
                 stalls: workers::Stalls::default(),
             },
+            listeners: Listeners::default(),
             connections: HashMap::new(),
         }
     }
@@ -236,6 +240,7 @@ impl<D: Datapath> Control<D> {
             SessionRequest::Detach(PortRef { port }) => self.detach(client.conn, &port)?,
             SessionRequest::Resume => return self.resume(client),
             SessionRequest::Missed => self.missed(client.conn)?,
+            SessionRequest::Events(query) => self.listen(client, query)?,
             SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
                 unreachable!("a call that takes two steps")
             }
@@ -301,6 +306,7 @@ impl<D: Datapath> Control<D> {
     /// Takes back everything that a connection held.
     pub fn hang_up(&mut self, conn: ConnKey) {
         self.note_leaving(conn);
+        self.forget_listener(conn);
         self.pending.building.remove(&conn);
         self.pending.drafts.remove(&conn);
         self.forget_deferred(conn);

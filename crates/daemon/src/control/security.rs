@@ -2,7 +2,7 @@
 
 use packet::MacList;
 use protocol::name::{PortName, SwitchName};
-use protocol::{LoopInfo, Reply};
+use protocol::{Change, LoopInfo, Reply};
 use switch::{Disabled, PortConfig, SecurityState};
 
 use super::Control;
@@ -103,10 +103,13 @@ impl<D: Datapath> Control<D> {
                         ports.find_map(|(name, port)| (port.key == key).then_some(name))
                     };
                     if let (Some(a), Some(b)) = (name(a), name(b)) {
+                        let ports = [a.clone(), b.clone()];
                         tracing::warn!(
                             "loop between {a} and {b}: {mac} of VLAN {vlan} moves back and forth; \
                              disconnect one of them, or give the stations different addresses"
                         );
+                        let vlan = vlan.get();
+                        self.listeners.tell(&Change::Loop { ports, mac, vlan });
                     }
                 }
                 Notice::Disabled(port, why) => self.note_disabled(port, why),

@@ -6,10 +6,11 @@
 //! set is edge-triggered: it reports a connection once, however long its call waits for a turn.
 //!
 //! A reply is sent at once or not at all: the daemon closes a client that does not read its
-//! replies, so it queues nothing. Hang-up, half-close and empty message are the same to the daemon:
-//! it takes back everything that the connection held, and drops calls that are still unread. Before
-//! a call is judged, every hang-up that came before it has been handled: a program that closes one
-//! connection and calls over another finds that the first has given up what it had.
+//! replies, so it queues nothing but [events](super::events), for clients that listen. Hang-up,
+//! half-close and empty message are the same to the daemon: it takes back everything that the
+//! connection held, and drops calls that are still unread. Before a call is judged, every hang-up
+//! that came before it has been handled: a program that closes one connection and calls over
+//! another finds that the first has given up what it had.
 //!
 //! A handler does nothing that takes long. Other threads build ports (`builders`), and one thread
 //! [writes changes to disk](crate::store::writer); the daemon answers when that is done, and reads
@@ -21,6 +22,7 @@
 //! | time of the thread, at users that are not privileged | `allowance` |
 //! | bytes of a message | [`MAX_MESSAGE`] |
 //! | messages in flight | the kernel's socket buffer |
+//! | events that are not read | `events`: 256 for each listener, 16 listeners for each user |
 //! | descriptors in flight | one reply for each connection, and a share for each user (`unread`) |
 //! | descriptors sent to us | none, since Linux 6.16; before, the kernel closes them meanwhile |
 //! | the same from users that may create ports for interfaces | [`MAX_GIVEN`] a call |
@@ -191,6 +193,7 @@ impl<D: Datapath> Server<D> {
             if let Some(key) = queue.pop(|uid| allowance.wait(uid, now).is_zero()) {
                 self.serve(key);
             }
+            self.tell_listeners();
         }
         let answers = self.control.save_all();
         self.answer_all(answers);
@@ -203,7 +206,8 @@ impl<D: Datapath> Server<D> {
         // A paused listener is tried again after the time, or after any event.
         let mut timeout = (!self.listening).then_some(REST);
         for _ in 0..LOOKS {
-            timeout = [timeout, self.next_call()].into_iter().flatten().min();
+            let look = self.control.next_look(Instant::now());
+            timeout = [timeout, self.next_call(), look].into_iter().flatten().min();
             let limit = timeout.map(timespec);
             let mut space = [MaybeUninit::uninit(); EVENTS];
             self.heartbeat.rest(Stage::Asleep);
@@ -254,6 +258,28 @@ impl<D: Datapath> Server<D> {
             self.allowance.charge(uid, own, Instant::now());
         }
         done
+    }
+
+    /// Sends events to the clients that listen. Those of a client that does not read, or whose user
+    /// has used up its allowance, wait.
+    fn tell_listeners(&mut self) {
+        let now = Instant::now();
+        for conn in self.control.find_events(now) {
+            let Some(connection) = self.connections.get(&conn.0) else { continue };
+            let Caller { uid, privileged, .. } = connection.client.caller;
+            if !connection.gone && self.allowance.wait(uid, now).is_zero() {
+                self.charged((uid, privileged), |server| server.tell(conn));
+            }
+        }
+    }
+
+    fn tell(&mut self, conn: ConnKey) {
+        let Some(connection) = self.connections.get(&conn.0) else { return };
+        let Some(events) = self.control.next_events(conn) else { return };
+        let reply = Outcome::Ok(Reply::Events(events.clone()));
+        if send(connection.socket.as_fd(), reply, &[]).is_ok() {
+            self.control.note_told(conn, &events);
+        }
     }
 
     /// A connection has a call, or hung up.

@@ -37,6 +37,7 @@ mod port;
 pub mod regions;
 pub mod service;
 pub mod shared;
+pub mod touched;
 pub mod unswitched;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,7 @@ pub use port::{Holder, Port};
 use regions::regions_of;
 use service::Process;
 use shared::Binder;
+use touched::Touched;
 use unswitched::UnswitchedPort;
 
 /// A switch.
@@ -104,6 +106,8 @@ pub struct State {
     pub departures: Departures,
     quota: Quota,
     next_key: u32,
+    /// While clients listen to events.
+    touched: Option<Touched>,
 }
 
 /// A request to attach.
@@ -160,6 +164,7 @@ impl State {
             departures: Departures::default(),
             quota,
             next_key: 1,
+            touched: None,
         }
     }
 
@@ -172,6 +177,7 @@ impl State {
 
     /// Enters a switch that the workers have made.
     pub fn add_switch(&mut self, name: SwitchName, switch: Switch) {
+        self.touch_switch(&name);
         let before = self.switches.insert(name, switch);
         assert!(before.is_none(), "a switch is entered once");
     }
@@ -179,6 +185,7 @@ impl State {
     /// Enters a persistent port without a holder.
     pub fn add_port(&mut self, name: PortName, port: Port) {
         assert!(port.persistent && port.holder.is_none());
+        self.touch_port(&name);
         self.index.enter(&name, &port);
         let before = self.ports.insert(name, port);
         assert!(before.is_none(), "a port is entered once");
@@ -187,6 +194,7 @@ impl State {
     /// Enters a port that the workers have reserved for netmap programs.
     pub fn add_bound(&mut self, name: &PortName, new: Port) {
         assert!(new.bound.is_some());
+        self.touch_port(name);
         let port = match self.ports.remove(name) {
             Some(port) => {
                 assert!(!port.is_live(), "a port is made once");
@@ -200,6 +208,7 @@ impl State {
 
     /// Enters a connection that has bound a port.
     pub fn add_binder(&mut self, name: &PortName, binder: Binder) {
+        self.touch_port(name);
         let port = self.ports.get_mut(name).expect("only a known port is bound");
         port.bound.as_mut().expect("it is bound").holders.push(binder);
         self.index.enter(name, port);
@@ -207,6 +216,7 @@ impl State {
 
     /// Takes a bound port back from a connection; returns its key.
     pub fn remove_binder(&mut self, name: &PortName, conn: ConnKey) -> PortKey {
+        self.touch_port(name);
         let port = self.ports.get_mut(name).expect("it is bound");
         self.index.leave(name, port);
         let shared = port.bound.as_mut().expect("it is bound");
@@ -218,6 +228,7 @@ impl State {
     /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
         let conn = new.holder.as_ref().expect("a holder comes with the port").conn;
+        self.touch_port(name);
         self.held.entry(conn).or_default().insert(name.clone());
         let port = match self.ports.remove(name) {
             Some(port) => {
@@ -232,6 +243,7 @@ impl State {
 
     /// Takes a port back from its holder; an ephemeral one goes away.
     pub fn release(&mut self, name: &PortName) -> Gone {
+        self.touch_port(name);
         let port = self.ports.get_mut(name).expect("only a known port is released");
         if !port.persistent {
             return self.remove_port(name);
@@ -249,6 +261,7 @@ impl State {
 
     /// Removes a port, held or not.
     pub fn remove_port(&mut self, name: &PortName) -> Gone {
+        self.touch_port(name);
         let port = self.ports.remove(name).expect("only a known port is removed");
         self.index.leave(name, &port);
         self.note_left(name, port.holder.as_ref());
@@ -273,6 +286,7 @@ impl State {
     /// Moves a port without pipes to another switch, which exists; netmap programs that hold the
     /// port go with it. Returns the switch that it left, if it was its last port.
     pub fn move_port(&mut self, from: &PortName, to: PortName) -> Option<SwitchKey> {
+        [from, &to].into_iter().for_each(|name| self.touch_port(name));
         let mut port = self.ports.remove(from).expect("only a known port is moved");
         assert!(port.holder.is_none() && port.cable.is_none(), "clients know it by this name");
         port.past = None;
@@ -308,22 +322,25 @@ impl State {
         if switch.persistent || self.ports_of(name).next().is_some() {
             return None;
         }
-        self.switches.remove(name).map(|switch| switch.key)
+        self.remove_switch(name)
     }
 
     /// Removes a switch without ports.
     pub fn remove_switch(&mut self, name: &SwitchName) -> Option<SwitchKey> {
         assert!(self.ports_of(name).next().is_none(), "its ports go first");
+        self.touch_switch(name);
         self.switches.remove(name).map(|switch| switch.key)
     }
 
     /// A switch, to change it.
     pub fn switch_mut(&mut self, name: &SwitchName) -> Option<&mut Switch> {
+        self.touch_switch(name);
         self.switches.get_mut(name)
     }
 
     /// A port, to change it.
     pub fn port_mut(&mut self, name: &PortName) -> Option<&mut Port> {
+        self.touch_port(name);
         self.ports.get_mut(name)
     }
 }

@@ -1,15 +1,15 @@
 //! Stations in forwarding databases: counted, listed, put in by hand, forgotten.
 
-use packet::{MacAddr, VlanId};
+use packet::{MacAddr, PortId, VlanId};
 use protocol::FdbCounters;
-use switch::{Flush, StaticError};
+use switch::{FdbChanges, Flush, StaticError};
 
 use super::Workers;
 use crate::control::datapath::fdb::Fdb;
 use crate::control::stats::counters;
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::model::replies::FdbRow;
+use crate::model::replies::{FdbChange, FdbRow};
 
 impl Fdb for Workers {
     fn fdb_count(&self, switch: SwitchKey) -> (usize, FdbCounters) {
@@ -43,6 +43,22 @@ impl Fdb for Workers {
             age_ms: entry.age_ms.unwrap_or(0),
         };
         (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)
+    }
+
+    fn fdb_changes(&mut self, switch: SwitchKey, goes_on: bool) -> (Vec<FdbChange>, u64) {
+        let FdbChanges { changes, lost } = self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().take_fdb_changes(goes_on)
+        });
+        let keys = &self.place(switch).keys;
+        let key = |port: Option<PortId>| port.and_then(|port| keys.get(&port).copied());
+        let changes = changes.iter().map(|it| FdbChange {
+            mac: it.mac,
+            vlan: it.vlan,
+            from: key(it.from),
+            to: key(it.to),
+            is_static: it.is_static,
+        });
+        (changes.filter(|it| it.from.is_some() || it.to.is_some()).collect(), lost)
     }
 
     fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError> {

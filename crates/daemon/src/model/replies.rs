@@ -68,6 +68,21 @@ pub struct Binding {
     pub wake: OwnedFd,
 }
 
+/// An entry of a forwarding database that has come, moved or gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbChange {
+    /// MAC address.
+    pub mac: MacAddr,
+    /// VLAN.
+    pub vlan: VlanId,
+    /// The port behind which the address was.
+    pub from: Option<PortKey>,
+    /// The port behind which it is.
+    pub to: Option<PortKey>,
+    /// An operator added the entry.
+    pub is_static: bool,
+}
+
 /// An entry of a forwarding database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdbRow {

@@ -34,7 +34,7 @@ use std::fmt;
 use packet::ethernet::{Header, Tag};
 use packet::{MacAddr, PortId, VlanId, VlanMode};
 
-use crate::decide::fdb::{Fdb, FdbFull, Flush, Learned};
+use crate::decide::fdb::{Fdb, FdbChanges, FdbFull, Flush, Learned};
 use crate::decide::forward::patch::Patch;
 use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
 use crate::decide::forward::{Ingress, Verdict, hub, learning, refused, static_map};
@@ -246,6 +246,11 @@ impl Bridge {
     /// Forgets learned addresses; returns how many.
     pub fn flush(&mut self, what: Flush) -> usize {
         self.fdb.flush(what)
+    }
+
+    /// Changes of the forwarding database since the last call: see [`Fdb::take_changes`].
+    pub fn take_fdb_changes(&mut self, goes_on: bool) -> FdbChanges {
+        self.fdb.take_changes(goes_on)
     }
 
     /// Housekeeping: forgets silent stations, looking at no more than `budget` slots of the

@@ -28,6 +28,7 @@
 //! never looked up), and the hash table itself (`table`).
 
 mod entries;
+mod log;
 mod table;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use ring::shared::Shared;
 use crate::decide::loops::Loop;
 use crate::model::now::Now;
 use entries::Entries;
+pub use log::{FdbChange, FdbChanges};
 use table::{Buckets, Key, Value};
 
 /// The forwarding database of one switch: a worker's handle of it.
@@ -272,6 +274,12 @@ impl Fdb {
     /// What happened since the start.
     pub fn stats(&self) -> FdbStats {
         self.entries.with(Entries::stats)
+    }
+
+    /// The changes since the last call. From the first call on they are kept, once for all handles,
+    /// for a caller that goes on.
+    pub fn take_changes(&mut self, goes_on: bool) -> FdbChanges {
+        self.entries.lock().take_changes(goes_on)
     }
 
     /// The loop that was seen last.

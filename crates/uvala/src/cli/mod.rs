@@ -7,6 +7,7 @@ mod capture;
 mod chain;
 mod daemon;
 mod doctor;
+mod events;
 mod extcap;
 mod fdb;
 mod inherited;
@@ -81,6 +82,7 @@ enum Command {
     Stats(stats::Args),
     Metrics(metrics::Args),
     Worker(worker::Args),
+    Events(events::Args),
     Capture(capture::Args),
     Trace(trace::Args),
     Extcap(extcap::Args),
@@ -183,6 +185,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Stats(args) => stats::run(global, &args),
         Command::Metrics(args) => metrics::run(global, &args),
         Command::Worker(args) => worker::run(global, &args),
+        Command::Events(args) => events::run(global, &args),
         Command::Capture(args) => capture::run(global, &args),
         Command::Extcap(args) => extcap::run(global, &args),
         Command::Trace(args) => trace::run(global, &args),

@@ -18,7 +18,7 @@ pub fn line(seen: Seen<'_>) -> String {
 }
 
 /// The time of day in UTC.
-fn time_of_day(time_ns: u64) -> String {
+pub fn time_of_day(time_ns: u64) -> String {
     const NS: u64 = 1_000_000_000;
     let (seconds, ns) = (time_ns / NS % 86_400, time_ns % NS);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -293,6 +293,21 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Chains(page(rows)))
     }
 
+    /// The chains of a switch that no frame passes, with the reason.
+    pub(super) fn broken_chains(&mut self, name: &SwitchName) -> BTreeMap<String, String> {
+        let Some(switch) = self.state.find_switch(name) else { return BTreeMap::new() };
+        if switch.config.forwarding != Forwarding::Chain {
+            return BTreeMap::new();
+        }
+        let report = self.datapath.chain_report(switch.key).unwrap_or_default();
+        let (switch, views) = (self.state.find_switch(name), self.views(name));
+        let chains = switch.into_iter().flat_map(|switch| switch.steering.numbered());
+        let broken = |(_, chain): (u8, &ChainSpec)| {
+            Some((chain.name.clone(), broken_chain(chain, &views, &report)?))
+        };
+        chains.filter_map(broken).collect()
+    }
+
     /// Frames that functions held when they ended, by service.
     fn lost_of(&mut self, name: &SwitchName) -> BTreeMap<String, u64> {
         let ports = self.state.ports_of(name);

@@ -5,7 +5,7 @@ use protocol::FdbCounters;
 
 use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::model::replies::FdbRow;
+use crate::model::replies::{FdbChange, FdbRow};
 
 /// Forwarding databases.
 pub trait Fdb {
@@ -19,6 +19,10 @@ pub trait Fdb {
         cursor: u64,
         max: usize,
     ) -> (Vec<FdbRow>, Option<u64>);
+
+    /// Changes since the last call, and how many more there were. From the first call on they are
+    /// kept, for a caller that goes on. Entries of ports that are gone are left out.
+    fn fdb_changes(&mut self, switch: SwitchKey, goes_on: bool) -> (Vec<FdbChange>, u64);
 
     /// Adds a static entry, or replaces the entry of that address.
     fn fdb_add(&mut self, port: PortKey, mac: MacAddr, vlan: VlanId) -> Result<(), DatapathError>;
@@ -39,7 +43,7 @@ mod fake {
     use crate::control::fake::Fake;
     use crate::model::error::DatapathError;
     use crate::model::keys::{PortKey, SwitchKey};
-    use crate::model::replies::FdbRow;
+    use crate::model::replies::{FdbChange, FdbRow};
 
     impl Fdb for Fake {
         fn fdb_count(&self, switch: SwitchKey) -> (usize, FdbCounters) {
@@ -64,6 +68,14 @@ mod fake {
             let all: Vec<FdbRow> = self.fdb.values().filter(|e| e.0 == switch).map(row).collect();
             let next = (skip + max < all.len()).then_some(cursor + max as u64);
             (all.into_iter().skip(skip).take(max).collect(), next)
+        }
+
+        fn fdb_changes(&mut self, switch: SwitchKey, goes_on: bool) -> (Vec<FdbChange>, u64) {
+            match goes_on {
+                true => self.followed.insert(switch),
+                false => self.followed.remove(&switch),
+            };
+            std::mem::take(&mut self.fdb_changes)
         }
 
         fn fdb_add(

@@ -7,9 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use packet::MacList;
 use protocol::name::{PortName, SwitchName};
-use protocol::{
-    ClientInfo, Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply,
-};
+use protocol::{Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply};
 use switch::PortConfig;
 
 use crate::control::chains::refusal::ChainRefusal;
@@ -198,12 +196,6 @@ impl<D: Datapath> Control<D> {
     fn port_info(&self, name: &PortName, port: &Port) -> PortInfo {
         let holder = port.holder.as_ref().filter(|holder| holder.ready);
         let shared = port.bound.as_ref();
-        let client = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
-        // Of several, the one that came first.
-        let binder = || {
-            let (shared, first) = shared.zip(shared.and_then(|shared| shared.holders.first()))?;
-            Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
-        };
         let config = self.config_in_force(name, port);
         let state = self.security_state(port, &config);
         PortInfo {
@@ -213,7 +205,7 @@ impl<D: Datapath> Control<D> {
             worker: self.datapath.worker_of_port(port.key),
             persistent: port.persistent,
             creator: port.owner,
-            client: holder.map(client).or_else(binder),
+            client: port.client(),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
             trust_group: holder
                 .and_then(Holder::shown_group)

@@ -19,6 +19,17 @@ pub enum QuotaRefusal {
         /// How many the user has.
         have: u64,
     },
+    /// The user listens to events as often as one user may.
+    #[error(
+        "{} listens to events {have} times, the limit for one user; stop some listeners",
+        users::user_name(*.uid)
+    )]
+    Listeners {
+        /// The user.
+        uid: u32,
+        /// How often the user listens.
+        have: usize,
+    },
     /// The user's programs leave replies with descriptors unread.
     #[error(
         "{have} replies with descriptors to programs of {} are unread; let these programs read \

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::name::PortName;
-use protocol::{HostIf, Machine, NewPorts, Peer, PortKind, PortStats};
+use protocol::{ClientInfo, HostIf, Machine, NewPorts, Peer, PortKind, PortStats};
 use switch::PortConfig;
 
 use super::Switch;
@@ -152,6 +152,19 @@ impl Port {
             Peer::Sink | Peer::Interface(_) | Peer::Machine => true,
             Peer::Pipe => self.is_bound(),
         }
+    }
+
+    /// The client that holds the port; of several, the one that came first.
+    #[must_use]
+    pub fn client(&self) -> Option<ClientInfo> {
+        let holder = self.holder.as_ref().filter(|holder| holder.ready);
+        let of_holder = |h: &Holder| ClientInfo { pid: h.pid, uid: h.uid, name: h.name.clone() };
+        let binder = || {
+            let (shared, first) =
+                self.bound.as_ref().and_then(|it| Some((it, it.holders.first()?)))?;
+            Some(ClientInfo { pid: first.pid, uid: shared.uid, name: first.name.clone() })
+        };
+        holder.map(of_holder).or_else(binder)
     }
 
     /// Refuses the end of a pipe whose two clients exchange frames without a switch. The pipes of

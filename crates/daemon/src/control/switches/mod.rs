@@ -176,7 +176,9 @@ impl<D: Datapath> Control<D> {
         if let Some(key) = gone.port {
             self.notes.polled.remove(&key);
             self.remember_security(name, key);
+            self.note_addresses(name.switch());
             let last = self.datapath.detach(key, name);
+            self.note_addresses(name.switch());
             if let Some(uplink) = self.notes.uplinks.remove(&key) {
                 self.datapath.detach(uplink, name);
             }

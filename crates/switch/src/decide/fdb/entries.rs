@@ -11,7 +11,7 @@ use std::sync::Arc;
 use packet::{PortId, VlanId};
 
 use super::table::{self, Buckets, Key, Table, Value};
-use super::{Common, FdbFull, FdbStats, Flush, Learned};
+use super::{Common, FdbChanges, FdbFull, FdbStats, Flush, Learned};
 use crate::decide::loops::{Loop, LoopDetector};
 use crate::model::now::Now;
 
@@ -23,6 +23,8 @@ pub(super) struct Entries {
     pub(super) sweep: usize,
     stats: FdbStats,
     loops: LoopDetector,
+    /// While an operator listens.
+    changes: Option<Box<FdbChanges>>,
 }
 
 /// The entries of one port.
@@ -49,6 +51,7 @@ impl Entries {
             sweep: 0,
             stats: FdbStats::default(),
             loops: LoopDetector::default(),
+            changes: None,
         }
     }
 
@@ -67,6 +70,11 @@ impl Entries {
 
     pub(super) fn loops(&self) -> &LoopDetector {
         &self.loops
+    }
+
+    pub(super) fn take_changes(&mut self, goes_on: bool) -> FdbChanges {
+        let next = goes_on.then(Box::default);
+        std::mem::replace(&mut self.changes, next).map_or_else(FdbChanges::default, |all| *all)
     }
 
     pub(super) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
@@ -186,24 +194,36 @@ impl Entries {
         self.table.set(key, new);
         self.count_out(old);
         self.count_in(new);
+        self.note(key, Some(old), Some(new));
+    }
+
+    #[inline]
+    fn note(&mut self, key: Key, from: Option<Value>, to: Option<Value>) {
+        if let Some(changes) = &mut self.changes {
+            changes.note(key, from, to);
+        }
     }
 
     fn insert(&mut self, common: &Common, key: Key, value: Value) -> Result<(), FdbFull> {
         debug_assert!(self.table.get(key).is_none(), "an address has one entry");
         let _change = common.sequence.change();
         let evicted = self.table.insert(key, value).map_err(|table::Full| FdbFull)?;
-        if let Some(old) = evicted {
+        if let Some((other, old)) = evicted {
             self.count_out(old);
             self.stats.evicted += 1;
+            self.note(other, Some(old), None);
         }
         self.count_in(value);
+        self.note(key, None, Some(value));
         Ok(())
     }
 
     pub(super) fn remove(&mut self, common: &Common, key: Key) -> bool {
         let _change = common.sequence.change();
-        let removed = self.table.remove(key);
-        removed.map(|value| self.count_out(value)).is_some()
+        let Some(value) = self.table.remove(key) else { return false };
+        self.count_out(value);
+        self.note(key, Some(value), None);
+        true
     }
 
     pub(super) fn age(&mut self, common: &Common, now: Now, budget: usize) -> usize {
@@ -265,11 +285,12 @@ impl Entries {
         let mut entries = slots.clone().filter_map(|slot| self.table.entry(slot));
         if entries.any(|(key, value)| doomed(key, value)) {
             let _change = common.sequence.change();
-            let ports = &mut self.ports;
+            let (ports, changes) = (&mut self.ports, &mut self.changes);
             self.table.retain(slots.clone(), |key, value| {
                 let keep = !doomed(key, value);
                 if !keep {
                     *ports[value.port().index()].count_of(value) -= 1;
+                    changes.iter_mut().for_each(|it| it.note(key, Some(value), None));
                 }
                 keep
             });

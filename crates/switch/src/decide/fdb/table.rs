@@ -100,6 +100,9 @@ impl Value {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
+/// An address with what is known of it.
+type Entry = (Key, Value);
+
 /// Where an entry is.
 #[derive(Clone, Copy)]
 struct Place {
@@ -263,7 +266,7 @@ impl Table {
     }
 
     /// Inserts a key that is not in the table. Returns the entry that had to make room, if any.
-    pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Value>, Full> {
+    pub(super) fn insert(&mut self, key: Key, value: Value) -> Result<Option<Entry>, Full> {
         debug_assert!(key != Key::FREE && self.get(key).is_none());
         if self.count >= self.capacity {
             return self.insert_for_another(key, value).map(Some);
@@ -350,7 +353,7 @@ impl Table {
     }
 
     /// Inserts into a table that holds as many entries as it may.
-    fn insert_for_another(&mut self, key: Key, value: Value) -> Result<Value, Full> {
+    fn insert_for_another(&mut self, key: Key, value: Value) -> Result<Entry, Full> {
         if let Ok(old) = self.replace_oldest(key, value) {
             return Ok(old);
         }
@@ -361,17 +364,17 @@ impl Table {
         let buckets = self.buckets.buckets.len();
         let close = (0..buckets.min(CLOSE)).map(|i| (pair[0] + i) % buckets);
         let victim = close.flat_map(places_of).find(|&place| self.is_dynamic(place)).ok_or(Full)?;
-        let old = self.free(victim);
+        let old = (self.key(victim), self.free(victim));
         let inserted = self.try_insert(key, value);
         assert!(inserted, "there was room");
         Ok(old)
     }
 
     /// Replaces a dynamic entry of its two buckets.
-    fn replace_oldest(&mut self, key: Key, value: Value) -> Result<Value, Full> {
+    fn replace_oldest(&mut self, key: Key, value: Value) -> Result<Entry, Full> {
         let dynamic = places(self.pair(key)).filter(|&place| self.is_dynamic(place));
         let place = dynamic.min_by_key(|&place| self.value(place).seen()).ok_or(Full)?;
-        let old = self.value(place);
+        let old = (self.key(place), self.value(place));
         self.put(place, key, value);
         Ok(old)
     }
@@ -514,7 +517,7 @@ mod tests {
             evicted.extend(table.insert(key(number), Value::learned(port(0), seen)).unwrap());
         }
         assert_eq!((table.count(), evicted.len()), (32, slots * 2 - 32));
-        let age_sum: u64 = evicted.iter().map(|value| value.seen().as_ms()).sum();
+        let age_sum: u64 = evicted.iter().map(|(_, value)| value.seen().as_ms()).sum();
         let mean = age_sum / u64::try_from(evicted.len()).unwrap();
         assert!(mean < u64::try_from(slots).unwrap(), "evicted entries were young: mean {mean}");
     }
@@ -549,7 +552,7 @@ mod tests {
         table.insert(key(100), learned(0)).unwrap();
         for number in 101..200 {
             let old = table.insert(key(number), learned(1)).unwrap();
-            assert!(old.is_some_and(|old| !old.is_static()));
+            assert!(old.is_some_and(|(_, old)| !old.is_static()));
             assert_eq!(table.count(), 20);
         }
         assert!((0..19).all(|number| table.get(key(number)).is_some()));

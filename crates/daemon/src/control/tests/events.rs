@@ -1,0 +1,145 @@
+//! Events: which are told to which listener, and that nothing is noted while no client listens.
+
+use packet::{MacAddr, VlanId};
+use protocol::{Change, Events};
+
+use super::*;
+use crate::model::replies::FdbChange;
+
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl Bench {
+    fn listen(&mut self, conn: u64, uid: u32, switch: &str) -> Result<Reply, Refusal> {
+        self.ask(conn, uid, &format!(r#"{{"events":{{{switch}}}}}"#))
+    }
+
+    /// What listeners that read are told at some moment.
+    fn told_at(&mut self, at: Instant) -> BTreeMap<u64, Events> {
+        let mut told = BTreeMap::new();
+        for conn in self.control.find_events(at) {
+            let events = self.control.next_events(conn).unwrap();
+            self.control.note_told(conn, &events);
+            told.insert(conn.0, events);
+        }
+        told
+    }
+}
+
+fn changes(events: &Events) -> Vec<Change> {
+    events.events.iter().map(|event| event.change.clone()).collect()
+}
+
+#[test]
+fn test_nothing_is_noted_while_no_client_listens() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+    let mut at = Instant::now();
+    assert!(bench.told_at(at).is_empty() && bench.control.next_look(at).is_none());
+    assert!(bench.control.datapath.followed.is_empty());
+    assert_eq!(bench.listen(1, 0, "").unwrap(), Reply::Done);
+    assert_eq!(bench.control.datapath.followed.len(), 1);
+    assert!(bench.control.next_look(at).is_some());
+    assert!(bench.told_at(at).is_empty(), "what was there is no news");
+    bench.done(r#"{"port_add":{"port":"vale0:a","kind":"shm"}}"#);
+    at += LOOK;
+    let told = bench.told_at(at);
+    let port = "vale0:a".parse().unwrap();
+    assert_eq!(changes(&told[&1]), [Change::PortAdded { port, kind: protocol::PortKind::Shm }]);
+    bench.done(r#"{"port_del":{"port":"vale0:a"}}"#);
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.control.datapath.followed.is_empty());
+    assert!(bench.told_at(at + LOOK).is_empty() && bench.control.next_look(at).is_none());
+}
+
+#[test]
+fn test_a_client_that_comes_and_goes_between_two_messages_is_told_both_ways() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a","kind":"shm"}}"#);
+    bench.listen(1, 0, "").unwrap();
+    let at = Instant::now();
+    bench.told_at(at);
+    bench.attach(2, 0, "vale0:a").unwrap();
+    assert!(bench.told_at(at).is_empty());
+    bench.control.hang_up(ConnKey(2));
+    let told = changes(&bench.told_at(at + LOOK)[&1]);
+    let [Change::ClientAttached { client, .. }, Change::ClientLeft { .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(client.name, "test 2");
+}
+
+#[test]
+fn test_a_listener_is_told_of_the_switches_that_it_may_see_and_asked_for() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"600"}}}"#);
+    bench.done(r#"{"switch_add":{"switch":"vale1","settings":{"mode":"644"}}}"#);
+    assert_eq!(
+        bench.listen(1, 1000, r#""switch":"vale0""#).unwrap_err().code(),
+        ErrorCode::Permission
+    );
+    bench.listen(1, 1000, "").unwrap();
+    bench.listen(2, 0, r#""switch":"vale0""#).unwrap();
+    let at = Instant::now();
+    bench.told_at(at);
+    bench.done(r#"{"port_add":{"port":"vale0:a","kind":"shm"}}"#);
+    bench.done(r#"{"port_add":{"port":"vale1:a","kind":"shm"}}"#);
+    let told = bench.told_at(at + LOOK);
+    let switches = |conn: u64| -> Vec<String> {
+        changes(&told[&conn]).iter().map(|change| change.switch().to_string()).collect()
+    };
+    assert_eq!((switches(1), switches(2)), (vec!["vale1".to_owned()], vec!["vale0".to_owned()]));
+    // A mode is taken back: what comes then is not told.
+    bench.done(r#"{"switch_set":{"switch":"vale1","settings":{"mode":"600"}}}"#);
+    assert!(!bench.told_at(at + 2 * LOOK).contains_key(&1));
+    bench.done(r#"{"switch_del":{"switch":"vale1"}}"#);
+    assert!(!bench.told_at(at + 3 * LOOK).contains_key(&1));
+    for conn in 3..18 {
+        bench.listen(conn, 1000, "").unwrap();
+    }
+    assert_eq!(bench.listen(18, 1000, "").unwrap_err().code(), ErrorCode::Quota);
+    assert_eq!(bench.listen(1, 1000, "").unwrap(), Reply::Done, "it listens already");
+}
+
+#[test]
+fn test_events_of_a_listener_that_does_not_read_are_kept_and_then_counted() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a","kind":"shm"}}"#);
+    bench.listen(1, 0, "").unwrap();
+    let mut at = Instant::now();
+    for turn in 0..300 {
+        let isolated = turn % 2 == 0;
+        bench.done(&format!(
+            r#"{{"port_set":{{"port":"vale0:a","settings":{{"isolated":{isolated}}}}}}}"#
+        ));
+        at += LOOK;
+        assert_eq!(bench.control.find_events(at), [ConnKey(1)]);
+    }
+    let told = &bench.told_at(at + LOOK)[&1];
+    assert_eq!((told.events.len(), told.lost), (256, 300 - 256));
+    assert!(bench.told_at(at + 2 * LOOK).is_empty());
+}
+
+#[test]
+fn test_addresses_are_told_with_the_names_of_their_ports_and_what_is_too_much_is_counted() {
+    let mut bench = Bench::new();
+    bench.attach(1, 0, "vale0:a").unwrap();
+    bench.attach(2, 0, "vale0:b").unwrap();
+    bench.listen(3, 0, "").unwrap();
+    let at = Instant::now();
+    bench.told_at(at);
+    let key = |name: &str| bench.control.state.find_port(&name.parse().unwrap()).unwrap().key;
+    let [a, b] = ["vale0:a", "vale0:b"].map(key);
+    let (mac, vlan) = (MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT);
+    let change = |from, to| FdbChange { mac, vlan, from, to, is_static: false };
+    let all = vec![change(None, Some(a)), change(Some(a), Some(b)), change(Some(b), None)];
+    bench.control.datapath.fdb_changes = (all, 4);
+    let told = &bench.told_at(at + LOOK)[&3];
+    let [port, other]: [PortName; 2] = ["vale0:a", "vale0:b"].map(|name| name.parse().unwrap());
+    let (from, vlan) = (port, 1);
+    let expected = [
+        Change::FdbAdded { mac, vlan, port: from.clone(), is_static: false },
+        Change::FdbMoved { mac, vlan, port: other.clone(), from },
+        Change::FdbDeleted { mac, vlan, port: other },
+    ];
+    assert_eq!((changes(told), told.lost), (expected.to_vec(), 4));
+}
