@@ -56,6 +56,7 @@ fn trace_tells_the_way_of_a_frame_and_changes_nothing() {
     assert_eq!(known["steps"][2]["entry"]["port"], "vale0:b");
     let output = daemon.uvala(&[&["trace"], &frame[..]].concat());
     let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1. VLAN 1: no 802.1Q tag\n"), "{text}");
     assert!(text.contains("4. sent to vale0:b, tagged with VLAN 1"), "{text}");
     // The same frame by its bytes: too short, and on the way back to its own port.
     let short = trace(&daemon, &["vale0:a", "0200 0000"]);

@@ -93,7 +93,7 @@ fn line(step: &TraceStep) -> String {
     match step {
         TraceStep::Vlan { vlan, tagging } => {
             let how = match tagging {
-                Tagging::Untagged => "not tagged",
+                Tagging::Untagged => "no 802.1Q tag",
                 Tagging::Payload => "its tag is payload, the port is transparent to VLANs",
                 Tagging::Priority => "a tag with a priority only",
                 Tagging::Tagged => "tagged",
