@@ -170,15 +170,20 @@ fn a_full_disk_of_the_state_is_named_until_there_is_room() {
     std::thread::spawn(|| {
         mounts::empty_run();
         std::fs::create_dir("/run/state").unwrap();
-        let options = ["-t", "tmpfs", "-o", "size=64k,mode=700", "small", "/run/state"];
+        let options = ["-t", "tmpfs", "-o", "size=256k,mode=700", "small", "/run/state"];
         assert!(Command::new("mount").args(options).status().unwrap().success());
         let mut daemon = Setup::new("state_dir = \"/run/state\"\n").start();
         assert!(is_well(&daemon));
         let hog = "/run/state/hog";
         let _ = std::fs::write(hog, vec![0; 1 << 20]);
-        let added = daemon.uvala(&["port", "add", "vale0:a"]);
-        assert_eq!(added.status.code(), Some(15), "done, and not kept: {added:?}");
+        for number in 0..20 {
+            let added = daemon.uvala(&["port", "add", &format!("vale{number}:a")]);
+            assert_eq!(added.status.code(), Some(15), "done, and not kept: {added:?}");
+        }
         finds(&daemon, "it cannot save its state: /run/state/vale0.json: No space", "make room");
+        finds(&daemon, " and 19 more; a restart would undo changes", "make room");
+        let metrics = String::from_utf8(daemon.uvala(&["metrics"]).stdout).unwrap();
+        assert!(metrics.contains("uvala_daemon_unsaved_switches 20\n"), "{metrics}");
         std::fs::remove_file(hog).unwrap();
         wait::until("the next try", || is_well(&daemon));
         daemon.kill();
