@@ -77,6 +77,24 @@ fn machines_exchange_frames_with_each_other_and_with_processes() {
 }
 
 #[test]
+fn machines_exchange_frames_while_their_ports_move_between_workers() {
+    let several = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
+    let daemon = Setup::new(several).start();
+    let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
+    let [mut a, mut b] = sockets.map(|socket| Machine::boot(&socket));
+    wait::until("two machines", || state(&daemon, "vale0:vm2") == MachineState::Up);
+    for round in 0..6 {
+        for (port, worker) in [("vale0:vm1", round % 3), ("vale0:vm2", round % 2)] {
+            let output = daemon.uvala(&["worker", "move", port, &worker.to_string()]);
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(daemon.port(port).unwrap().worker, Some(worker));
+        }
+        assert_connected(&mut a, &mut b, [1, 2]);
+        assert_connected(&mut b, &mut a, [2, 1]);
+    }
+}
+
+#[test]
 fn a_listing_says_which_vmm_is_at_a_port_and_whether_its_guest_is_up() {
     let daemon = Daemon::start();
     let socket = add(&daemon, "vale0:vm1");

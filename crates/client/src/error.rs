@@ -33,8 +33,8 @@ pub enum Error {
     Deleted(PortName),
     /// The daemon is there, but what the capture looked at is not.
     #[error(
-        "the capture of {0} has ended: the port went with its client, was deleted, or may no longer \
-         be captured (another user's, or with vnet_header); see: uvala port list"
+        "the capture of {0} has ended: the port went with its client, was deleted, or may no \
+         longer be captured (another user's, or with vnet_header); see: uvala port list"
     )]
     CaptureEnded(PortName),
     /// The daemon announced rings or memory that cannot be.

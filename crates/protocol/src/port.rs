@@ -56,8 +56,8 @@ pub struct PortSettings {
     /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanMode>,
-    /// The worker that takes its frames: `auto`, or the number of one. A number that the daemon
-    /// does not have counts as `auto`.
+    /// The worker that takes its frames: `auto`, or the number of one. One of a file that the
+    /// daemon does not have counts as `auto`; a request with such a number is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<PortWorker>,
     /// Exchanges frames only with ports that are not isolated.

@@ -239,7 +239,7 @@ pub enum WorkerRequest {
     /// Answer: [`Reply::Workers`](crate::Reply::Workers).
     #[serde(rename = "worker_list")]
     List(PageFrom),
-    /// Moves a port to another worker of its switch, until it goes. Answer:
+    /// Moves a port to another worker of its switch, until its client detaches it. Answer:
     /// [`Reply::Done`](crate::Reply::Done).
     #[serde(rename = "worker_move")]
     Move(WorkerMove),

@@ -312,6 +312,15 @@ impl Switch {
         self.rx_ring(full).is_some_and(|rx| rx.lock().sync() < full.slots)
     }
 
+    /// Whether the next frame of a port waits, and the bridge has changed since: the frame may go
+    /// elsewhere.
+    #[must_use]
+    pub fn may_go_elsewhere(&self, id: PortId) -> bool {
+        let entry = self.ports.get(id.index()).and_then(Option::as_ref);
+        let waits = entry.and_then(|entry| entry.waits);
+        waits.is_some_and(|(_, then)| then != self.bridge.generation())
+    }
+
     fn rx_ring(&mut self, full: Full) -> Option<&mut Shared<RxKring>> {
         self.entry_mut(full.port)?.plug.rings()?.rx.get_mut(full.queue)
     }

@@ -183,7 +183,7 @@ impl Switch {
     #[inline]
     pub fn turn(&mut self, src: PortId, now: Now, scratch: &mut Scratch) -> Moved {
         scratch.begin(src);
-        if self.is_quiet(src) {
+        if self.sync_and_rest(src) {
             return Moved::default();
         }
         let (frames_max, generation) = (scratch.frames_max, self.bridge.generation());
@@ -192,10 +192,10 @@ impl Switch {
         Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now }.run()
     }
 
-    /// Looks at the transmit rings of a port. Whether there is nothing to do for it: where clients
-    /// publish frame by frame, most turns end here.
+    /// Synchronises the transmit rings of a port, for the rest of its turn, too. Returns whether
+    /// there is nothing to do for it: where clients publish frame by frame, most turns end here.
     #[inline]
-    fn is_quiet(&mut self, src: PortId) -> bool {
+    fn sync_and_rest(&mut self, src: PortId) -> bool {
         let is_steered = self.steering.is_some();
         let Some(entry) = self.entry_mut(src) else { return true };
         let Plug::Rings(rings, _) = &mut entry.plug else { return false };

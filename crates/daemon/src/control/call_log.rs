@@ -13,7 +13,7 @@ use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{
     ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, Request, RuleRequest,
-    SessionRequest, SwitchRequest,
+    SessionRequest, SwitchRequest, WorkerRequest,
 };
 use serde::Serialize;
 
@@ -204,6 +204,9 @@ fn deed(request: &Request) -> Option<String> {
         }
         Request::Interface(InterfaceRequest::Detach(port)) => {
             format!("took the interface {} out", port.port)
+        }
+        Request::Worker(WorkerRequest::Move(wanted)) => {
+            format!("moved {} to worker {}", wanted.port, wanted.worker)
         }
         Request::Switch(SwitchRequest::Add(spec)) => {
             format!("added switch {} with {}", spec.switch, json(&spec.settings))

@@ -1,11 +1,12 @@
 //! Calls that wait for the kernel: it changes one network interface at a time, so opening or
-//! closing one waits for all others. They wait on other threads, and the daemon answers other
-//! requests meanwhile.
+//! closing one waits for all others, and it puts one epoll set into another at a time. They wait on
+//! other threads, and the daemon answers other requests meanwhile.
 //!
 //! ```text
 //!   port_add, interface_attach, bind
 //!            ── checked ──► opened (a builder) ──► the call is judged and carried out, with that
-//!   worker_move, port_set ── checked ──► prepared (a builder) ──► likewise
+//!   worker_move, port_set with a worker
+//!            ── checked ──► prepared (a builder) ──► likewise
 //!   port_del ── carried out ──► closed (a builder) ──► written down ──► answered
 //! ```
 
@@ -24,6 +25,7 @@ use super::workers::moves::wanted_worker;
 use super::{Client, Control, Step};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
+use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::{Build, Opening};
 
@@ -40,6 +42,8 @@ pub(super) struct Opened {
 pub(super) enum Deferred {
     /// To be carried out when its interfaces are open.
     Open(Client, Box<Request>, Vec<Opened>),
+    /// To be carried out when the port can move.
+    Move(Client, Box<Request>),
     /// Carried out; to be written down and answered when what it removed is closed.
     Close(Vec<(SwitchName, Changed)>, Box<(Reply, Vec<OwnedFd>)>),
 }
@@ -59,7 +63,8 @@ impl<D: Datapath> Control<D> {
         let caller = &client.caller;
         if let Some(wanted) = move_of(request) {
             let build = self.begin_move(caller, &wanted)?;
-            self.pending.defer(client, request, Vec::new());
+            let call = Deferred::Move(client.clone(), Box::new(request.clone()));
+            self.pending.deferred.insert(client.conn, call);
             return Some(build);
         }
         let (to, wanted) = match request {
@@ -90,7 +95,8 @@ impl<D: Datapath> Control<D> {
             openings.push(Opened { kind, host, opening });
             builds.push(build);
         }
-        self.pending.defer(client, request, openings);
+        let call = Deferred::Open(client.clone(), Box::new(request.clone()), openings);
+        self.pending.deferred.insert(client.conn, call);
         Some(Box::new(move || builds.into_iter().try_for_each(|build| build())))
     }
 
@@ -167,6 +173,10 @@ impl<D: Datapath> Control<D> {
         match self.pending.deferred.remove(&conn) {
             None => Step::Answer(self.finish_attach(conn, built)),
             Some(Deferred::Close(changed, answer)) => self.save(conn, changed, *answer),
+            Some(Deferred::Move(mut client, request)) => match built {
+                Ok(()) => self.begin(&mut client, *request),
+                Err(error) => Step::Answer(Err(DatapathError::from(error).into())),
+            },
             Some(Deferred::Open(mut client, request, openings)) => {
                 // Without a thread to open them, they are opened here.
                 self.pending.opened = if built.is_ok() { openings } else { Vec::new() };
@@ -185,7 +195,7 @@ impl<D: Datapath> Control<D> {
             Some(Deferred::Close(changed, answer)) => {
                 let _ = self.save(conn, changed, *answer);
             }
-            None => {}
+            None | Some(Deferred::Move(..)) => {}
         }
     }
 

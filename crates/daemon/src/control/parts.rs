@@ -5,9 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use protocol::{Mode, Request, RunBy};
+use protocol::{Mode, RunBy};
 
-use super::Client;
 use super::deferred::{Deferred, Opened};
 use super::machines;
 use super::workers::Stalls;
@@ -51,14 +50,6 @@ pub(super) struct Pending {
     pub(super) given: Vec<OwnedFd>,
     /// Chains and rules whose last part has not come yet.
     pub(super) drafts: HashMap<ConnKey, PartialPlan>,
-}
-
-impl Pending {
-    /// Carries a request out when what it needs has been built.
-    pub(super) fn defer(&mut self, client: &Client, request: &Request, opened: Vec<Opened>) {
-        let call = Deferred::Open(client.clone(), Box::new(request.clone()), opened);
-        self.deferred.insert(client.conn, call);
-    }
 }
 
 /// What control remembers of some ports beside the state.

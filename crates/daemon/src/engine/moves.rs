@@ -3,11 +3,15 @@
 //! # Theory of operation
 //!
 //! ```text
-//!   builder        the kick is prepared to ring for the new worker: this may wait
-//!   new worker     the kick rings here, too, for a number without a port
-//!   old worker     the kick rings here no more; the port is exchanged for a handle of it
-//!   new worker     its handle is exchanged for the port; the first turns look at its rings
+//!   builder        the port's epoll sets are prepared to ring for the new worker: this may wait
+//!   new worker     the client's kick rings here, too, for a number without a port
+//!   old worker     nothing of the port rings here any more; it is exchanged for a handle of it
+//!   new worker     its handle is exchanged for the port, whose descriptor it watches; the first
+//!                  turns look at its rings
 //! ```
+//!
+//! A port with a client has a kick, one without rings a descriptor, which is an epoll set where
+//! several of them ring.
 //!
 //! Between two turns a worker has delivered all that it took, so the frames of a port keep their
 //! order. Those that come meanwhile stay in its rings. Frames for the port are delivered all the
@@ -24,12 +28,13 @@ impl Moves for Workers {
         u32::try_from(self.ports.get(&port)?.worker).ok()
     }
 
-    fn begin_move(&self, port: PortKey, worker: u32) -> Option<Build> {
-        let place = self.ports.get(&port)?;
+    fn begin_move(&mut self, port: PortKey, worker: u32) -> Option<Build> {
+        let place = self.ports.get(&port).filter(|place| place.worker != worker as usize)?;
         let number = place.number;
-        let kick = self.on_port(place, move |worker, _| worker.kick_set(number))?;
+        let sets = self.on_port(place, move |worker, _| worker.sets_of(number));
         let ringer = self.ringer_of(usize::try_from(worker).ok()?);
-        Some(Box::new(move || ringer.prepare(&kick)))
+        let prepare = move || sets.iter().try_for_each(|set| ringer.prepare(set));
+        Some(Box::new(prepare))
     }
 
     fn move_port(&mut self, port: PortKey, worker: u32) -> Result<(), DatapathError> {
@@ -39,8 +44,7 @@ impl Moves for Workers {
         if from == to || !self.workers_of(switch).contains(&to) {
             return Ok(());
         }
-        let new = u32::try_from(self.workers[to].ports.free());
-        let new = new.map_err(|_| DatapathError::Full("ports of one worker"))?;
+        let (_, new) = self.next_place(switch, to)?;
         if let Some(kick) = self.on_port(place, move |worker, _| worker.kick_set(number)) {
             let kick = self.ringer_of(to).kick_of(kick);
             self.workers[to].handle.call(move |worker| worker.connect(new, kick))?;

@@ -249,7 +249,7 @@ struct Xdp {
     queues: Vec<Queue>,
     /// The queue to begin with.
     next: usize,
-    watched: Option<OwnedFd>,
+    watched: Option<Arc<OwnedFd>>,
     /// Free chunks to send from.
     free: Vec<Chunk>,
     /// The memory, which outlives the sockets.
@@ -497,6 +497,7 @@ impl Notify for Xdp {
     }
 
     fn watched(&self) -> Option<&dyn Any> {
-        Some(self.watched.as_ref().unwrap_or_else(|| self.queues[0].socket.descriptor()))
+        let one = || self.queues[0].socket.descriptor() as &dyn Any;
+        Some(self.watched.as_ref().map_or_else(one, |set| set as &dyn Any))
     }
 }

@@ -15,7 +15,8 @@
 //! process knows, and the reclaimer closes the port's set.
 //!
 //! To put one epoll set into another takes a mutex of the whole system, which other processes can
-//! hold for long. So a thread that commits memory does that, while the port is being made.
+//! hold for long. So a builder does that, while the port is being made, or before it moves to
+//! another worker. Until it has moved, the port's set is in the sets of two workers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -58,7 +59,14 @@ impl Doorbell {
     /// # Errors
     /// No memory, or too many watches.
     pub fn watch(&self, fd: BorrowedFd<'_>, number: u32) -> io::Result<()> {
-        add(&self.epoll, fd, number.into(), epoll::EventFlags::IN)
+        match add(&self.epoll, fd, number.into(), epoll::EventFlags::IN) {
+            // It is prepared.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let data = epoll::EventData::new_u64(number.into());
+                Ok(epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+            }
+            done => done,
+        }
     }
 
     /// Ends a watch.
@@ -74,10 +82,10 @@ impl Doorbell {
     }
 
     /// Waits for a ring, for no longer than `limit`, then adds the numbers of the ports to `rung`;
-    /// none if the daemon itself rang.
-    pub fn wait(&self, rung: &mut Vec<u32>, limit: Option<Duration>) {
+    /// none if the daemon itself rang. `false`: nothing rang.
+    pub fn wait(&self, rung: &mut Vec<u32>, limit: Option<Duration>) -> bool {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        self.look(rung, limit.as_ref());
+        self.look(rung, limit.as_ref())
     }
 
     /// [`Doorbell::wait`] without waiting.
@@ -85,11 +93,12 @@ impl Doorbell {
         self.look(rung, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     }
 
-    fn look(&self, rung: &mut Vec<u32>, timeout: Option<&Timespec>) {
+    fn look(&self, rung: &mut Vec<u32>, timeout: Option<&Timespec>) -> bool {
         let mut space = [MaybeUninit::uninit(); EVENTS];
-        // A signal interrupted the call; the caller tries again.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout) else { return };
+        // A signal interrupted the call: as if something had rung, the caller looks around.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, timeout) else { return true };
         rung.extend(events.iter().filter_map(|event| u32::try_from(event.data.u64()).ok()));
+        !events.is_empty()
     }
 }
 
@@ -114,14 +123,16 @@ impl Ringer {
         let (set, event) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, new_event()?);
         add(&set, &event, NO_PORT, EDGE)?;
         add(&self.epoll, &set, NO_PORT, EDGE)?;
-        Ok((Kick { set: KickSet(set.into()), epoll: self.epoll.clone() }, event))
+        Ok((Kick { set: PortSet(set.into()), epoll: self.epoll.clone() }, event))
     }
 
-    /// Prepares a kick of another worker to ring here. This may wait for other processes.
+    /// Prepares a port's set to ring here, too. This may wait for other processes. The set rings
+    /// for no port before [`Kick::connect`] or [`Doorbell::watch`]; without either it stays
+    /// prepared until it is closed.
     ///
     /// # Errors
     /// No memory, or too many watches.
-    pub fn prepare(&self, set: &KickSet) -> io::Result<()> {
+    pub fn prepare(&self, set: &PortSet) -> io::Result<()> {
         match add(&self.epoll, &set.0, NO_PORT, epoll::EventFlags::empty()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             done => done,
@@ -130,19 +141,19 @@ impl Ringer {
 
     /// A kick that has been [prepared](Self::prepare) to ring here.
     #[must_use]
-    pub fn kick_of(&self, set: KickSet) -> Kick {
+    pub fn kick_of(&self, set: PortSet) -> Kick {
         Kick { set, epoll: self.epoll.clone() }
     }
 }
 
-/// The epoll set of a port's kick, which rings for the workers in whose sets it is.
+/// An epoll set of a port, which rings for the workers in whose sets it is.
 #[derive(Clone, Debug)]
-pub struct KickSet(Arc<OwnedFd>);
+pub struct PortSet(pub Arc<OwnedFd>);
 
 /// The worker's side of a port's kick. A thread that may have to wait drops it.
 #[derive(Debug)]
 pub struct Kick {
-    set: KickSet,
+    set: PortSet,
     epoll: Arc<OwnedFd>,
 }
 
@@ -158,7 +169,7 @@ impl Kick {
 
     /// What another worker needs to be rung instead.
     #[must_use]
-    pub fn set(&self) -> KickSet {
+    pub fn set(&self) -> PortSet {
         self.set.clone()
     }
 

@@ -11,7 +11,7 @@ mod wake;
 pub mod write_list;
 pub mod xdp;
 
-pub use doorbell::{Doorbell, Kick, KickSet, KickSlot, Ringer, new_event};
+pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
 pub use wake::{ClosedElsewhere, Closer, PortWaker, SlowWakes, Waker, Wakers, doorbell_pair};
 
 /// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).

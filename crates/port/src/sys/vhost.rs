@@ -131,7 +131,7 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
 
 /// The epoll set of a port: the kicks of its queues, and requests of the protocol thread.
 #[derive(Debug)]
-pub struct EpollSet(OwnedFd);
+pub struct EpollSet(Arc<OwnedFd>);
 
 impl EpollSet {
     /// An empty set.
@@ -139,7 +139,7 @@ impl EpollSet {
     /// # Errors
     /// No descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?.into()))
     }
 
     fn listen(&self, fd: impl AsFd) -> io::Result<()> {
@@ -167,7 +167,7 @@ impl EpollSet {
 impl EpollSet {
     /// The descriptor that the worker waits for.
     #[must_use]
-    pub fn descriptor(&self) -> &OwnedFd {
+    pub fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.0
     }
 }

@@ -13,8 +13,9 @@
 //! ```
 //!
 //! *The client* of a ring earns a wait by reading a quarter of it. A ring that is full, and was
-//! full before, has been read as often as it was filled meanwhile: so the counter of frames that
-//! it got says how much its client reads. A client that reads nothing is waited for once.
+//! full before, has been read as often as it was filled meanwhile: so the counter of slots that all
+//! workers have filled says how much its client reads. Of a port without rings each worker counts
+//! the frames that it has sent there. A client that reads nothing is waited for once.
 //!
 //! *The sender* earns a wait by `SENT` frames, to whatever ports. So no ring, and no number of
 //! rings, slows it down to less than `SENT` frames in `WAIT_US`.
@@ -34,7 +35,7 @@ pub(crate) enum Patience {
     Patient,
     /// A frame waits.
     Waiting {
-        /// The count of frames at the beginning.
+        /// The count of slots or frames at the beginning.
         count: u64,
         /// The time of the first look. It may be old by then: a busy worker seldom reads its clock.
         since: Now,
@@ -43,14 +44,14 @@ pub(crate) enum Patience {
     },
     /// The wait has ended.
     Over {
-        /// The count of frames at the beginning of the wait.
+        /// The count of slots or frames at the beginning of the wait.
         count: u64,
     },
 }
 
 impl Patience {
     /// At a look at a full ring: begins a wait, goes on with it, or ends it. Returns whether the
-    /// frame waits. `count` frames have passed so far; `enough` of them earn a wait.
+    /// frame waits. `count` slots or frames have passed so far; `enough` of them earn a wait.
     pub(crate) fn look(&mut self, count: u64, enough: u64, now: Now) -> bool {
         if let Self::Waiting { count: begin, .. } | Self::Over { count: begin } = *self
             && count.saturating_sub(begin) >= enough

@@ -108,8 +108,8 @@ pub trait Notify: Send {
     }
 
     /// The object that becomes readable when there is something to receive, for the worker to wait
-    /// on. The switch does not know its type; workers expect an `OwnedFd`. The object stays the
-    /// same for the adapter's life.
+    /// on. The switch does not know its type; workers expect an `OwnedFd`, or an `Arc` of one if
+    /// that is an epoll set. The object stays the same for the adapter's life.
     fn watched(&self) -> Option<&dyn Any> {
         None
     }

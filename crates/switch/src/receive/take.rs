@@ -77,8 +77,8 @@ impl Turn<'_> {
         self.wait(full, 0, 0).map_or(any, |full| (Some(full), 0))
     }
 
-    /// Takes at most `most` frames from all transmit rings of the source together, as of the last
-    /// look at them.
+    /// Takes frames from all transmit rings of the source, which are synchronised: at most `most`
+    /// together, but one from each.
     pub(crate) fn take_rings(&mut self, most: u16) -> Moved {
         let Some(entry) = self.switch.entry_mut(self.src) else { return Moved::default() };
         let (turn_frames, is_mirrored) = (entry.turn_frames, entry.mirrors.is_some());

@@ -39,9 +39,10 @@ enum Action {
     /// Move a port to another worker of its switch
     ///
     /// The worker takes the port's frames from then on; the port loses none, and keeps their order.
-    /// All workers must run the switch: uvala switch set SWITCH --workers all. The daemon gives a
-    /// new port to the worker with the fewest ports; a port stays where it is moved to until its
-    /// client detaches it. `uvala port show PORT` says where a port is.
+    /// All workers must run the switch (see: uvala switch add --workers). The daemon gives a new
+    /// port to the worker with the fewest ports. A port stays where it is moved to until its client
+    /// detaches it, or the daemon ends; uvala port set PORT --worker lasts longer. `uvala port show
+    /// PORT` says where a port is.
     Move {
         /// Name of the port, such as vale0:vm1
         port: String,

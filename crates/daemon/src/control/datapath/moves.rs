@@ -10,7 +10,7 @@ pub trait Moves {
     fn worker_of_port(&self, port: PortKey) -> Option<u32>;
 
     /// What has to be done before [`Moves::move_port`], and may wait for other processes.
-    fn begin_move(&self, port: PortKey, worker: u32) -> Option<Build>;
+    fn begin_move(&mut self, port: PortKey, worker: u32) -> Option<Build>;
 
     /// Has another worker of the switch take a port's frames.
     fn move_port(&mut self, port: PortKey, worker: u32) -> Result<(), DatapathError>;
@@ -29,8 +29,8 @@ mod fake {
             self.ports.contains_key(&port).then(|| self.moved.get(&port).copied().unwrap_or(0))
         }
 
-        fn begin_move(&self, _: PortKey, _: u32) -> Option<Build> {
-            None
+        fn begin_move(&mut self, _: PortKey, _: u32) -> Option<Build> {
+            Some(self.build())
         }
 
         fn move_port(&mut self, port: PortKey, worker: u32) -> Result<(), DatapathError> {

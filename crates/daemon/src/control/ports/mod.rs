@@ -145,13 +145,15 @@ impl<D: Datapath> Control<D> {
         if config.security.mac_lock != port.config.security.mac_lock {
             config.security_state.first_macs = MacList::default();
         }
-        if port.is_live() {
-            self.datapath.set_port(port.key, config.clone());
-        }
+        let (key, is_live) = (port.key, port.is_live());
+        // First what can fail.
         if let Some(wanted) = wanted_worker(set)
             && self.movable(caller, &wanted).is_ok()
         {
-            self.datapath.move_port(port.key, wanted.worker)?;
+            self.move_to(&wanted, key)?;
+        }
+        if is_live {
+            self.datapath.set_port(key, config.clone());
         }
         let port = self.state.port_mut(&set.port).expect("it was there just now");
         (port.config, port.grant) = (config, grant);

@@ -87,9 +87,12 @@ pub enum PortRefusal {
          and add it again"
     )]
     GrantSocket(PortName),
-    /// The ports of a region stay at one worker.
-    #[error("netmap programs have {0} open: it stays at its worker")]
+    /// No worker takes its frames, or it shares a region with others.
+    #[error("{0} stays where it is: ends of pipes, and ports of netmap programs, do not move")]
     Stays(PortName),
+    /// A move was prepared for another client, or for another move.
+    #[error("port {0} has changed meanwhile; try again")]
+    Changed(PortName),
     /// A region cannot hold the port.
     #[error("{0} takes more than 4 GiB, the limit; ask for fewer rings, slots or buffers")]
     TooLarge(PortName),
@@ -102,7 +105,7 @@ impl PortRefusal {
                 ErrorCode::NotFound
             }
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
-            Self::InUse { .. } => ErrorCode::InUse,
+            Self::InUse { .. } | Self::Changed(_) => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

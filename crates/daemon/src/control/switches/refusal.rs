@@ -46,8 +46,8 @@ pub enum SwitchRefusal {
     ChainsOfAllWorkers(SwitchName),
     /// The ports of the switch are all at one worker.
     #[error(
-        "{0} runs on one worker, and its ports stay there; for others: uvala switch set {0} \
-         --workers all"
+        "{0} runs on one worker, and its ports stay there; to change that, delete its ports, then: \
+         uvala switch set {0} --workers all"
     )]
     OneWorker(SwitchName),
     /// The ports of the switch are at their workers already.

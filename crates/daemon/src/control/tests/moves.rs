@@ -1,6 +1,6 @@
 //! Ports that an operator moves to other workers.
 
-use protocol::{WorkerMove, WorkerRequest};
+use protocol::{PortSet, PortSettings, PortWorker, WorkerMove, WorkerRequest};
 
 use super::*;
 
@@ -26,4 +26,31 @@ fn test_only_ports_that_can_move_are_moved_and_only_by_users_that_manage_them() 
     assert!(stranger.contains("belongs to"), "{stranger}");
     bench.move_port(0, "vale0:a", 0).unwrap();
     assert_eq!(bench.control.datapath.moved.values().collect::<Vec<_>>(), [&0]);
+}
+
+#[test]
+fn test_a_change_of_settings_with_a_move_that_fails_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    bench.control.state.switch_mut(&"vale0".parse().unwrap()).unwrap().config.is_spread = true;
+    let set = |bench: &mut Bench| {
+        let settings = PortSettings {
+            isolated: Some(true),
+            worker: Some(PortWorker::Number(0)),
+            ..PortSettings::default()
+        };
+        let set = PortSet { port: "vale0:a".parse().unwrap(), settings };
+        bench.answer(9, 0, Request::Port(PortRequest::Set(set))).map(drop)
+    };
+    let is_isolated = |bench: &Bench| {
+        let port = bench.control.state.find_port(&"vale0:a".parse().unwrap()).unwrap();
+        [port.config.isolated, bench.control.datapath.ports[&port.key].1.isolated]
+    };
+    bench.control.datapath.build_fails = true;
+    set(&mut bench).expect_err("what the move needs cannot be had");
+    bench.control.datapath.out_of_memory = true;
+    set(&mut bench).expect_err("the move fails");
+    assert_eq!(is_isolated(&bench), [false; 2]);
+    set(&mut bench).unwrap();
+    assert_eq!(is_isolated(&bench), [true; 2]);
 }

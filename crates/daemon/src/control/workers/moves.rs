@@ -1,5 +1,7 @@
 //! An operator moves a port to another worker of its switch.
 
+use std::io;
+
 use protocol::{PortKind, PortSet, PortSettings, PortWorker, Reply, WorkerMove};
 
 use crate::control::Control;
@@ -7,6 +9,7 @@ use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::switches::refusal::SwitchRefusal;
+use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::opening::Build;
 use crate::model::policy::{Access, Caller};
@@ -23,7 +26,7 @@ impl<D: Datapath> Control<D> {
     /// What has to be done before a move, and may wait for other processes. `None`: nothing, or the
     /// move will be refused.
     pub(in crate::control) fn begin_move(
-        &self,
+        &mut self,
         caller: &Caller,
         wanted: &WorkerMove,
     ) -> Option<Build> {
@@ -37,8 +40,22 @@ impl<D: Datapath> Control<D> {
         wanted: &WorkerMove,
     ) -> Result<Reply, Refusal> {
         let port = self.movable(caller, wanted)?;
-        self.datapath.move_port(port, wanted.worker)?;
-        Ok(Reply::Done)
+        self.move_to(wanted, port).map(|()| Reply::Done)
+    }
+
+    /// Moves a port that [can be moved](Self::movable).
+    pub(in crate::control) fn move_to(
+        &mut self,
+        wanted: &WorkerMove,
+        port: PortKey,
+    ) -> Result<(), Refusal> {
+        self.datapath.move_port(port, wanted.worker).map_err(|error| match error {
+            // What was prepared was another client's, or for another move.
+            DatapathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
+                PortRefusal::Changed(wanted.port.clone()).into()
+            }
+            error => error.into(),
+        })
     }
 
     /// Refuses settings that ask for a worker which the daemon does not have.
@@ -70,10 +87,10 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port(caller, name, Access::Manage)?;
         self.check_number(*worker)?;
         let switch = self.state.find_switch(name.switch());
-        if port.kind == PortKind::Pipe || !switch.is_some_and(|it| it.config.is_spread) {
+        if !switch.is_some_and(|it| it.config.is_spread) {
             return Err(SwitchRefusal::OneWorker(name.switch().clone()).into());
         }
-        if port.is_bound() {
+        if port.kind == PortKind::Pipe || port.is_bound() {
             return Err(PortRefusal::Stays(name.clone()).into());
         }
         if !port.is_live() {

@@ -423,9 +423,7 @@ impl Worker {
         if self.active.is_empty() {
             self.scratch.heartbeat().rest(Stage::Asleep);
             self.looks.rest();
-            // Another worker may learn that a station has moved for which a port waits.
-            let looks_again = !self.blocked.is_empty() && self.peers.has_others();
-            self.doorbell.wait(&mut self.rung, looks_again.then_some(BLOCKED));
+            self.sleep();
             self.answer();
         } else {
             // The pending frames may wait for functions, and the functions for this worker: it
@@ -434,6 +432,27 @@ impl Worker {
             self.looks.rest();
             self.look();
         }
+    }
+
+    /// Sleeps until the doorbell rings, or until another worker has learned that a station has
+    /// moved for which a port of this one waits.
+    fn sleep(&mut self) {
+        let mut ports = self.blocked.iter().filter_map(|&(number, _)| self.ports[number as usize]);
+        let is_shared = |port: Plugged| {
+            let switch = self.switches[port.switch].as_ref();
+            switch.is_some_and(|switch| switch.bridge().config().is_spread)
+        };
+        let limit = ports.any(is_shared).then_some(BLOCKED);
+        while !self.doorbell.wait(&mut self.rung, limit) && !self.may_go_elsewhere() {}
+    }
+
+    /// Whether the addresses have changed since a port began to wait.
+    fn may_go_elsewhere(&self) -> bool {
+        let mut ports = self.blocked.iter().filter_map(|&(number, _)| self.ports[number as usize]);
+        ports.any(|port| {
+            let switch = self.switches[port.switch].as_ref();
+            switch.is_some_and(|switch| switch.may_go_elsewhere(port.id))
+        })
     }
 
     /// Asks for a kick from the full port that a port waits for, if it waits. Returns whether that

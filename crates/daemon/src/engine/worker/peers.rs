@@ -34,12 +34,6 @@ impl Peers {
         Self(ringers.map(|ringer| Peer { ringer, has_room: AtomicBool::new(false) }).collect())
     }
 
-    /// Whether the daemon has several workers.
-    #[must_use]
-    pub fn has_others(&self) -> bool {
-        self.0.len() > 1
-    }
-
     /// Tells workers, a bit each, that there is room.
     pub fn tell_of_room(&self, mut workers: u64) {
         while workers != 0 {

@@ -4,8 +4,9 @@
 //! end.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use port::sys::Doorbell;
+use port::sys::{Doorbell, PortSet};
 use switch::Plug;
 
 use super::Worker;
@@ -50,9 +51,15 @@ impl Worker {
 /// Calls `with` with the descriptor that becomes readable when the plug has something to receive.
 fn with_descriptor<R>(plug: &Plug, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
     plug.with_watched(|watched| {
-        let fd = watched.downcast_ref::<OwnedFd>();
-        with(fd.expect("adapters are watched by descriptors").as_fd())
+        let set = watched.downcast_ref::<Arc<OwnedFd>>().map(AsFd::as_fd);
+        let fd = set.or_else(|| watched.downcast_ref::<OwnedFd>().map(AsFd::as_fd));
+        with(fd.expect("adapters are watched by descriptors"))
     })
+}
+
+/// The epoll set that the plug is watched by, if it is one.
+pub(super) fn watched_set(plug: &Plug) -> Option<PortSet> {
+    plug.with_watched(|watched| watched.downcast_ref().cloned().map(PortSet)).flatten()
 }
 
 /// Has the doorbell watch the plug's descriptor, if it has one.

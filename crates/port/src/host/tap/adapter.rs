@@ -88,7 +88,7 @@ pub(in crate::host) struct Tap {
     /// The interface was deleted.
     gone: bool,
     /// Readable when one of several queues is.
-    all: Option<OwnedFd>,
+    all: Option<Arc<OwnedFd>>,
     /// The queue to begin with.
     next: usize,
     /// For each queue, the number of frames to expect in the next call.
@@ -359,7 +359,8 @@ impl Adapter for Tap {
 
 impl Notify for Tap {
     fn watched(&self) -> Option<&dyn Any> {
-        self.all.as_ref().or(self.queues.first()).map(|queue| queue as &dyn Any)
+        let one = || self.queues.first().map(|queue| queue as &dyn Any);
+        self.all.as_ref().map(|all| all as &dyn Any).or_else(one)
     }
 
     fn is_over(&self) -> bool {
