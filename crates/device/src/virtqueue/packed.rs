@@ -18,7 +18,7 @@
 //!
 //! [`recovery`] finds where a device was that died.
 
-mod recovery;
+pub(super) mod recovery;
 
 use core::sync::atomic::Ordering;
 
@@ -87,6 +87,7 @@ pub struct Packed {
     direction: Direction,
     indirect: bool,
     event_index: bool,
+    in_order: bool,
     /// The next descriptor to take, the next to return, and the first one that the driver does not
     /// know of.
     next: Position,
@@ -125,6 +126,7 @@ impl Packed {
             direction,
             indirect: features & features::INDIRECT_DESC != 0,
             event_index: features & features::EVENT_IDX != 0,
+            in_order: features & features::IN_ORDER != 0,
             next,
             used: next,
             published: next,

@@ -22,14 +22,27 @@
 //! marks them. Others mark the first one, because the driver looks at no other; the rest of that
 //! chain still looks available.
 //!
-//! # Whom to believe
+//! # Base or ring
 //!
-//! The base, where the ring agrees with it: from the base to the driver, all is available; before
-//! it, round the ring, all was given back. There, descriptors that look available are the rest of
-//! the chain whose first one was given back, if the last of them bears its buffer ID and no NEXT.
-//! (Where the driver has written over the first one, the ID is gone.) Else the ring. A ring agrees
-//! with a wrong base if that is exactly one buffer ahead, and this buffer bears the ID of the one
-//! before it: no queue can tell that from a chain of two.
+//! The base, if everything from there to the driver is available, and all else was given back. This
+//! takes no knowledge of the driver's position.
+//!
+//! The base, too, if another device can have left the ring: before the base, all was given back or
+//! is the rest of a chain, which ends with the buffer ID of its first descriptor and no NEXT.
+//! (Where the driver has written over the first one, the ID is gone. With IN_ORDER, a device may
+//! give several buffers back as one.) That is not enough. Drivers reuse IDs, and a buffer that is
+//! still to be given back, behind one that had the same ID, looks like a chain of two. An old base
+//! may lie just behind that buffer; if it were believed, the buffer would never come back. So the
+//! ring counts, unless one of these supports the base:
+//!
+//! - The device area asks for a kick at the base. A device that waits has left its position there.
+//! - Two such rests have returned descriptors behind them. This device leaves one at most, when it
+//!   dies while it gives buffers back.
+//!
+//! So the base of a device that polled and gave back one chain is not believed.
+//!
+//! Where no base fits, AVAIL alone tells where the driver is. While a driver writes a chain of all
+//! descriptors of the queue, or of all but one, that is the wrong place.
 //!
 //! # What a device left undone
 //!
@@ -45,27 +58,58 @@
 //! same order, so that a device that dies here leaves the same picture. Nothing says how much of
 //! the first buffer was written, and a frame may lie in several, so all their lengths become 0:
 //! their frames are lost.
+//!
+//! Rests of another device's chains may look like buffers that were not given back. They lie before
+//! these two, so only the last two are completed. If one of them is such a rest, that does no harm:
+//! the driver has passed it.
 
 use core::sync::atomic::Ordering;
 
 use super::super::flag;
 use super::super::store::Put;
-use super::{AVAIL, DESCRIPTOR, Descriptor, Inflight, Log, Packed, Position, USED, Where, mark};
+use super::{
+    AT, AVAIL, DESCRIPTOR, Descriptor, HOW, Inflight, Log, Packed, Position, USED, WHERE, Where,
+    mark,
+};
 
-/// The descriptors of a ring, each read once: the driver may write on.
+/// How often the ring is read, at most, to find it as it was at one time.
+const TRIES: usize = 4;
+
+/// The descriptors of a ring at one time. The driver may write on.
 struct Snapshot {
     descriptors: Vec<Descriptor>,
     size: u16,
 }
 
 impl Snapshot {
+    /// The device stands still, so a driver passes each descriptor once at most. Two looks that
+    /// find the same owners show the ring as it was between them. A driver that never pauses harms
+    /// its own queue.
     fn of(queue: &Packed) -> Self {
+        let mut found = Self::read(queue);
+        for _ in 1..TRIES {
+            if found.is_current(queue) {
+                break;
+            }
+            found = Self::read(queue);
+        }
+        found
+    }
+
+    fn read(queue: &Packed) -> Self {
         let read = |slot| {
+            #[cfg(test)]
+            meanwhile::before_a_look();
             let bits = queue.owner_bits(slot);
             let descriptor = Descriptor::packed(queue.areas.descriptor(slot));
             Descriptor { flags: descriptor.flags & !(AVAIL | USED) | bits, ..descriptor }
         };
         Self { descriptors: (0..queue.size).map(read).collect(), size: queue.size }
+    }
+
+    fn is_current(&self, queue: &Packed) -> bool {
+        let owner = |found: &Descriptor| found.flags & (AVAIL | USED);
+        (0..).zip(&self.descriptors).all(|(slot, found)| queue.owner_bits(slot) == owner(found))
     }
 
     fn at(&self, at: Position) -> Descriptor {
@@ -113,28 +157,61 @@ impl Snapshot {
         (0..self.size).map(written).collect()
     }
 
-    /// Whether a device can have stopped before `ahead`, with all of `behind` given back.
-    fn agrees(&self, behind: &[Position], ahead: &[Position]) -> bool {
+    /// Whether a device that marks all descriptors has stopped at `base`: what is available begins
+    /// there, and all else was given back, except what the driver is writing of one more chain.
+    fn is_stop(&self, base: Position) -> bool {
+        let round = (0..self.size).map(|slots| base.after(slots, self.size));
+        let is_available = |at: &Position| self.is_available(*at);
+        let is_returned = |at: Position| self.is_returned(Position { wrap: !at.wrap, ..at });
+        let mut others = round.skip_while(is_available);
+        others.next().is_none_or(is_returned) && others.skip_while(is_available).all(is_returned)
+    }
+
+    /// How many rests of chains in `behind`, all of which was given back, look available and have
+    /// returned descriptors behind them. `None`: not all of it can have been given back.
+    fn rests(&self, behind: &[Position], in_order: bool) -> Option<usize> {
+        let mut rests = 0;
         // The ID of the buffer that was given back last, unless the driver writes there again.
         let mut id = None;
         let mut is_whole = true;
+        let mut is_over = false;
+        let mut was_available = false;
         for at in behind {
-            if self.is_available(*at) {
-                is_whole = !self.has_next(*at) && id.is_none_or(|id| id == self.at(*at).next);
+            let is_available = self.is_available(*at);
+            if is_available {
+                let is_last = !self.has_next(*at);
+                is_whole = is_last && id.is_none_or(|id| id == self.at(*at).next);
+                if is_over || is_last && !is_whole && !in_order {
+                    return None;
+                }
+                is_over = is_whole && (id.is_some() || !in_order);
             } else if is_whole {
                 id = self.is_returned(*at).then(|| self.at(*at).next);
+                rests += usize::from(was_available);
+                is_over = false;
             } else {
-                return false;
+                return None;
             }
+            was_available = is_available;
         }
-        let is_returned = id.is_some() || behind.last().is_none_or(|at| !self.is_available(*at));
-        is_whole && is_returned && ahead.iter().all(|at| self.is_available(*at))
+        is_whole.then_some(rests)
     }
 
     /// The number of descriptors of the chain that begins `pass`.
     fn chain(&self, pass: &[Position]) -> usize {
         let others = pass.iter().take_while(|at| self.has_next(**at)).count();
         (others + 1).min(pass.len())
+    }
+
+    /// The chains in `unseen` whose first descriptor looks available, in order.
+    fn unfinished<'a>(&self, mut unseen: &'a [Position]) -> Vec<&'a [Position]> {
+        let mut found = Vec::new();
+        while let Some(first) = unseen.iter().position(|at| self.is_available(*at)) {
+            let (chain, behind) = unseen[first..].split_at(self.chain(&unseen[first..]));
+            found.push(chain);
+            unseen = behind;
+        }
+        found
     }
 }
 
@@ -177,17 +254,35 @@ impl Packed {
 
     /// [`super::super::Queue::resume`] for a packed queue.
     pub(in super::super) fn resume(&mut self, area: Option<&Inflight>) {
-        if area.is_some_and(|area| area.is_left(self.size)) {
+        // What is too small, `track` refuses.
+        if area.is_some_and(|area| !area.holds(self.size, true) || area.is_left(self.size)) {
             return;
         }
         let snapshot = Snapshot::of(self);
+        if snapshot.is_stop(self.next) {
+            return;
+        }
         let driver = snapshot.driver();
         let pass = snapshot.last_pass(driver);
-        let is_base = |at: &Position| *at == self.next;
-        let base = pass.iter().position(is_base).or((self.next == driver).then_some(pass.len()));
-        if !base.is_some_and(|base| snapshot.agrees(&pass[..base], &pass[base..])) {
+        if !self.is_others_stop(&snapshot, driver, &pass) {
             self.continue_at(self.finish(&snapshot, driver, &pass));
         }
+    }
+
+    /// Whether a device that marks the first descriptor of a chain only has stopped at the base.
+    fn is_others_stop(&self, snapshot: &Snapshot, driver: Position, pass: &[Position]) -> bool {
+        let base = pass.iter().position(|at| *at == self.next);
+        let Some(base) = base.or((self.next == driver).then_some(pass.len())) else { return false };
+        let (behind, ahead) = pass.split_at(base);
+        let rests = snapshot.rests(behind, self.in_order);
+        rests.is_some_and(|rests| rests > 1 || self.is_awaited(self.next))
+            && ahead.iter().all(|at| snapshot.is_available(*at))
+    }
+
+    /// Whether the device area asks for a kick at this position.
+    fn is_awaited(&self, at: Position) -> bool {
+        let word = |at| u16::from_le(self.areas.device.u16(at).load(Ordering::Acquire));
+        self.event_index && word(HOW) == AT && word(WHERE) == at.bits()
     }
 
     /// Gives back what a device that died had begun to give back; returns the position after it.
@@ -200,18 +295,15 @@ impl Packed {
             return pass[0];
         };
         let end = last + snapshot.chain(&pass[last..]);
-        let (unseen, rest) = (&pass[..end], pass.get(end));
-        let (first, others) = unseen.split_at(snapshot.chain(unseen));
-        for at in others.iter().filter(|at| snapshot.is_returned(**at)) {
+        let unseen = &pass[..end];
+        for at in unseen.iter().filter(|at| snapshot.is_returned(**at)) {
             let place = usize::from(at.slot) * DESCRIPTOR + 8;
             self.areas.descriptors.u32(place).put(0, Ordering::Relaxed);
         }
-        if let Some(last) = others.iter().position(|at| snapshot.is_available(*at)) {
-            self.finish_buffer(snapshot, &others[last..]);
-        }
-        self.finish_buffer(snapshot, first);
+        let unfinished = snapshot.unfinished(unseen);
+        unfinished.iter().rev().take(2).for_each(|chain| self.finish_buffer(snapshot, chain));
         self.log_all();
-        *rest.unwrap_or(&driver)
+        *pass.get(end).unwrap_or(&driver)
     }
 
     /// Gives back one buffer, with the ID that is in its last descriptor.
@@ -228,6 +320,30 @@ impl Packed {
         let ring = &self.areas.descriptors;
         if let Some(Log { log, .. }) = &self.areas.log {
             mark(log, ring.guest(), 0, ring.len());
+        }
+    }
+}
+
+#[cfg(test)]
+pub(in super::super) mod meanwhile {
+    use std::cell::RefCell;
+
+    type Act = Box<dyn FnOnce()>;
+
+    thread_local! {
+        /// What the driver does, after this many looks at the ring.
+        static NEXT: RefCell<Option<(usize, Act)>> = const { RefCell::new(None) };
+    }
+
+    /// Lets the driver act once, after a snapshot has looked at `looks` descriptors.
+    pub fn act_after(looks: usize, act: impl FnOnce() + 'static) {
+        NEXT.set(Some((looks, Box::new(act))));
+    }
+
+    pub(super) fn before_a_look() {
+        match NEXT.take() {
+            Some((0, act)) => act(),
+            next => NEXT.set(next.map(|(looks, act)| (looks - 1, act))),
         }
     }
 }

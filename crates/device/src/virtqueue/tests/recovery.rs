@@ -1,6 +1,8 @@
 //! Packed queues after a device that stopped, moved away, or died between any two stores.
 
+use super::super::packed::recovery::meanwhile;
 use super::super::store::death::outlives;
+use super::features::IN_ORDER;
 use super::*;
 
 /// What a device that returned a buffer before says it wrote, and what its successor says.
@@ -19,7 +21,11 @@ struct Bench {
 impl Bench {
     /// One whose queue is empty, this many descriptors after its beginning.
     fn new(start: u16, is_tracked: bool) -> Self {
-        let bench = Self { guest: Guest::new(RING_PACKED), area: page().0, is_tracked };
+        Self::with(RING_PACKED, start, is_tracked)
+    }
+
+    fn with(features: u64, start: u16, is_tracked: bool) -> Self {
+        let bench = Self { guest: Guest::new(features), area: page().0, is_tracked };
         let mut queue = bench.successor(BEGIN);
         let mut bench = bench;
         for _ in 0..start {
@@ -63,6 +69,21 @@ impl Bench {
 
     fn make(&mut self, pieces: usize) {
         self.guest.make(&[(DATA, 9); 8][..pieces], Direction::Write);
+    }
+
+    /// Makes a buffer with an ID of choice: drivers reuse them.
+    fn make_as(&mut self, id: u16, pieces: usize) {
+        self.make(pieces);
+        let last = (self.guest.made - 1) % u32::from(SIZE);
+        self.guest.whole.u16(Guest::at(16 * u64::from(last) + 12)).store(id, Relaxed);
+        self.guest.slots.back_mut().expect("it was made").0 = id;
+    }
+
+    /// Asks for a kick there, as a device does that waits.
+    fn ask_for_kick(&self, at: (u16, bool)) {
+        let word = |at| self.guest.whole.u16(Guest::at(2 * PAGE) + at);
+        word(0).store(at.0 | if at.1 { 1 << 15 } else { 0 }, Relaxed);
+        word(2).store(2, Relaxed);
     }
 
     fn flags(&self, slot: u16) -> u16 {
@@ -155,29 +176,112 @@ fn section_2_8_with_a_record_a_device_that_dies_between_any_two_stores_loses_not
     every_buffer_comes_back_once(true);
 }
 
-/// Other devices mark the first descriptor of a chain only; then the frontend's word counts.
+/// Other devices mark the first descriptor of a chain only; then the frontend's word counts, where
+/// the device area or the ring supports it.
 #[test]
 fn section_2_8_a_base_is_believed_after_a_device_that_marks_no_rest_of_a_chain() {
-    for (seed, ahead) in (0..40usize).flat_map(|seed| (0..3).map(move |ahead| (seed, ahead))) {
-        let mut bench = Bench::new(0, false);
+    let cases = (0..40usize).flat_map(|seed| (0..3).map(move |ahead| (seed, ahead)));
+    for ((seed, ahead), waits) in cases.flat_map(|case| [false, true].map(|waits| (case, waits))) {
+        let mut bench = Bench::with(RING_PACKED | EVENT_IDX, 0, false);
         let mut at = (0, true);
         for round in 0..40 {
-            let pieces = 1 + (seed + 7 * round + round * round) % 3;
+            let pieces = if waits { 1 + (seed + 7 * round + round * round) % 3 } else { 2 };
             bench.make(pieces);
             bench.return_first_only(at);
             at = Guest::after(at, u16::try_from(pieces).expect("few"));
+            if waits {
+                bench.ask_for_kick(at);
+            }
             // Now and then the driver has not yet seen it, and has made more available.
+            let ahead = if waits { ahead } else { 0 };
             (0..ahead).for_each(|_| bench.make(1));
+            assert!(bench.guest.take_back().is_some());
+            if !waits && round < 2 {
+                continue;
+            }
             let before = bench.ring();
             let mut queue = bench.successor(base(at));
             assert_eq!(queue.base(), base(at), "round {round} of {seed}, {ahead} ahead");
             assert_eq!(bench.ring(), before, "nothing is given back twice");
-            assert!(bench.guest.take_back().is_some());
             bench.take_all(&mut queue).into_iter().for_each(|one| queue.give_back(one, FIRST));
             queue.publish();
             (0..ahead).for_each(|_| assert_eq!(bench.guest.take_back(), Some(FIRST)));
             assert_eq!(bench.guest.take_back(), None, "round {round} of {seed}, {ahead} ahead");
             at = Guest::after(at, ahead);
+        }
+    }
+}
+
+/// The driver has written over the descriptor that said which chain it was.
+#[test]
+fn section_2_8_a_base_is_believed_behind_a_chain_whose_beginning_is_gone() {
+    for start in 0..2 * SIZE {
+        let mut bench = Bench::with(RING_PACKED | EVENT_IDX, start, false);
+        bench.make(3);
+        let first = (start % SIZE, start < SIZE);
+        bench.return_first_only(first);
+        assert!(bench.guest.take_back().is_some());
+        let stop = Guest::after(first, 3);
+        bench.ask_for_kick(stop);
+        (0..6).for_each(|_| bench.make(1));
+        assert_eq!(bench.successor(base(stop)).base(), base(stop), "{start}");
+    }
+}
+
+/// A driver that frees a buffer before it adds one uses the same ID for each. The frontend names an
+/// old position, which may be behind a buffer that nothing has given back.
+#[test]
+fn section_2_8_an_old_base_leaves_no_buffer_behind_where_the_driver_reuses_ids() {
+    let cases = (0..2 * SIZE).flat_map(|start| (1..=3u16).map(move |ahead| (start, ahead)));
+    for (start, ahead) in cases {
+        for (features, waited, pieces) in [
+            (RING_PACKED, true, 1),
+            (RING_PACKED | EVENT_IDX, true, 1),
+            (RING_PACKED | EVENT_IDX, true, 2),
+            (RING_PACKED | EVENT_IDX, false, 1),
+            (RING_PACKED | EVENT_IDX | IN_ORDER, true, 1),
+        ] {
+            let mut bench = Bench::with(features, start, false);
+            let mut queue = bench.successor(BEGIN);
+            queue.want_kicks();
+            queue.want_none();
+            bench.make_as(0, pieces);
+            bench.serve(&mut queue, FIRST);
+            bench.guest.take_back().expect("it is back");
+            if waited {
+                queue.want_kicks();
+            }
+            (0..ahead).for_each(|id| bench.make_as(id, pieces));
+            let place = queue.base();
+            for old in (0..2 * SIZE).map(|old| base((old % SIZE, old < SIZE))) {
+                let found = bench.successor(old).base();
+                assert_eq!(found, place, "{old:x}, {start}, {ahead} ahead, {features:x}");
+            }
+            let mut queue = bench.successor(BEGIN);
+            bench.serve(&mut queue, SECOND);
+            (0..ahead).for_each(|_| assert_eq!(bench.guest.take_back(), Some(SECOND)));
+        }
+    }
+}
+
+/// Several buffers that nothing has given back are no chain, though the last one has the ID.
+#[test]
+fn section_2_8_a_base_is_not_believed_behind_several_buffers() {
+    for start in 0..2 * SIZE {
+        for (features, is_base) in [(EVENT_IDX, false), (EVENT_IDX | IN_ORDER, true)] {
+            let mut bench = Bench::with(RING_PACKED | features, start, false);
+            let mut queue = bench.successor(BEGIN);
+            bench.make_as(3, 1);
+            bench.serve(&mut queue, FIRST);
+            bench.guest.take_back().expect("it is back");
+            let place = Guest::after((start % SIZE, start < SIZE), 1);
+            assert_eq!(queue.base(), base(place));
+            [0, 1, 3, 4].into_iter().for_each(|id| bench.make_as(id, 1));
+            // With IN_ORDER, a device may have given all three back by one descriptor.
+            let stop = Guest::after(place, 3);
+            bench.ask_for_kick(stop);
+            let found = bench.successor(base(stop)).base();
+            assert_eq!(found, base(if is_base { stop } else { place }), "{start}, {features:x}");
         }
     }
 }
@@ -206,10 +310,10 @@ fn section_2_8_an_old_base_is_not_believed_wherever_it_is() {
 
 /// A driver writes the first descriptor of a chain last; a device may look in between.
 #[test]
-fn section_2_8_a_chain_that_its_driver_is_writing_misleads_nobody() {
+fn section_2_8_a_chain_that_its_driver_is_writing_does_not_mislead() {
     let places = (0..2 * SIZE).flat_map(|start| (0..=2).map(move |ahead| (start, ahead)));
     for (start, ahead) in places {
-        for pieces in 2..=4 {
+        for pieces in 2..=usize::from(SIZE - ahead) {
             let mut bench = Bench::new(start, false);
             (0..ahead).for_each(|_| bench.make(1));
             let place = bench.successor(BEGIN).base();
@@ -219,7 +323,9 @@ fn section_2_8_a_chain_that_its_driver_is_writing_misleads_nobody() {
             let flags = bench.flags(slot);
             let word = bench.guest.whole.u16(Guest::at(16 * u64::from(slot) + 14));
             word.store(before, Relaxed);
-            let mut queue = bench.successor(BEGIN);
+            // Without the base, a chain of nearly all descriptors cannot be told from others.
+            let known = if pieces > 4 { place } else { BEGIN };
+            let mut queue = bench.successor(known);
             assert_eq!(queue.base(), place, "{start}, {ahead} before one of {pieces}");
             word.store(flags, Release);
             bench.serve(&mut queue, SECOND);
@@ -228,4 +334,86 @@ fn section_2_8_a_chain_that_its_driver_is_writing_misleads_nobody() {
             }
         }
     }
+}
+
+/// A device that is delayed between two looks at the ring sees what the driver did meanwhile.
+#[test]
+fn section_2_8_a_driver_that_goes_on_meanwhile_does_not_mislead() {
+    let cases = (0..2 * SIZE).flat_map(|start| (0..SIZE).map(move |looks| (start, looks)));
+    for (start, looks) in cases {
+        for (ahead, more) in [(0, 3), (2, 1), (2, 4), (0, 8)] {
+            let mut bench = Bench::new(start, false);
+            (0..ahead).for_each(|_| bench.make(1));
+            let place = bench.successor(BEGIN).base();
+            let old = bench.ring();
+            (0..more).for_each(|_| bench.make(1));
+            let new = bench.ring();
+            let window = bench.guest.memory.window(USER, Guest::at(PAGE), 1).expect("the ring");
+            let write = move |words: &[u64]| {
+                (0..).zip(words).for_each(|(at, word)| window.u64(8 * at).store(*word, Release));
+            };
+            write(&old);
+            meanwhile::act_after(looks.into(), move || write(&new));
+            let mut queue = bench.successor(base((7, false)));
+            assert_eq!(queue.base(), place, "{start}, {more} after {looks} looks");
+            bench.serve(&mut queue, SECOND);
+            for _ in 0..ahead + more {
+                assert_eq!(bench.guest.take_back(), Some(SECOND));
+            }
+        }
+    }
+}
+
+/// A device followed one that marks no rest of a chain, and died in the same round of the ring.
+#[test]
+fn section_2_8_rests_of_old_chains_are_not_taken_for_what_a_dead_device_left() {
+    for (start, pieces) in (0..2 * SIZE).flat_map(|start| [1, 2].map(|pieces| (start, pieces))) {
+        for stores in 0.. {
+            let mut bench = Bench::with(RING_PACKED | EVENT_IDX, start, false);
+            let mut at = (start % SIZE, start < SIZE);
+            for _ in 0..2 {
+                bench.make(2);
+                bench.return_first_only(at);
+                at = Guest::after(at, 2);
+                bench.guest.take_back().expect("it is back");
+            }
+            bench.ask_for_kick(at);
+            let mut queue = bench.successor(base(at));
+            queue.want_none();
+            (0..2).for_each(|_| bench.make(pieces));
+            let is_done = outlives(stores, || bench.serve(&mut queue, FIRST));
+            let mut queue = bench.successor(BEGIN);
+            bench.serve(&mut queue, SECOND);
+            for _ in 0..2 {
+                let written = bench.guest.take_back();
+                assert!(written.is_some(), "{start}: one of {pieces} hangs after {stores}");
+            }
+            assert_eq!(bench.guest.take_back(), None);
+            if is_done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_area_that_is_too_small_leaves_the_queue_as_it_was() {
+    let mut bench = Bench::new(3, false);
+    bench.make(1);
+    let before = bench.ring();
+    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
+    let made = Queue::new(
+        &bench.guest.memory,
+        places,
+        Direction::Write,
+        SIZE.into(),
+        BEGIN,
+        bench.guest.features,
+    );
+    let mut queue = made.expect("a good queue");
+    let small = || Inflight::new(bench.area.window(0, 64, 64).expect("room"));
+    queue.resume(Some(&small()));
+    assert_eq!(queue.base(), BEGIN, "nothing was looked up in vain");
+    assert_eq!(bench.ring(), before);
+    assert!(matches!(queue.track(small(), bench.guest.features), Err(BadQueue::Inflight(_))));
 }
