@@ -71,7 +71,7 @@ build: release libs  ## build what `make install` installs
 
 .PHONY: built
 built:
-	@test -d $(assets) -a -e $(release)/libuvala.so || \
+	@test -d $(assets) -a -e $(release)/libuvala.so -a -e $(release)/libnetmap.a || \
 		{ echo 'nothing to install: run `make build` first, as yourself' >&2; exit 1; }
 
 # Copies only: root need not have cargo, and builds nothing that you could not delete.

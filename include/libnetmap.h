@@ -13,12 +13,12 @@
  *	ioctl(d->fd, NIOCTXSYNC, NULL);
  *	nmport_close(d);
  *
- * The library is C without state beyond one context. It opens /dev/netmap as any program does, so
- * its programs need "uvala run -- PROGRAM", or netmap's kernel module.
+ * The library opens /dev/netmap as any program does, so its programs need "uvala run -- PROGRAM",
+ * or netmap's kernel module.
  *
  * A PORT STRING is a name, then what to bind, then options:
  *
- *	netmap:NAME    an interface, or any name that netmap knows
+ *	netmap:NAME    an interface, or any name that netmap knows: letters, digits, _ and .
  *	valeX:NAME     a port of switch valeX; X may be empty
  *	...{PIPE       one end of a pipe in the memory of that port
  *	...}PIPE       its other end
@@ -32,22 +32,24 @@
  *
  *	@share=NAME    in the memory of that port (netmap:NAME or valeX:NAME)
  *	@conf:KEY=N,...    for a port that is made by this: rings, tx-rings, rx-rings, host-rings,
- *	               host-tx-rings, host-rx-rings, slots, tx-slots, rx-slots. What names one
- *	               direction counts more. @conf=N: rings
+ *	               host-tx-rings, host-rx-rings, slots, tx-slots, rx-slots. Keys for one
+ *	               direction take precedence. @conf=N: rings
  *	@extmem:file=PATH,KEY=N,...    in the memory of that file: if-num, if-size, ring-num,
  *	               ring-size, buf-num, buf-size. @extmem=PATH
  *	@offset:initial=N,bits=N    frames begin N bytes into their buffers. @offset=N. Only after
  *	               nmport_enable_option("offset"): the program must look at slot.ptr
  *
- * ERRORS. What returns a pointer returns NULL, and what returns an int -1, with errno set. The
- * context's error() gets a line that says why (of options that netmap refuses one each), unless its
- * verbose is 0.
+ * ERRORS. On error, functions return NULL or -1 and set errno. The context's error() gets a line
+ * that says why (of options that netmap refuses one each), unless its verbose is 0.
  *
  * THREADS may use different ports at the same time. One port is for one thread at a time.
  * LIBNETMAP_NOTHREADSAFE has no effect: the lock needs no library.
  */
 #ifndef UVALA_LIBNETMAP_H
 #define UVALA_LIBNETMAP_H
+#ifdef LIBNETMAP_H_
+#error "netmap's own libnetmap.h is included already; do not mix the two"
+#endif
 /* Code that tests for netmap's own header finds it included. */
 #define LIBNETMAP_H_
 
@@ -115,7 +117,8 @@ void nmport_delete(struct nmport_d *d);
 struct nmport_d *nmport_clone(struct nmport_d *d);
 
 /* What @extmem does, before nmport_register(): memory of the program, or of a file, which is
- * unmapped with the port. EINVAL if the port has such memory. */
+ * unmapped with the port: close that port last, after its clones and others in its memory. EINVAL
+ * if the port has such memory. */
 int nmport_extmem(struct nmport_d *d, void *base, size_t size);
 int nmport_extmem_from_file(struct nmport_d *d, const char *fname);
 
@@ -144,7 +147,8 @@ int nmreq_header_decode(const char **ppspec, struct nmreq_header *hdr, struct nm
  * one already; *pmode moves to the options, if there are some. EINVAL. */
 int nmreq_register_decode(const char **pmode, struct nmreq_register *reg, struct nmctx *ctx);
 
-/* The memory of the port named at *portname, which moves behind the name. */
+/* The memory of the port named at *portname, which moves behind the name. EINVAL where it is
+ * NULL. */
 int32_t nmreq_get_mem_id(const char **portname, struct nmctx *ctx);
 
 struct nmreq_parse_ctx;

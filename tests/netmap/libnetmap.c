@@ -133,7 +133,11 @@ static void bad_names_say_what_is_bad(void)
 		{ "vale0", "begins neither" },
 		{ "netmap:", "no name follows" },
 		{ "vale0:^", "no name follows" },
-		{ "netmap:{", "pipe" },
+		{ "netmap:{", "no name follows" },
+		{ "netmap:{x", "no name follows" },
+		{ "netmap:eth0&", "letters, digits" },
+		{ "netmap:vale0:0", "letters, digits" },
+		{ "vale0:a b{1", "letters, digits" },
 		{ "netmap:a{1}2", "pipe" },
 		{ "vale0:a{!", "pipe" },
 		{ "vale0:this_is_much_too_long_for_a_name_of_a_port_of_any_switch_in_the_world",
@@ -141,7 +145,8 @@ static void bad_names_say_what_is_bad(void)
 		{ "netmap:eth0-", "no ring" },
 		{ "netmap:eth0-4095", "no ring" },
 		{ "netmap:eth0/q", "unknown letter" },
-		{ "netmap:eth0/", "unknown letter" },
+		{ "netmap:eth0/", "no letter" },
+		{ "netmap:eth0/@2", "no letter" },
 		{ "netmap:eth0@", "no memory" },
 		{ "netmap:eth0@0", "no memory" },
 		{ "netmap:eth0@65536", "no memory" },
@@ -149,6 +154,7 @@ static void bad_names_say_what_is_bad(void)
 		{ "netmap:eth0^x", "follows its end" },
 	};
 	struct nmport_d *d, before;
+	const char *at;
 	size_t i;
 
 	listen_in();
@@ -162,6 +168,8 @@ static void bad_names_say_what_is_bad(void)
 		CHECK(!memcmp(d, &before, sizeof(before)));
 	}
 	nmport_undo_prepare(d);
+	at = NULL;
+	REFUSED(EINVAL, "no port", nmreq_get_mem_id(&at, nmctx_get()) == -1);
 	CHECK(in_use == 0);
 }
 
@@ -245,15 +253,15 @@ static void bad_options_say_what_is_bad(void)
 		{ "@conf:ring=2", "no key 'ring'", EINVAL },
 		{ "@conf:rings", "key rings needs a value", EINVAL },
 		{ "@conf:rings=", "key rings needs a value", EINVAL },
-		{ "@conf:rings=2,rings=2", "stands twice", EINVAL },
-		{ "@conf:rings=two", "no number", EINVAL },
-		{ "@conf:rings=-1", "no number", EINVAL },
-		{ "@conf:rings=65536", "at most 65535", EINVAL },
-		{ "@conf:slots=99999999999999999999", "no number", EINVAL },
+		{ "@conf:rings=2,rings=2", "given twice", EINVAL },
+		{ "@conf:rings=two", "not a number", EINVAL },
+		{ "@conf:rings=-1", "not a number", EINVAL },
+		{ "@conf:rings=65536", "up to 65535", EINVAL },
+		{ "@conf:slots=99999999999999999999", "not a number", EINVAL },
 		{ "@conf:rings=2@extmem:buf-num=4", "needs key file", EINVAL },
 		{ "@extmem=/nowhere/file", "cannot map /nowhere/file", ENOENT },
 		{ "@share=nothing", "begins neither", EINVAL },
-		{ "@share=netmap:nobody", "nobody: No such device", ENXIO },
+		{ "@share=netmap:absent", "absent: No such device", ENXIO },
 		{ "@offset=64", "this program has no option 'offset'", EOPNOTSUPP },
 	};
 	char spec[200];
@@ -392,6 +400,45 @@ static void a_long_frame_takes_several_slots(void)
 	nmport_close(b);
 }
 
+static void a_frame_without_room_leaves_the_port_as_it_was(void)
+{
+	struct nmport_d *d = opened("vale0:a@conf:rings=3,slots=64");
+	char frame[60] = { 0 };
+
+	while (nmport_inject(d, frame, sizeof(frame)))
+		;
+	CHECK(d->cur_tx_ring == d->last_tx_ring);
+	d->cur_tx_ring = d->first_tx_ring;
+	CHECK(nmport_inject(d, frame, sizeof(frame)) == 0);
+	CHECK(d->cur_tx_ring == d->first_tx_ring);
+	nmport_close(d);
+}
+
+/* slot.len has 16 bits; buffers may be larger. */
+static void a_slot_takes_no_more_than_its_length_can_say(void)
+{
+	enum { BUFFER = 200000, AT = 4096, SLOTS = 4, SIZE = 100000 };
+	char *memory = calloc(1, 2 * AT + SLOTS * BUFFER), *frame = malloc(SIZE);
+	struct netmap_ring *ring = (struct netmap_ring *)(memory + AT);
+	struct nmport_d d = { .nifp = (struct netmap_if *)memory };
+	uint32_t i;
+
+	*(ssize_t *)(uintptr_t)&d.nifp->ring_ofs[0] = AT;
+	*(int64_t *)(uintptr_t)&ring->buf_ofs = AT;
+	*(uint32_t *)(uintptr_t)&ring->num_slots = SLOTS;
+	*(uint32_t *)(uintptr_t)&ring->nr_buf_size = BUFFER;
+	for (i = 0; i < SLOTS; i++)
+		ring->slot[i].buf_idx = i;
+	ring->tail = SLOTS - 1;
+	memset(frame, 0x5a, SIZE);
+	CHECK(nmport_inject(&d, frame, SIZE) == SIZE && ring->head == 2);
+	CHECK(ring->slot[0].len == 65535 && ring->slot[0].flags == NS_MOREFRAG);
+	CHECK(ring->slot[1].len == SIZE - 65535 && !ring->slot[1].flags);
+	CHECK(!memcmp(NETMAP_BUF(ring, 0), frame, 65535) && !NETMAP_BUF(ring, 0)[65535]);
+	free(memory);
+	free(frame);
+}
+
 static void a_file_becomes_the_memory(void)
 {
 	char path[] = "/tmp/libnetmap-XXXXXX", spec[100];
@@ -421,7 +468,7 @@ static void a_file_becomes_the_memory(void)
 	nmport_undo_prepare(d);
 	/* Of a port that netmap refuses, the option is named that it did not like. */
 	snprintf(spec, sizeof(spec), "vale0:a@extmem:file=%s,ring-size=1048576", path);
-	REFUSED(EINVAL, "vale0:a: option extmem: Invalid", nmport_open(spec) == NULL);
+	REFUSED(EINVAL, "refuses option extmem of vale0:a: Invalid", nmport_open(spec) == NULL);
 	CHECK(in_use == 0);
 	close(fd);
 	unlink(path);
@@ -615,6 +662,8 @@ static const struct test tests[] = {
 	TEST(ports_of_one_memory_share_it),
 	TEST(a_clone_opens_the_same_port_again),
 	TEST(a_long_frame_takes_several_slots),
+	TEST(a_frame_without_room_leaves_the_port_as_it_was),
+	TEST(a_slot_takes_no_more_than_its_length_can_say),
 	TEST(a_file_becomes_the_memory),
 	TEST(frames_begin_at_an_offset),
 	TEST(each_step_has_its_reverse),

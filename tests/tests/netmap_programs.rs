@@ -38,7 +38,7 @@ fn compile(name: &str, place: &Scratch, options: &[&str]) -> PathBuf {
 /// Builds libnetmap as `make libs` does; returns the directory that it is in.
 fn libnetmap(place: &Scratch) -> PathBuf {
     let mut make = Command::new("make");
-    make.args(["-s", "-C", root().to_str().unwrap(), "libnetmap"]);
+    make.args(["-s", "-C", root().to_str().unwrap(), "libnetmap", "CFLAGS=-Werror"]);
     let output = make.env("CARGO_TARGET_DIR", place.path()).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     place.path().join("release")

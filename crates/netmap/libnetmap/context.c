@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include "internal.h"
 
-#define MESSAGE_MAX 1000
+#define MESSAGE_MAX 512
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 

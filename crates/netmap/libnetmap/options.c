@@ -45,7 +45,7 @@ static int read_key(const struct nmreq_opt_parser *parser, struct nmreq_parse_ct
 	if (!key || key->id < 0 || key->id >= NMREQ_OPT_MAXKEYS)
 		return nmctx_fails_(p->ctx, EINVAL, "option %s has no key '%s'", option, text);
 	if (p->keys[key->id])
-		return nmctx_fails_(p->ctx, EINVAL, "option %s: key %s stands twice", option, text);
+		return nmctx_fails_(p->ctx, EINVAL, "option %s: key %s is given twice", option, text);
 	if (!value && key->flags & NMREQ_OPTK_ALLOWEMPTY)
 		value = text;
 	if (!value || !*value)
@@ -146,7 +146,7 @@ static int number_of(struct nmreq_parse_ctx *p, int key, unsigned long max, unsi
 	errno = 0;
 	*number = strtoul(text, &end, 10);
 	if (*text < '0' || *text > '9' || *end || errno || *number > max)
-		return nmctx_fails_(p->ctx, EINVAL, "'%s' is no number of at most %lu", text, max);
+		return nmctx_fails_(p->ctx, EINVAL, "'%s' is not a number up to %lu", text, max);
 	return 1;
 }
 

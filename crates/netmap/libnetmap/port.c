@@ -272,22 +272,20 @@ struct nmport_d *nmport_clone(struct nmport_d *d)
 
 /* ---- from a request to rings ---- */
 
-/* Says why the request failed: which options, or the request itself. */
-static void report(struct nmport_d *d, int error)
+/* Names the options that netmap refuses, if the request failed because of one. */
+static int blame_options(struct nmport_d *d)
 {
-	struct nmreq_option *option;
-	int said = 0;
+	const struct nmreq_option *option = nmreq_next_option_(d->hdr.nr_options);
+	int refused = 0;
 
-	nmreq_foreach_option(&d->hdr, option) {
-		if (!option->nro_status)
-			continue;
-		nmctx_ferror(d->ctx, "%s: option %s: %s", d->hdr.nr_name,
-			     nmreq_option_name(option->nro_reqtype),
-			     strerror((int)option->nro_status));
-		said = 1;
-	}
-	if (!said)
-		nmctx_ferror(d->ctx, "%s: %s", d->hdr.nr_name, strerror(error));
+	for (; option; option = nmreq_next_option_(option->nro_next))
+		if (option->nro_status) {
+			nmctx_ferror(d->ctx, "netmap refuses option %s of %s: %s",
+				     nmreq_option_name(option->nro_reqtype), d->hdr.nr_name,
+				     strerror((int)option->nro_status));
+			refused++;
+		}
+	return refused;
 }
 
 int nmport_register(struct nmport_d *d)
@@ -310,8 +308,8 @@ int nmport_register(struct nmport_d *d)
 	error = errno;
 	if (d->fd < 0)
 		nmctx_ferror(d->ctx, "%s: %s", NETMAP_DEVICE_NAME, strerror(error));
-	else
-		report(d, error);
+	else if (!blame_options(d))
+		nmctx_ferror(d->ctx, "netmap refuses %s: %s", d->hdr.nr_name, strerror(error));
 	nmport_undo_register(d);
 	errno = error;
 	return -1;
@@ -481,6 +479,15 @@ void nmport_close(struct nmport_d *d)
 
 /* ---- frames ---- */
 
+/* How much of a frame a slot takes: what is behind its offset, and what slot.len can say. */
+static size_t room_of(const struct netmap_ring *ring, const struct netmap_slot *slot)
+{
+	size_t offset = NETMAP_ROFFSET(ring, slot), room;
+
+	room = offset < ring->nr_buf_size ? ring->nr_buf_size - offset : 0;
+	return room < UINT16_MAX ? room : UINT16_MAX;
+}
+
 /* Puts a frame into the free slots of a ring, if it fits there. */
 static int put_frame(struct netmap_ring *ring, const char *frame, size_t size)
 {
@@ -488,20 +495,16 @@ static int put_frame(struct netmap_ring *ring, const char *frame, size_t size)
 	size_t room = 0, left, part;
 	struct netmap_slot *slot;
 
-	/* How many slots it takes: each has the room behind its offset. */
 	do {
 		if (end == ring->tail)
 			return 0;
-		slot = &ring->slot[end];
-		part = NETMAP_ROFFSET(ring, slot);
-		room += part < ring->nr_buf_size ? ring->nr_buf_size - part : 0;
+		room += room_of(ring, &ring->slot[end]);
 		end = nm_ring_next(ring, end);
 	} while (room < size);
 	left = size;
 	for (at = ring->head; at != end; at = nm_ring_next(ring, at)) {
 		slot = &ring->slot[at];
-		part = NETMAP_ROFFSET(ring, slot);
-		part = part < ring->nr_buf_size ? ring->nr_buf_size - part : 0;
+		part = room_of(ring, slot);
 		part = left < part ? left : part;
 		memcpy(NETMAP_BUF_OFFSET(ring, slot), frame + (size - left), part);
 		left -= part;
@@ -515,12 +518,15 @@ static int put_frame(struct netmap_ring *ring, const char *frame, size_t size)
 int nmport_inject(struct nmport_d *d, const void *buf, size_t size)
 {
 	int tried, count = d->last_tx_ring - d->first_tx_ring + 1;
+	uint16_t ring = d->cur_tx_ring;
 
-	for (tried = 0; tried < count; tried++, d->cur_tx_ring++) {
-		if (d->cur_tx_ring > d->last_tx_ring)
-			d->cur_tx_ring = d->first_tx_ring;
-		if (put_frame(NETMAP_TXRING(d->nifp, d->cur_tx_ring), (const char *)buf, size))
+	for (tried = 0; tried < count; tried++, ring++) {
+		if (ring > d->last_tx_ring)
+			ring = d->first_tx_ring;
+		if (put_frame(NETMAP_TXRING(d->nifp, ring), (const char *)buf, size)) {
+			d->cur_tx_ring = ring;
 			return (int)size;
+		}
 	}
 	return 0;
 }

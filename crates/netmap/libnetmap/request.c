@@ -7,11 +7,11 @@
 #include <ctype.h>
 #include "internal.h"
 
-/* Are there only letters, digits and underscores from here to there? */
-static int is_word(const char *from, const char *to)
+/* Are there only letters, digits and these from here to there? */
+static int is_word(const char *from, const char *to, const char *others)
 {
 	for (; from < to; from++)
-		if (!isalnum((unsigned char)*from) && *from != '_')
+		if (!isalnum((unsigned char)*from) && !strchr(others, *from))
 			return 0;
 	return 1;
 }
@@ -35,15 +35,19 @@ int nmreq_header_decode(const char **ppspec, struct nmreq_header *hdr, struct nm
 	port++;
 	if (!strncmp(spec, "netmap:", 7))
 		name = port;
-	else if (strncmp(spec, NM_BDG_NAME, 4) || !is_word(spec + 4, port - 1))
+	else if (strncmp(spec, NM_BDG_NAME, 4) || !is_word(spec + 4, port - 1, "_"))
 		goto bad;
 	end = port + strcspn(port, "-*^/@");
-	why = "no name follows the colon";
-	if (end == port)
-		goto bad;
 	pipe = port + strcspn(port, "{}");
+	pipe = pipe < end ? pipe : end;
+	why = "no name follows the colon";
+	if (pipe == port)
+		goto bad;
+	why = "a name has letters, digits, '_' and '.' only";
+	if (!is_word(port, pipe, "_."))
+		goto bad;
 	why = "a pipe is named by letters, digits and underscores";
-	if (pipe < end && (pipe + 1 == end || !is_word(pipe + 1, end)))
+	if (pipe < end && (pipe + 1 == end || !is_word(pipe + 1, end, "_")))
 		goto bad;
 	why = "its name is too long";
 	if ((size_t)(end - name) >= sizeof(hdr->nr_name))
@@ -128,7 +132,8 @@ int nmreq_register_decode(const char **pmode, struct nmreq_register *reg, struct
 	at = read_rings(*pmode, &mode, &ring);
 	while (at && *at && !is_option(at)) {
 		if (*at == '/') {
-			why = "an unknown letter follows the slash, or none";
+			why = at[1] && at[1] != '@' ? "an unknown letter follows the slash" :
+						      "no letter follows the slash";
 			at = read_flags(at + 1, &flags);
 		} else if (*at == '@') {
 			why = "no memory has this number, or there are two";
@@ -161,6 +166,8 @@ int32_t nmreq_get_mem_id(const char **portname, struct nmctx *ctx)
 	const char *at = *portname;
 	int fd, error;
 
+	if (!at)
+		return nmctx_fails_(ctx, EINVAL, "no port is named");
 	nmreq_header_init(&hdr, NETMAP_REQ_PORT_INFO_GET, &info);
 	memset(&info, 0, sizeof(info));
 	if (nmreq_header_decode(&at, &hdr, ctx))
