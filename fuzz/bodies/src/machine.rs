@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use device::virtqueue::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
-use device::virtqueue::{Buffers, Direction, PIECES_MAX, Places, Queue};
+use device::virtqueue::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, RING_PACKED};
+use device::virtqueue::{Buffers, Direction, Inflight, PIECES_MAX, Places, Queue, area_len};
 use port::machine::quota::{Limits, Quota, Resource};
 use port::sys::SlowWakes;
 use port::sys::vhost::EpollSet;
@@ -39,19 +39,26 @@ fn memory() -> GuestMemory {
 }
 
 /// Whatever stands in a queue, what is taken from it lies in the machine's memory, can be copied,
-/// and is given back; a queue that is broken says so and never goes round for ever.
+/// and is given back; a queue that is broken says so and never goes round for ever. Its successor
+/// begins where a frontend, a record and the ring say, all of which may lie.
 pub fn virtqueue(data: &[u8]) {
     let mut input = Input(data);
     let flags = input.u8();
     let features = INDIRECT_DESC
         | if flags & 1 == 0 { 0 } else { RING_PACKED }
-        | if flags & 2 == 0 { 0 } else { EVENT_IDX };
+        | if flags & 2 == 0 { 0 } else { EVENT_IDX }
+        | if flags & 16 == 0 { 0 } else { IN_ORDER };
     let direction = if flags & 4 == 0 { Direction::Read } else { Direction::Write };
     let memory = memory();
     let [near, far] = [0, FAR].map(|at| memory.window(USER + at, 2 * 4096, 16).expect("there"));
     let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + PAGE + 512 };
     let base = u32::from(input.u8()) % SIZE;
     let make = |base| Queue::new(&memory, places, direction, SIZE, base, features);
+    let record = || {
+        let len = if flags & 64 == 0 { area_len(8) } else { 64 };
+        let area = || memory.window(USER + FAR + PAGE, len, 64).expect("there");
+        (flags & 32 != 0).then(|| Inflight::new(area()))
+    };
     let mut queue = make(base).expect("a good place");
     let mut buffers = Buffers::default();
     while !input.is_empty() {
@@ -65,10 +72,12 @@ pub fn virtqueue(data: &[u8]) {
         queue.prefetch(&memory);
         match queue.next(&memory, &mut buffers) {
             Err(_) => {
-                queue = make(queue.base() & 0x8007).unwrap_or(queue);
+                let base = if input.u8() & 1 == 0 { queue.base() } else { input.u16().into() };
+                queue = make(base & 0x8007).unwrap_or(queue);
                 if flags & 8 != 0 {
-                    queue.resume(None);
+                    queue.resume(record().as_ref());
                 }
+                let _too_small = record().map(|record| queue.track(record, features));
             }
             Ok(None) => queue.want_kicks(),
             Ok(Some(_)) if input.u8() & 7 == 0 => queue.rewind(mark),
