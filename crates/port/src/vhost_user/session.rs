@@ -674,9 +674,10 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_queue_begins_where_its_frontend_says_if_the_ring_agrees() {
+    fn a_packed_queue_begins_where_its_frontend_says_if_the_queue_agrees() {
         // Another backend gave a chain of two back and marked its first descriptor; the next buffer
-        // is available.
+        // is available. Or nothing gave the second of three buffers back. The event area tells
+        // which.
         const AVAIL: u16 = 1 << 7;
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&memory, 16384).expect("ours");
@@ -684,16 +685,22 @@ mod tests {
             let words = [id, flags | 2].map(u16::to_le_bytes).concat();
             rustix::io::pwrite(&memory, &words, 16 * slot + 12).expect("ours");
         }
-        for (said, begins) in [(0x8002_8002, 0x8002_8002), (0x8000_8000, 0x8001_8001)] {
+        for (said, waits_at, begins) in [
+            (0x8002_8002, 0x8002, 0x8002_8002),
+            (0x8002_8002, 0x8001, 0x8001_8001),
+            (0x8000_8000, 0x8001, 0x8001_8001),
+        ] {
+            let words = [waits_at, 2].map(u16::to_le_bytes).concat();
+            rustix::io::pwrite(&memory, &words, 8192).expect("ours");
             let region = Region { guest: 0, size: 16384, user: 0, offset: 0 };
             let lent = vec![(region, memory.try_clone().expect("descriptors"))];
             let mut session = session(Limits::NONE);
-            let features = virtio::VERSION_1 | virtio::RING_PACKED;
+            let features = virtio::VERSION_1 | virtio::RING_PACKED | virtio::EVENT_IDX;
             session.take(Message::SetFeatures(features)).expect("offered");
             session.take(Message::SetMemTable(lent)).expect("memory");
             session.take(Message::SetVringBase(0, said)).expect("a queue");
             start(&mut session);
-            assert_eq!(ring(&mut session).queue.base(), begins, "{said:x}");
+            assert_eq!(ring(&mut session).queue.base(), begins, "{said:x}, {waits_at:x}");
         }
     }
 
