@@ -174,8 +174,8 @@ pub enum Change {
         /// The chain.
         chain: String,
     },
-    /// A port has dropped more frames in a second than the listener wants to bear. The daemon does
-    /// not send this; `uvala events` finds it in the counters.
+    /// A port has dropped at least as many frames in a second as `uvala events --drops` was given.
+    /// The daemon does not send this; the command finds it in the counters.
     Drops {
         /// The port.
         port: PortName,

@@ -13,7 +13,8 @@
 //! without a call is looked at every [`LOOK`]. While no client listens, nothing is noted, compared
 //! or kept, and the databases keep no changes.
 //!
-//! Whether a listener may see an event is decided when it happens, as for listings of the switch.
+//! Root and the daemon's user may listen. A look asks each switch's worker, so what it costs grows
+//! with what all users have; an ordinary user's share of the control thread could not pay for it.
 //!
 //! Limits: [`QUEUE`] events for each listener, [`LISTENERS`] for each user. A listener that does
 //! not read has a full socket and then a full queue; what comes then is counted, and the next
@@ -31,7 +32,7 @@ use switch::Disabled;
 use super::save::all_settings;
 use super::{Client, Control};
 use crate::control::datapath::Datapath;
-use crate::control::refusal::{QuotaRefusal, Refusal};
+use crate::control::refusal::{AccessRefusal, QuotaRefusal, Refusal};
 use crate::control::state::{Port, Switch};
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::policy::{Access, Caller, Permissions};
@@ -116,14 +117,6 @@ impl Listeners {
         };
         self.all.values_mut().filter(sees).for_each(|listener| each(listener, time_ms));
     }
-
-    /// Whether any listener gets events of a switch.
-    fn see(&self, name: &SwitchName, switch: &Switch) -> bool {
-        self.all.values().any(|listener| {
-            listener.query.switch.as_ref().is_none_or(|only| only == name)
-                && switch.permissions.allow(&listener.caller, Access::Look)
-        })
-    }
 }
 
 impl Listener {
@@ -149,6 +142,9 @@ impl<D: Datapath> Control<D> {
     /// Sends events to a client from now on.
     pub(super) fn listen(&mut self, client: &Client, query: EventsQuery) -> Result<Reply, Refusal> {
         let (caller, conn) = (&client.caller, client.conn);
+        if !caller.privileged {
+            return Err(AccessRefusal::Events.into());
+        }
         if let Some(name) = &query.switch {
             self.state.switch(caller, name, Access::Look)?;
         }
@@ -157,8 +153,10 @@ impl<D: Datapath> Control<D> {
         if have >= LISTENERS {
             return Err(QuotaRefusal::Listeners { uid: caller.uid, have }.into());
         }
-        if self.listeners.is_none() {
-            self.begin_noting();
+        match self.listeners.is_none() {
+            true => self.begin_noting(),
+            // What has happened so far is not for the new one.
+            false => self.look(),
         }
         let (caller, queue) = (caller.clone(), Vec::new());
         self.listeners.all.insert(conn, Listener { caller, query, queue, lost: 0 });
@@ -352,11 +350,9 @@ impl<D: Datapath> Control<D> {
             }
         }
         for (name, key) in self.switch_keys() {
-            let switch = self.state.find_switch(&name).expect("listed just now");
-            if self.listeners.see(&name, switch) {
-                self.look_at_addresses(&name, key);
-                self.look_at_chains(&name);
-            }
+            // Also of switches that none sees now: one that comes later is not told of it.
+            self.look_at_addresses(&name, key);
+            self.look_at_chains(&name);
         }
     }
 
@@ -388,6 +384,9 @@ impl<D: Datapath> Control<D> {
     }
 
     fn tell_addresses(&mut self, name: &SwitchName, changes: Vec<FdbChange>) {
+        if changes.is_empty() {
+            return;
+        }
         let names = self.names_of(name);
         let port = |key: PortKey| names.get(&key).map(|name| (*name).clone());
         let told = changes.into_iter().filter_map(|change| {

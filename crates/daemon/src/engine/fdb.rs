@@ -46,9 +46,13 @@ impl Fdb for Workers {
     }
 
     fn fdb_changes(&mut self, switch: SwitchKey, goes_on: bool) -> (Vec<FdbChange>, u64) {
-        let FdbChanges { changes, lost } = self.on_switch(switch, move |worker, at| {
-            worker.switch(at).bridge_mut().take_fdb_changes(goes_on)
+        let next = goes_on.then(FdbChanges::with_room);
+        let changes = self.on_switch(switch, move |worker, at| {
+            worker.switch(at).bridge_mut().take_fdb_changes(next)
         });
+        let Some(FdbChanges { changes, lost }) = changes.map(|all| *all) else {
+            return (Vec::new(), 0);
+        };
         let keys = &self.place(switch).keys;
         let key = |port: Option<PortId>| port.and_then(|port| keys.get(&port).copied());
         let changes = changes.iter().map(|it| FdbChange {

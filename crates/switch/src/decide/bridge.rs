@@ -249,8 +249,8 @@ impl Bridge {
     }
 
     /// Changes of the forwarding database since the last call: see [`Fdb::take_changes`].
-    pub fn take_fdb_changes(&mut self, goes_on: bool) -> FdbChanges {
-        self.fdb.take_changes(goes_on)
+    pub fn take_fdb_changes(&mut self, next: Option<Box<FdbChanges>>) -> Option<Box<FdbChanges>> {
+        self.fdb.take_changes(next)
     }
 
     /// Housekeeping: forgets silent stations, looking at no more than `budget` slots of the

@@ -276,10 +276,10 @@ impl Fdb {
         self.entries.with(Entries::stats)
     }
 
-    /// The changes since the last call. From the first call on they are kept, once for all handles,
-    /// for a caller that goes on.
-    pub fn take_changes(&mut self, goes_on: bool) -> FdbChanges {
-        self.entries.lock().take_changes(goes_on)
+    /// The changes since the last call; `None` if there was none. From now on they are kept in
+    /// `next`, once for all handles.
+    pub fn take_changes(&mut self, next: Option<Box<FdbChanges>>) -> Option<Box<FdbChanges>> {
+        self.entries.lock().take_changes(next)
     }
 
     /// The loop that was seen last.

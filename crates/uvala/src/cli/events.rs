@@ -22,15 +22,15 @@ const LONG: Duration = Duration::from_secs(3600);
 ///
 /// Prints a line for each event: switches, ports, their clients, states of interfaces and virtual
 /// machines, addresses, loops, and chains that break and recover; with --drops also ports that
-/// drop. Events are of the switches that you may see. Ends when the daemon does, or by Ctrl-C.
+/// drop. Only root and the daemon's user may listen. Ends when the daemon does, or by Ctrl-C.
 ///
 /// With a port or its client go the addresses on the port, without events of their own. Times are
-/// in UTC. The daemon keeps 256 events for a listener that is slow, and says how many more there
-/// were. A user has 16 listeners at most.
+/// in UTC. The daemon keeps 256 events for a listener that is slow, and says how many were lost
+/// after these. A user has 16 listeners at most.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Switch (vale0) [default: all that you may see]
+    /// Switch (vale0) [default: all]
     switch: Option<String>,
     /// Also print ports that drop at least this many frames in a second, with the reason
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
@@ -51,7 +51,7 @@ struct Lost {
 struct Drops {
     connection: Connection,
     limit: u64,
-    before: Option<BTreeMap<PortName, PortStats>>,
+    before: Option<(Instant, BTreeMap<PortName, PortStats>)>,
     next: Instant,
 }
 
@@ -111,22 +111,26 @@ impl Drops {
         self.next = Instant::now() + SECOND;
         let now = stats::all(&self.connection)?;
         let now: BTreeMap<_, _> = now.into_iter().map(|port| (port.port.clone(), port)).collect();
-        let before = self.before.replace(now.clone());
+        let at = Instant::now();
+        let before = self.before.replace((at, now.clone()));
+        // Longer than a second, where the output is slow or the daemon busy.
+        let seconds = before.as_ref().map_or(1.0, |(then, _)| (at - *then).as_secs_f64().max(1.0));
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let all = now.iter().flat_map(|(port, stats)| {
-            let old = before.as_ref().and_then(|before| before.get(port));
-            exceeding(old, stats, self.limit)
+            let old = before.as_ref().and_then(|(_, before)| before.get(port));
+            exceeding(old, stats, seconds, self.limit)
         });
         Ok(all.map(|change| Event { time_ms, change }).collect())
     }
 }
 
-/// The reasons for which a port has dropped at least as many frames as the limit.
-fn exceeding(before: Option<&PortStats>, now: &PortStats, limit: u64) -> Vec<Change> {
+/// The reasons for which a port has dropped at least as many frames in a second as the limit.
+fn exceeding(before: Option<&PortStats>, now: &PortStats, seconds: f64, limit: u64) -> Vec<Change> {
     let Some(before) = before else { return Vec::new() };
     let grown = now.drops.iter().map(|(reason, frames)| {
-        (reason, frames.saturating_sub(before.drops.get(reason).copied().unwrap_or(0)))
+        let frames = frames.saturating_sub(before.drops.get(reason).copied().unwrap_or(0));
+        (reason, (frames as f64 / seconds) as u64)
     });
     let exceeding = grown.filter(|(_, frames)| *frames >= limit);
     let drops = exceeding.map(|(reason, frames_per_s)| Change::Drops {
@@ -210,10 +214,10 @@ mod tests {
             });
             serde_json::from_value(json).unwrap()
         };
-        assert_eq!(exceeding(None, &stats(100), 10), []);
-        assert_eq!(exceeding(Some(&stats(100)), &stats(109), 10), []);
+        assert_eq!(exceeding(None, &stats(100), 1.0, 10), []);
+        assert_eq!(exceeding(Some(&stats(100)), &stats(109), 1.0, 10), []);
         let [Change::Drops { reason, frames_per_s, .. }] =
-            &exceeding(Some(&stats(100)), &stats(110), 10)[..]
+            &exceeding(Some(&stats(100)), &stats(120), 2.0, 10)[..]
         else {
             panic!("one")
         };

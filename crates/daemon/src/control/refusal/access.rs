@@ -83,6 +83,12 @@ pub enum AccessRefusal {
          them"
     )]
     Host,
+    /// A look at all switches costs what all users have.
+    #[error(
+        "only root and the daemon's user may listen to events; see listings with --watch, such as: \
+         uvala stats --watch"
+    )]
+    Events,
     /// Sockets are made with the daemon's rights.
     #[error("only root and the daemon's user may choose the socket's path; leave it out")]
     SocketPath,

@@ -69,35 +69,44 @@ fn test_a_client_that_comes_and_goes_between_two_messages_is_told_both_ways() {
 }
 
 #[test]
-fn test_a_listener_is_told_of_the_switches_that_it_may_see_and_asked_for() {
+fn test_root_and_the_daemons_user_listen_to_the_switches_that_they_name() {
     let mut bench = Bench::new();
-    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"600"}}}"#);
-    bench.done(r#"{"switch_add":{"switch":"vale1","settings":{"mode":"644"}}}"#);
-    assert_eq!(
-        bench.listen(1, 1000, r#""switch":"vale0""#).unwrap_err().code(),
-        ErrorCode::Permission
-    );
-    bench.listen(1, 1000, "").unwrap();
-    bench.listen(2, 0, r#""switch":"vale0""#).unwrap();
+    bench.done(r#"{"switch_add":{"switch":"vale0"}}"#);
+    bench.done(r#"{"switch_add":{"switch":"vale1"}}"#);
+    assert_eq!(bench.listen(3, 1000, "").unwrap_err().code(), ErrorCode::Permission);
+    bench.listen(1, 0, "").unwrap();
     let at = Instant::now();
-    bench.told_at(at);
     bench.done(r#"{"port_add":{"port":"vale0:a","kind":"shm"}}"#);
+    bench.listen(2, 0, r#""switch":"vale1""#).unwrap();
     bench.done(r#"{"port_add":{"port":"vale1:a","kind":"shm"}}"#);
     let told = bench.told_at(at + LOOK);
     let switches = |conn: u64| -> Vec<String> {
         changes(&told[&conn]).iter().map(|change| change.switch().to_string()).collect()
     };
-    assert_eq!((switches(1), switches(2)), (vec!["vale1".to_owned()], vec!["vale0".to_owned()]));
-    // A mode is taken back: what comes then is not told.
-    bench.done(r#"{"switch_set":{"switch":"vale1","settings":{"mode":"600"}}}"#);
-    assert!(!bench.told_at(at + 2 * LOOK).contains_key(&1));
-    bench.done(r#"{"switch_del":{"switch":"vale1"}}"#);
-    assert!(!bench.told_at(at + 3 * LOOK).contains_key(&1));
-    for conn in 3..18 {
-        bench.listen(conn, 1000, "").unwrap();
+    assert_eq!(switches(1), ["vale0", "vale1"]);
+    assert_eq!(switches(2), ["vale1"]);
+    for conn in 3..17 {
+        bench.listen(conn, 0, "").unwrap();
     }
-    assert_eq!(bench.listen(18, 1000, "").unwrap_err().code(), ErrorCode::Quota);
-    assert_eq!(bench.listen(1, 1000, "").unwrap(), Reply::Done, "it listens already");
+    assert_eq!(bench.listen(17, 0, "").unwrap_err().code(), ErrorCode::Quota);
+    assert_eq!(bench.listen(1, 0, "").unwrap(), Reply::Done, "it listens already");
+}
+
+#[test]
+fn test_a_listener_is_told_of_no_address_from_before_it_came() {
+    let mut bench = Bench::new();
+    bench.attach(1, 0, "vale0:a").unwrap();
+    bench.listen(3, 0, r#""switch":"vale0""#).unwrap();
+    let at = Instant::now();
+    bench.told_at(at);
+    let port = bench.control.state.find_port(&"vale0:a".parse().unwrap()).unwrap().key;
+    let (mac, vlan) = (MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT);
+    let change = FdbChange { mac, vlan, from: None, to: Some(port), is_static: false };
+    bench.control.datapath.fdb_changes = (vec![change], 7);
+    bench.listen(4, 0, "").unwrap();
+    let told = bench.told_at(at + LOOK);
+    assert_eq!((told[&3].events.len(), told[&3].lost), (1, 7));
+    assert!(!told.contains_key(&4));
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub(super) struct Entries {
     pub(super) sweep: usize,
     stats: FdbStats,
     loops: LoopDetector,
-    /// While an operator listens.
+    /// While a client listens.
     changes: Option<Box<FdbChanges>>,
 }
 
@@ -72,9 +72,11 @@ impl Entries {
         &self.loops
     }
 
-    pub(super) fn take_changes(&mut self, goes_on: bool) -> FdbChanges {
-        let next = goes_on.then(Box::default);
-        std::mem::replace(&mut self.changes, next).map_or_else(FdbChanges::default, |all| *all)
+    pub(super) fn take_changes(
+        &mut self,
+        next: Option<Box<FdbChanges>>,
+    ) -> Option<Box<FdbChanges>> {
+        std::mem::replace(&mut self.changes, next)
     }
 
     pub(super) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
@@ -262,10 +264,13 @@ impl Entries {
         let Some(&Tally { learned, fixed, .. }) = self.ports.get(port.index()) else {
             return 0;
         };
+        // No changes of their own: they go with the port.
+        let changes = self.changes.take();
         let removed = match learned + fixed {
             0 => 0,
             _ => self.remove_where(common, 0..self.table.slots(), |_, value| value.port() == port),
         };
+        self.changes = changes;
         self.ports[port.index()] = Tally::NONE;
         removed
     }

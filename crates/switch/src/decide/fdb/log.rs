@@ -1,4 +1,4 @@
-//! What changes in a forwarding database, kept while an operator listens.
+//! What changes in a forwarding database, kept while a client listens.
 
 use packet::{MacAddr, PortId, VlanId};
 
@@ -32,6 +32,12 @@ pub struct FdbChanges {
 }
 
 impl FdbChanges {
+    /// Room for all changes that are kept: workers note them, and allocate nothing.
+    #[must_use]
+    pub fn with_room() -> Box<Self> {
+        Box::new(Self { changes: Vec::with_capacity(CHANGES), lost: 0 })
+    }
+
     pub(super) fn note(&mut self, key: Key, from: Option<Value>, to: Option<Value>) {
         let Some(last) = to.or(from) else { return };
         if self.changes.len() >= CHANGES {

@@ -54,14 +54,18 @@ fn test_learned_address_is_found_in_its_vlan_only() {
 fn test_changes_are_kept_from_the_first_look_to_the_last_and_counted_beyond_a_limit() {
     let mut fdb = fdb();
     learn(&mut fdb, 1, 3, 0);
-    assert_eq!(fdb.take_changes(true), FdbChanges::default(), "what was there is no change");
+    assert_eq!(
+        fdb.take_changes(Some(FdbChanges::with_room())),
+        None,
+        "what was there is no change"
+    );
     learn(&mut fdb, 1, 3, 10);
     learn(&mut fdb, 1, 4, 20);
     learn(&mut fdb, 2, 4, 20);
     fdb.add_static(VlanId::DEFAULT, mac(2), port(4)).unwrap();
     fdb.age(at(AGEING_MS + 20), usize::MAX);
     fdb.remove(VlanId::DEFAULT, mac(2));
-    let seen = fdb.take_changes(true).changes;
+    let seen = fdb.take_changes(Some(FdbChanges::with_room())).expect("kept").changes;
     let seen: Vec<_> = seen
         .iter()
         .map(|it| {
@@ -81,19 +85,19 @@ fn test_changes_are_kept_from_the_first_look_to_the_last_and_counted_beyond_a_li
         let mac = MacAddr::from_u64(0x0200_0000_0000 + number);
         fdb.learn(VlanId::DEFAULT, mac, port(1), at(2000));
     }
-    let changes = fdb.take_changes(false);
+    let changes = fdb.take_changes(None).expect("kept");
     assert_eq!((changes.changes.len(), changes.lost), (256, 44));
     learn(&mut fdb, 1, 3, 2000);
-    assert_eq!(fdb.take_changes(false), FdbChanges::default(), "the listener is gone");
+    assert_eq!(fdb.take_changes(None), None, "the listener is gone");
 }
 
 #[test]
 fn test_an_address_that_makes_room_for_another_is_a_change() {
     let mut fdb = Fdb::new(1, AGEING_MS, 42);
-    fdb.take_changes(true);
+    fdb.take_changes(Some(FdbChanges::with_room()));
     learn(&mut fdb, 1, 3, 0);
     learn(&mut fdb, 2, 3, 1);
-    let seen = fdb.take_changes(true).changes;
+    let seen = fdb.take_changes(Some(FdbChanges::with_room())).expect("kept").changes;
     let seen: Vec<_> = seen.iter().map(|it| (it.mac, it.to.is_some())).collect();
     assert_eq!(seen, [(mac(1), true), (mac(1), false), (mac(2), true)]);
 }
