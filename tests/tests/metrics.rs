@@ -134,8 +134,12 @@ fn values_are_those_of_the_listings() {
     assert!((now..now + 4.0).contains(&value("uvala_daemon_open_fds")), "{now}: {text}");
     assert!(value("uvala_daemon_resident_memory_bytes") > 1e6);
     assert_eq!(value(r#"uvala_switch_ports{switch="valenf"}"#), 4.0);
-    let workers = list(&["worker", "list", "--json"]);
-    assert!(workers[0]["kicks"].as_u64().unwrap() > 0, "{workers}");
+    // A client kicks a worker that sleeps, which it may not have done so far.
+    let mut sender = daemon.open("vale9:sender");
+    wait::until("a kick", || {
+        sender.try_send(&announcement(1)).expect("a daemon");
+        list(&["worker", "list", "--json"])[0]["kicks"].as_u64().unwrap() > 0
+    });
     let sent = r#"uvala_function_sent_frames_total{switch="valenf",service="s0""#;
     assert!(text.contains(sent), "{text}");
     let before = value(r#"uvala_port_wakeups_total{switch="valenf",port="b"}"#);

@@ -114,23 +114,29 @@ impl Drops {
         let at = Instant::now();
         let before = self.before.replace((at, now.clone()));
         // Longer than a second, where the output is slow or the daemon busy.
-        let seconds = before.as_ref().map_or(1.0, |(then, _)| (at - *then).as_secs_f64().max(1.0));
+        let elapsed = before.as_ref().map_or(SECOND, |(then, _)| at - *then);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let all = now.iter().flat_map(|(port, stats)| {
             let old = before.as_ref().and_then(|(_, before)| before.get(port));
-            exceeding(old, stats, seconds, self.limit)
+            exceeding(old, stats, elapsed, self.limit)
         });
         Ok(all.map(|change| Event { time_ms, change }).collect())
     }
 }
 
 /// The reasons for which a port has dropped at least as many frames in a second as the limit.
-fn exceeding(before: Option<&PortStats>, now: &PortStats, seconds: f64, limit: u64) -> Vec<Change> {
+fn exceeding(
+    before: Option<&PortStats>,
+    now: &PortStats,
+    elapsed: Duration,
+    limit: u64,
+) -> Vec<Change> {
     let Some(before) = before else { return Vec::new() };
     let grown = now.drops.iter().map(|(reason, frames)| {
         let frames = frames.saturating_sub(before.drops.get(reason).copied().unwrap_or(0));
-        (reason, (frames as f64 / seconds) as u64)
+        let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        (reason, frames.saturating_mul(1000) / ms.max(1000))
     });
     let exceeding = grown.filter(|(_, frames)| *frames >= limit);
     let drops = exceeding.map(|(reason, frames_per_s)| Change::Drops {
@@ -214,10 +220,10 @@ mod tests {
             });
             serde_json::from_value(json).unwrap()
         };
-        assert_eq!(exceeding(None, &stats(100), 1.0, 10), []);
-        assert_eq!(exceeding(Some(&stats(100)), &stats(109), 1.0, 10), []);
+        assert_eq!(exceeding(None, &stats(100), SECOND, 10), []);
+        assert_eq!(exceeding(Some(&stats(100)), &stats(109), SECOND, 10), []);
         let [Change::Drops { reason, frames_per_s, .. }] =
-            &exceeding(Some(&stats(100)), &stats(120), 2.0, 10)[..]
+            &exceeding(Some(&stats(100)), &stats(120), 2 * SECOND, 10)[..]
         else {
             panic!("one")
         };
