@@ -119,10 +119,11 @@ pub fn launch(dir: &Path, more: &[&str], limits: Become, log: Stdio) -> Owned {
 const WORKERS: &str = "UVALA_WORKERS";
 
 /// The configuration with switches of all workers, if the environment asks for several. Switches
-/// with chains stay as they are.
+/// with chains stay as they are, and so do configurations that say which workers there are.
 fn all_workers(config: &str) -> String {
     const ALL: &str = "workers = \"all\"\n";
-    if std::env::var_os(WORKERS).is_none() || config.contains("\"chain\"") {
+    let says_so = config.contains("\"chain\"") || config.contains("[workers]");
+    if std::env::var_os(WORKERS).is_none() || says_so {
         return config.to_owned();
     }
     let tables = config.lines().filter_map(|line| line.strip_prefix("[switch."));
