@@ -6,7 +6,7 @@
 //! set is edge-triggered: it reports a connection once, however long its call waits for a turn.
 //!
 //! A reply is sent at once or not at all: the daemon closes a client that does not read its
-//! replies, so it queues nothing but [events](super::events), for clients that listen. Hang-up,
+//! replies, so it queues nothing but events (`super::events`), for clients that listen. Hang-up,
 //! half-close and empty message are the same to the daemon: it takes back everything that the
 //! connection held, and drops calls that are still unread. Before a call is judged, every hang-up
 //! that came before it has been handled: a program that closes one connection and calls over

@@ -11,7 +11,7 @@
 //!
 //! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
 //!
-//! [`moves`] has an operator move ports between workers.
+//! `moves` has an operator move ports between workers.
 
 pub(super) mod moves;
 mod strikes;
