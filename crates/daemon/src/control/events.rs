@@ -5,7 +5,7 @@
 //! ```text
 //!  calls, hang-ups ──► State: touched names ──┐ compared with     ┌─ queue ─► message ─► listener
 //!  interfaces, machines, chains: each LOOK ───┼─► Known ─► Change ┼─ queue ─► …
-//!  forwarding databases: their changes ───────┘                   └─ (may look, has asked)
+//!  forwarding databases: their changes ───────┘                   └─ (has asked)
 //! ```
 //!
 //! While clients listen, the state notes which switches and ports calls touch. After each round of
@@ -35,7 +35,7 @@ use crate::control::datapath::Datapath;
 use crate::control::refusal::{AccessRefusal, QuotaRefusal, Refusal};
 use crate::control::state::{Port, Switch};
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
-use crate::model::policy::{Access, Caller, Permissions};
+use crate::model::policy::Access;
 use crate::model::replies::{FdbChange, FdbRow};
 use crate::model::settings::show_port;
 
@@ -56,7 +56,7 @@ pub(super) struct Listeners {
 
 #[derive(Debug)]
 struct Listener {
-    caller: Caller,
+    uid: u32,
     query: EventsQuery,
     queue: Vec<Event>,
     lost: u64,
@@ -87,9 +87,9 @@ impl Listeners {
         self.all.is_empty()
     }
 
-    /// Queues an event for those that may see it.
+    /// Queues an event for those that have asked for its switch.
     pub(super) fn tell(&mut self, change: &Change) {
-        self.each_that_sees(change.switch(), |listener, time_ms| {
+        self.each_that_asked(change.switch(), |listener, time_ms| {
             if listener.queue.len() < QUEUE {
                 listener.queue.push(Event { time_ms, change: change.clone() });
             } else {
@@ -101,21 +101,20 @@ impl Listeners {
     /// Some events of a switch were not kept.
     fn lose(&mut self, switch: &SwitchName, count: u64) {
         if count > 0 {
-            self.each_that_sees(switch, |listener, _| listener.lost += count);
+            self.each_that_asked(switch, |listener, _| listener.lost += count);
         }
     }
 
-    fn each_that_sees(&mut self, switch: &SwitchName, mut each: impl FnMut(&mut Listener, u64)) {
-        let Some(permissions) = self.known.switches.get(switch).and_then(permissions_of) else {
+    fn each_that_asked(&mut self, switch: &SwitchName, mut each: impl FnMut(&mut Listener, u64)) {
+        if !self.known.switches.contains_key(switch) {
             return;
-        };
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let sees = |listener: &&mut Listener| {
+        let asked = |listener: &&mut Listener| {
             listener.query.switch.as_ref().is_none_or(|only| only == switch)
-                && permissions.allow(&listener.caller, Access::Look)
         };
-        self.all.values_mut().filter(sees).for_each(|listener| each(listener, time_ms));
+        self.all.values_mut().filter(asked).for_each(|listener| each(listener, time_ms));
     }
 }
 
@@ -132,12 +131,6 @@ impl Listener {
     }
 }
 
-/// The permissions among the settings of a switch.
-fn permissions_of(settings: &SwitchSettings) -> Option<Permissions> {
-    let (owner, group, mode) = (settings.owner?, settings.group?, settings.mode?);
-    Some(Permissions { owner, group, mode })
-}
-
 impl<D: Datapath> Control<D> {
     /// Sends events to a client from now on.
     pub(super) fn listen(&mut self, client: &Client, query: EventsQuery) -> Result<Reply, Refusal> {
@@ -149,7 +142,7 @@ impl<D: Datapath> Control<D> {
             self.state.switch(caller, name, Access::Look)?;
         }
         let others = self.listeners.all.iter().filter(|(other, _)| **other != conn);
-        let have = others.filter(|(_, listener)| listener.caller.uid == caller.uid).count();
+        let have = others.filter(|(_, listener)| listener.uid == caller.uid).count();
         if have >= LISTENERS {
             return Err(QuotaRefusal::Listeners { uid: caller.uid, have }.into());
         }
@@ -158,8 +151,8 @@ impl<D: Datapath> Control<D> {
             // What has happened so far is not for the new one.
             false => self.look(),
         }
-        let (caller, queue) = (caller.clone(), Vec::new());
-        self.listeners.all.insert(conn, Listener { caller, query, queue, lost: 0 });
+        let (uid, queue) = (caller.uid, Vec::new());
+        self.listeners.all.insert(conn, Listener { uid, query, queue, lost: 0 });
         Ok(Reply::Done)
     }
 

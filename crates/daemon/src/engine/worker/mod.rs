@@ -437,21 +437,18 @@ impl Worker {
     /// Sleeps until the doorbell rings, or until another worker has learned that a station has
     /// moved for which a port of this one waits.
     fn sleep(&mut self) {
-        let mut ports = self.blocked.iter().filter_map(|&(number, _)| self.ports[number as usize]);
-        let is_shared = |port: Plugged| {
-            let switch = self.switches[port.switch].as_ref();
-            switch.is_some_and(|switch| switch.bridge().config().is_spread)
-        };
-        let limit = ports.any(is_shared).then_some(BLOCKED);
-        while !self.doorbell.wait(&mut self.rung, limit) && !self.may_go_elsewhere() {}
+        let is_spread = self.waiting().any(|(switch, _)| switch.bridge().config().is_spread);
+        let limit = is_spread.then_some(BLOCKED);
+        while !self.doorbell.wait(&mut self.rung, limit)
+            && !self.waiting().any(|(switch, id)| switch.may_go_elsewhere(id))
+        {}
     }
 
-    /// Whether the addresses have changed since a port began to wait.
-    fn may_go_elsewhere(&self) -> bool {
-        let mut ports = self.blocked.iter().filter_map(|&(number, _)| self.ports[number as usize]);
-        ports.any(|port| {
-            let switch = self.switches[port.switch].as_ref();
-            switch.is_some_and(|switch| switch.may_go_elsewhere(port.id))
+    /// The ports that wait for full ones, and their switches.
+    fn waiting(&self) -> impl Iterator<Item = (&Switch, PortId)> {
+        self.blocked.iter().filter_map(|&(number, _)| {
+            let port = self.ports[number as usize]?;
+            Some((self.switches[port.switch].as_ref()?, port.id))
         })
     }
 
