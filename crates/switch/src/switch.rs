@@ -76,7 +76,7 @@ impl Entry {
     /// What a frame for this port, `port`, waits for: so many slots of a receive ring.
     #[inline]
     pub(crate) fn full(&self, port: PortId, queue: usize, slots: u32) -> Full {
-        Full { port, queue, slots, is_brief: self.on_full != OnFull::Wait }
+        Full::new(port, queue, slots, self.on_full != OnFull::Wait)
     }
 
     /// At a look at a receive ring that is full, or will be with `pending` more slots: whether its
@@ -290,7 +290,7 @@ impl Switch {
     /// number, calls this before it sleeps, and then asks [`Switch::is_full`] once more. `true`:
     /// the client publishes without fences, so the worker first issues its process-wide barrier.
     pub fn want_room(&mut self, full: Full, worker: u32) -> bool {
-        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port()) {
             adapter.waiters().inspect(|waiters| waiters.add(worker));
             adapter.lock().want_room();
             store_load_fence();
@@ -306,10 +306,10 @@ impl Switch {
 
     /// Whether there is still no room.
     pub fn is_full(&mut self, full: Full) -> bool {
-        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
-            return adapter.lock().room() < full.slots;
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port()) {
+            return adapter.lock().room() < full.slots();
         }
-        self.rx_ring(full).is_some_and(|rx| rx.lock().sync() < full.slots)
+        self.rx_ring(full).is_some_and(|rx| rx.lock().sync() < full.slots())
     }
 
     /// Whether the next frame of a port waits, and the bridge has changed since: the frame may go
@@ -322,7 +322,7 @@ impl Switch {
     }
 
     fn rx_ring(&mut self, full: Full) -> Option<&mut Shared<RxKring>> {
-        self.entry_mut(full.port)?.plug.rings()?.rx.get_mut(full.queue)
+        self.entry_mut(full.port())?.plug.rings()?.rx.get_mut(full.queue())
     }
 
     /// The workers that wait for room at this port, a bit each. Its client has made some, and from
@@ -341,7 +341,7 @@ impl Switch {
     /// Withdraws the request of [`want_room`](Self::want_room), unless other workers wait for the
     /// same room.
     pub fn found_room(&mut self, full: Full, worker: u32) {
-        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port) {
+        if let Some(Plug::Adapter(adapter)) = self.plug_mut(full.port()) {
             if let Some(mut adapter) = adapter.stop_waiting(worker) {
                 adapter.found_room();
             }

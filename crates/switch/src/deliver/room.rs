@@ -73,7 +73,7 @@ impl Turn<'_> {
         if room.end == run.end || self.switch.bridge.egress(self.src, dst, verdict).is_err() {
             return all;
         }
-        let full = Full { port: dst, queue, slots: room.wanted, is_brief: true };
+        let full = Full::new(dst, queue, room.wanted, true);
         let full = self.wait(full, room.slots, to_u32(room.end));
         full.map_or(all, |full| (room.end, Some(full)))
     }
@@ -81,11 +81,11 @@ impl Turn<'_> {
     /// At a look at a port that is full, or will be with `pending` more slots: returns it if the
     /// next frame waits. `taken` frames of the source are not counted yet.
     pub(crate) fn wait(&mut self, full: Full, pending: u32, taken: u32) -> Option<Full> {
-        if !full.is_brief {
+        if !full.is_brief() {
             return Some(full);
         }
         let now = self.now;
-        let reads = self.switch.entry_mut(full.port)?.look_full(full.queue, pending, now);
+        let reads = self.switch.entry_mut(full.port())?.look_full(full.queue(), pending, now);
         self.scratch.crowded |= reads;
         let source = self.switch.entry_mut(self.src).filter(|_| reads)?;
         let sent = source.stats.total().tx.frames + u64::from(taken);
@@ -99,10 +99,10 @@ impl Turn<'_> {
         let generation = self.switch.bridge.generation();
         let entry = self.switch.entry_mut(self.src)?;
         let (full, then) = entry.waits.take()?;
-        if entry.mirrors.is_some() || !full.is_brief && then != generation {
+        if entry.mirrors.is_some() || !full.is_brief() && then != generation {
             return None;
         }
-        self.scratch.heartbeat.between(self.src, full.port);
+        self.scratch.heartbeat.between(self.src, full.port());
         let full = Some(full).filter(|&full| self.switch.is_full(full))?;
         let full = self.wait(full, 0, 0)?;
         self.switch.entry_mut(self.src)?.waits = Some((full, then));

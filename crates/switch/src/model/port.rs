@@ -19,6 +19,8 @@
 //! call ([`ring::shared`]).
 
 use std::any::Any;
+use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use packet::PortId;
@@ -350,14 +352,65 @@ impl Sent {
 }
 
 /// A receive ring without room that a frame waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full {
+///
+/// One word, so that a turn hands it on in registers. As fields of several sizes it would be copied
+/// by wider loads than the stores that wrote it, and each of these waits until the stores before it
+/// have reached the cache: those to the rings and buffers, too, whose lines other cores have.
+///
+/// ```text
+///  63 62      61 60         48 47       32 31        0
+/// ┌──┬──────────┬─────────────┬───────────┬───────────┐
+/// │1 │ is brief │ port        │ queue     │ slots     │
+/// └──┴──────────┴─────────────┴───────────┴───────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Full(NonZeroU64);
+
+impl Full {
+    const SET: u64 = 1 << 63;
+    const BRIEF_SHIFT: u32 = 61;
+    const PORT_SHIFT: u32 = 48;
+    const QUEUE_SHIFT: u32 = 32;
+
+    /// A ring of a port, by its number, and the free slots that the frame needs. A frame whose wait
+    /// is brief waits for microseconds at most, and the worker keeps looking meanwhile.
+    pub(crate) fn new(port: PortId, queue: usize, slots: u32, is_brief: bool) -> Self {
+        debug_assert!(queue <= 0xffff, "a port has few rings");
+        let place = u64::from(port.number()) << Self::PORT_SHIFT
+            | (queue as u64 & 0xffff) << Self::QUEUE_SHIFT;
+        let word = Self::SET | u64::from(is_brief) << Self::BRIEF_SHIFT | place | u64::from(slots);
+        Self(NonZeroU64::new(word).expect("one bit is set"))
+    }
+
     /// The port.
-    pub port: PortId,
+    #[must_use]
+    pub fn port(self) -> PortId {
+        PortId::from_low_bits(self.0.get() >> Self::PORT_SHIFT)
+    }
+
     /// The number of the ring.
-    pub queue: usize,
+    #[must_use]
+    pub fn queue(self) -> usize {
+        usize::try_from(self.0.get() >> Self::QUEUE_SHIFT & 0xffff).unwrap_or(0)
+    }
+
     /// Free slots that the frame needs.
-    pub slots: u32,
-    /// The frame waits for microseconds at most, and the worker keeps looking meanwhile.
-    pub is_brief: bool,
+    #[must_use]
+    pub fn slots(self) -> u32 {
+        u32::try_from(self.0.get() & 0xffff_ffff).unwrap_or(0)
+    }
+
+    /// Whether the frame waits for microseconds at most, and the worker keeps looking meanwhile.
+    #[must_use]
+    pub fn is_brief(self) -> bool {
+        self.0.get() >> Self::BRIEF_SHIFT & 1 != 0
+    }
+}
+
+impl fmt::Debug for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let brief = if self.is_brief() { ", briefly" } else { "" };
+        let (port, queue, slots) = (self.port(), self.queue(), self.slots());
+        write!(f, "{port:?}, ring {queue}: {slots} slots{brief}")
+    }
 }

@@ -265,7 +265,7 @@ impl Worker {
         self.crowded |= self.scratch.crowded();
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
-        if moved.blocked_on.is_some_and(|full| full.is_brief) {
+        if moved.blocked_on.is_some_and(|full| full.is_brief()) {
             // The wait ends by the clock, which a busy worker seldom reads.
             self.now = time_since(self.started);
         }
@@ -372,7 +372,7 @@ impl Worker {
     /// The switch with a port that is, or was, full, likewise.
     fn switch_with(&mut self, switch: usize, full: Full) -> &mut Switch {
         self.scratch.heartbeat().enter(switch);
-        self.scratch.heartbeat().beat(Stage::Forward, full.port);
+        self.scratch.heartbeat().beat(Stage::Forward, full.port());
         self.switch(switch)
     }
 
@@ -399,7 +399,7 @@ impl Worker {
         let switch = port.switch;
         self.active.push(number);
         let waits_for = self.blocked.iter().find(|(waiting, _)| *waiting == number);
-        if let Some(full) = waits_for.map(|(_, full)| full.port) {
+        if let Some(full) = waits_for.map(|(_, full)| full.port()) {
             self.unblock_ring(switch, full);
         }
         if let Some(plug) = self.plug_of(number) {
@@ -456,7 +456,7 @@ impl Worker {
     /// port's client publishes without fences.
     fn want_room(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return false };
-        let full = port.waits_for.filter(|full| !full.is_brief);
+        let full = port.waits_for.filter(|full| !full.is_brief());
         let worker = self.number;
         full.is_some_and(|full| self.switch_with(port.switch, full).want_room(full, worker))
     }
@@ -472,7 +472,7 @@ impl Worker {
     fn sleeps(&mut self, number: u32) -> bool {
         let Some(port) = self.ports[number as usize] else { return true };
         let Some(full) = port.waits_for else { return !self.pending(number) };
-        if full.is_brief {
+        if full.is_brief() {
             return false;
         }
         if self.switch_with(port.switch, full).is_full(full) {
@@ -480,7 +480,7 @@ impl Worker {
             return true;
         }
         // The request is taken back, also for other ports that wait for the same ring.
-        self.unblock_ring(port.switch, full.port);
+        self.unblock_ring(port.switch, full.port());
         self.found_room(port.switch, full);
         false
     }
@@ -586,7 +586,7 @@ impl Worker {
         let mut waiting = std::mem::take(&mut self.blocked);
         let waits_here = |worker: &Self, &(number, ring): &(u32, Full)| {
             let of = worker.ports[number as usize].map(|port| port.switch);
-            of == Some(switch) && ring.port == full
+            of == Some(switch) && ring.port() == full
         };
         waiting.retain(|entry| {
             let frees = waits_here(self, entry);
