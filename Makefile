@@ -210,8 +210,8 @@ soak:  ## MINUTES of hostile programs, load, churn and kill -9; a line a minute
 	$(step) 'soak: $(MINUTES) minutes'
 	@! grep -qs 'nice -' /proc/self/autogroup || { echo \
 		'soak: not at a raised priority (docs/limits.md); echo 0 > /proc/self/autogroup' >&2; exit 1; }
-	$(CARGO) build -p uvala -p uvala-tests --bins
-	UVALA='$(debug)/uvala' $(debug)/uvala-soak $(MINUTES)
+	$(CARGO) build --release -p uvala -p uvala-tests --bins
+	UVALA='$(release)/uvala' $(release)/uvala-soak $(MINUTES)
 
 .PHONY: loom
 loom:
