@@ -56,7 +56,7 @@ impl Lab {
 pub fn add(daemon: &Daemon, port: &str, kind: PortKind, host: HostIf) -> Result<(), ControlError> {
     let port = port.parse().expect("a name");
     let settings = PortSettings::default();
-    let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
+    let add = PortAdd { port, kind, settings, host: Some(host), machine: None, vxlan: None };
     daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
 }
 
@@ -71,7 +71,7 @@ pub fn give_taps(daemon: &Daemon, port: &str, taps: &[OwnedFd]) -> Result<(), Co
     let (port, settings) = (port.parse().expect("a name"), PortSettings::default());
     let fds = u8::try_from(taps.len()).expect("few");
     let host = Some(HostIf { fds, ..HostIf::default() });
-    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
+    let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None, vxlan: None };
     let taps: Vec<_> = taps.iter().map(AsFd::as_fd).collect();
     let connection = Connection::open(Some(&daemon.dir())).expect("a daemon");
     connection.call_giving(Request::Port(PortRequest::Add(Box::new(add))), &taps).map(drop)

@@ -60,6 +60,21 @@ impl Namespace {
         })
     }
 
+    /// Runs `job` on this thread, which is in it meanwhile. Processes that `job` starts live as
+    /// long as this thread; those of [`within`](Self::within) end with `job`.
+    ///
+    /// # Panics
+    /// As `job` does, and then the thread stays there.
+    pub fn visit<R>(&self, job: impl FnOnce() -> R) -> R {
+        let network = Some(LinkNameSpaceType::Network);
+        let here = File::open("/proc/thread-self/ns/net").expect("our own thread");
+        let there = File::open(format!("/proc/{}/ns/net", self.0.pid())).expect("our own process");
+        move_into_link_name_space(there.as_fd(), network).expect("we made it");
+        let result = job();
+        move_into_link_name_space(here.as_fd(), network).expect("we were there");
+        result
+    }
+
     /// Runs `ip` with these words in it.
     ///
     /// # Panics

@@ -45,8 +45,14 @@ fn add_with(
     host: HostIf,
     settings: PortSettings,
 ) -> Result<(), ControlError> {
-    let add =
-        PortAdd { port: port.parse().unwrap(), kind, settings, host: Some(host), machine: None };
+    let add = PortAdd {
+        port: port.parse().unwrap(),
+        kind,
+        settings,
+        host: Some(host),
+        machine: None,
+        vxlan: None,
+    };
     daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
 }
 

@@ -51,7 +51,7 @@ impl Station {
         let port = format!("vale0:{name}");
         let add = |kind, host| {
             let (port, settings) = (port.parse().unwrap(), PortSettings::default());
-            let add = PortAdd { port, kind, settings, host, machine: None };
+            let add = PortAdd { port, kind, settings, host, machine: None, vxlan: None };
             daemon.call(Request::Port(PortRequest::Add(add.into()))).unwrap();
         };
         let stack = match kind {
@@ -155,7 +155,8 @@ fn headers_of_nonsense_cost_their_own_frames() {
         let add = |port: &str| {
             let (name, kind) = (port.parse().unwrap(), PortKind::VhostUser);
             let settings = PortSettings::default();
-            let add = PortAdd { port: name, kind, settings, host: None, machine: None };
+            let add =
+                PortAdd { port: name, kind, settings, host: None, machine: None, vxlan: None };
             daemon.call(Request::Port(PortRequest::Add(add.into()))).unwrap();
             PathBuf::from(daemon.port(port).unwrap().machine.unwrap().socket)
         };

@@ -29,6 +29,7 @@ fn patient(daemon: &Daemon, port: &str) {
         settings,
         host: None,
         machine: None,
+        vxlan: None,
     };
     daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
 }
@@ -408,6 +409,7 @@ fn a_null_port_takes_everything() {
             settings,
             host: None,
             machine: None,
+            vxlan: None,
         }))))
         .unwrap();
     let mut a = daemon.open("vale0:a");

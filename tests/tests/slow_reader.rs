@@ -23,6 +23,7 @@ fn add_port(daemon: &Daemon, port: &str, on_full: &str) {
         settings,
         host: None,
         machine: None,
+        vxlan: None,
     };
     daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
 }

@@ -18,7 +18,8 @@ fn add_with(
     machine: Option<protocol::Machine>,
 ) -> Result<PathBuf, ControlError> {
     let (port, settings) = (port.parse().unwrap(), PortSettings::default());
-    let add = PortAdd { port, kind: PortKind::VhostUser, settings, host: None, machine };
+    let add =
+        PortAdd { port, kind: PortKind::VhostUser, settings, host: None, machine, vxlan: None };
     let name = add.port.to_string();
     daemon.call(Request::Port(PortRequest::Add(Box::new(add))))?;
     Ok(daemon.port(&name).unwrap().machine.unwrap().socket.into())
@@ -300,7 +301,7 @@ fn a_machine_that_is_waited_for_loses_nothing() {
     let on_full = Some(protocol::OnFull::Wait);
     let settings = PortSettings { on_full, ..PortSettings::default() };
     let (kind, host, machine) = (PortKind::VhostUser, None, None);
-    let add = PortAdd { port, kind, settings, host, machine };
+    let add = PortAdd { port, kind, settings, host, machine, vxlan: None };
     daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
     let socket = daemon.port("vale0:vm2").unwrap().machine.unwrap().socket;
     let mut slow = Machine::boot(&PathBuf::from(socket));

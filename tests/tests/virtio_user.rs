@@ -90,7 +90,7 @@ fn frames_go_round(options: &str) {
     let sockets = PORTS.map(|port| {
         let (name, kind) = (port.parse().unwrap(), PortKind::VhostUser);
         let settings = PortSettings::default();
-        let add = PortAdd { port: name, kind, settings, host: None, machine: None };
+        let add = PortAdd { port: name, kind, settings, host: None, machine: None, vxlan: None };
         daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).unwrap();
         daemon.port(port).unwrap().machine.unwrap().socket
     });

@@ -103,7 +103,7 @@ fn a_packet_socket_behind_a_tap_cannot_write_its_vlan_by_a_checksum() {
             ..HostIf::default()
         });
         let port = "vale0:tap".parse().unwrap();
-        let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None };
+        let add = PortAdd { port, kind: PortKind::Tap, settings, host, machine: None, vxlan: None };
         daemon.call(Request::Port(PortRequest::Add(add.into()))).unwrap();
         lab::becomes(&daemon, "vale0:tap", protocol::LinkState::Up);
         let refused = guest.within(|| {

@@ -235,7 +235,7 @@ fn trunks_carry_vlans_to_those_who_belong_there() {
         let with = |port: &str, kind, host, vlan: &str| {
             let (port, host) = (port.parse().unwrap(), Some(host));
             let settings = PortSettings { vlan: vlan.parse().ok(), ..Default::default() };
-            let add = PortAdd { port, kind, settings, host, machine: None };
+            let add = PortAdd { port, kind, settings, host, machine: None, vxlan: None };
             daemon.call(Request::Port(PortRequest::Add(Box::new(add)))).map(drop)
         };
         for (port, end) in [("vale0:here", "here"), ("vale1:there", "there")] {

@@ -5,7 +5,7 @@
 //! inherit its filter. The lists have what other C libraries and kernels use for the same function,
 //! too, so that an update of either does not stop the switch.
 
-use Check::{Any, Is, Masked, OwnProcess};
+use Check::{Any, Both, Is, Masked, OwnProcess};
 use Thread::{
     Collapser, Control, Disk, Exporter, Function, Looker, Machine, Opener, Reader, Watchdog, Worker,
 };
@@ -58,6 +58,8 @@ pub(crate) enum Check {
     Masked(u8, &'static [(u64, u64)]),
     /// The first argument is this process.
     OwnProcess,
+    /// Both hold.
+    Both(&'static Check, &'static Check),
 }
 
 /// A call and its arguments.
@@ -126,6 +128,11 @@ const DESCRIPTORS: Check = Is(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREA
 const LOCAL_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64]);
 /// Sockets for a collector.
 const INTERNET_SOCKETS: Check = Is(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
+/// Sockets of tunnels: datagrams, no connections.
+const DATAGRAM_SOCKETS: Check =
+    Both(&INTERNET_SOCKETS, &Masked(1, &[(SOCKET_TYPE, libc::SOCK_DGRAM as u64)]));
+/// The type of a socket, without the flags beside it.
+const SOCKET_TYPE: u64 = 0xf;
 /// Sockets that see the frames of an interface.
 const FRAME_SOCKETS: Check = Is(0, &[libc::AF_PACKET as u64, libc::AF_XDP as u64]);
 
@@ -179,7 +186,7 @@ const TABLE: &[Row] = &[
             SYS_dup SYS_dup3 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime SYS_shutdown
         ],
     ),
-    // Frames of sockets (cable, packet, stream, dgram, xdp), calls and answers, descriptors.
+    // Frames of sockets (cable, packet, stream, dgram, xdp, vxlan), calls and answers, descriptors.
     row(
         ALL,
         Any,
@@ -254,6 +261,8 @@ const TABLE: &[Row] = &[
     // Interfaces. Without capabilities the kernel refuses what the daemon says that it lacks then;
     // maps of the helper's programs it does not refuse.
     row(&[Control, Opener], FRAME_SOCKETS, calls![SYS_socket]),
+    // Tunnels to other hosts (`--kind vxlan`).
+    row(&[Control], DATAGRAM_SOCKETS, calls![SYS_socket]),
     row(&[Control, Opener], MAPS, calls![SYS_bpf]),
     with_capabilities(row(&[Control, Opener], Any, calls![SYS_bpf SYS_setns])),
 ];

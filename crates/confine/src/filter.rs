@@ -112,18 +112,32 @@ fn compile(allowed: &[Allowed], action: Action) -> io::Result<BpfProgram> {
 
 /// The rules of which one must hold; none: every call is allowed.
 fn rules_of(check: Check) -> io::Result<Vec<SeccompRule>> {
+    let rule = |all| SeccompRule::new(all).map_err(io::Error::other);
+    conditions_of(check)?.into_iter().map(rule).collect()
+}
+
+/// The ways in which a check can hold: for each, the conditions that hold then.
+fn conditions_of(check: Check) -> io::Result<Vec<Vec<SeccompCondition>>> {
     use SeccompCmpOp::{Eq, MaskedEq};
     let (arg, choices): (u8, Vec<(SeccompCmpOp, u64)>) = match check {
         Check::Any => return Ok(Vec::new()),
+        Check::Both(first, second) => {
+            let (first, second) = (conditions_of(*first)?, conditions_of(*second)?);
+            let with = |one: &Vec<_>| {
+                let one = one.clone();
+                second.iter().map(move |other| [&one[..], other].concat()).collect::<Vec<_>>()
+            };
+            return Ok(first.iter().flat_map(with).collect());
+        }
         Check::Is(arg, values) => (arg, values.iter().map(|&value| (Eq, value)).collect()),
         Check::Masked(arg, pairs) => {
             (arg, pairs.iter().map(|&(mask, value)| (MaskedEq(mask), value)).collect())
         }
         Check::OwnProcess => (0, vec![(Eq, u64::from(std::process::id()))]),
     };
-    let rule = |(op, value)| {
+    let condition = |(op, value)| {
         let condition = SeccompCondition::new(arg, SeccompCmpArgLen::Dword, op, value);
-        SeccompRule::new(vec![condition.map_err(io::Error::other)?]).map_err(io::Error::other)
+        Ok(vec![condition.map_err(io::Error::other)?])
     };
-    choices.into_iter().map(rule).collect()
+    choices.into_iter().map(condition).collect()
 }

@@ -56,6 +56,7 @@ mod system;
 mod traces;
 mod unswitched;
 pub mod usage;
+mod vxlan;
 pub mod watchdog;
 pub mod worker;
 mod workers;
@@ -102,6 +103,7 @@ use slow_memory::SlowMemory;
 use slow_wakes::SlowWakeReports;
 use stats::{Counted, counted, shown};
 use system::{random_seed, usable_cpus};
+use vxlan::VxlanPlace;
 
 /// Turns without work after which a worker sleeps.
 const YIELDS: u32 = 100;
@@ -132,6 +134,8 @@ pub struct Workers {
     /// Ports of virtual machines. Their threads end by themselves; the daemon does not wait for
     /// them.
     machines: BTreeMap<PortKey, MachinePlace>,
+    /// Ports of tunnels.
+    tunnels: BTreeMap<PortKey, VxlanPlace>,
     reclaimer: Reclaimer,
     huge_pages: HugePages,
     watchdog: Watchdog,
@@ -273,6 +277,7 @@ impl Workers {
             kept: Vec::new(),
             host,
             machines: BTreeMap::new(),
+            tunnels: BTreeMap::new(),
             reclaimer,
             huge_pages,
             watchdog,

@@ -37,13 +37,14 @@ use packet::checksum::checksum;
 use packet::ethernet::ETHERNET_HEADER;
 use packet::ipv4::{Fragment, IPV4_HEADER, Packet, Side};
 use packet::mac::MacAddr;
+use packet::vxlan::{self, UDP_PORT, Vni};
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
     inside: Spanned<String>,
     #[serde(deserialize_with = "vni")]
-    vni: u32,
+    vni: Vni,
     local: Host,
     remote: Spanned<Host>,
     /// The router to ask for its MAC address, where the remote is further away.
@@ -62,11 +63,9 @@ fn mtu() -> u16 {
     1500
 }
 
-fn vni<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    match u32::deserialize(from)? {
-        number @ 0..0x0100_0000 => Ok(number),
-        number => Err(D::Error::custom(format!("{number} has more than 24 bits"))),
-    }
+fn vni<'de, D: Deserializer<'de>>(from: D) -> Result<Vni, D::Error> {
+    let number = u32::deserialize(from)?;
+    Vni::new(number).ok_or_else(|| D::Error::custom(format!("{number} has more than 24 bits")))
 }
 
 fn a_mtu<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
@@ -76,13 +75,9 @@ fn a_mtu<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
     }
 }
 
-const PORT: u16 = 4789;
 const UDP: usize = 8;
-const VXLAN: usize = 8;
-/// The number is valid; all else is 0.
-const VALID: [u8; 4] = [8, 0, 0, 0];
 /// What is put in front of a frame.
-const HEADERS: usize = ETHERNET_HEADER + IPV4_HEADER + UDP + VXLAN;
+const HEADERS: usize = ETHERNET_HEADER + IPV4_HEADER + UDP + vxlan::HEADER;
 /// Between two questions for the remote's Ethernet address, and how long an answer is fresh.
 const PATIENCE: Duration = Duration::from_millis(500);
 const FRESH: Duration = Duration::from_secs(300);
@@ -186,10 +181,9 @@ impl Tunnel {
         ipv4[16..].copy_from_slice(&remote.octets());
         let sum = checksum(ipv4).to_be_bytes();
         ipv4[10..12].copy_from_slice(&sum);
-        let udp = [source, PORT, total - 20, 0].map(u16::to_be_bytes);
+        let udp = [source, UDP_PORT, total - 20, 0].map(u16::to_be_bytes);
         rest[..UDP].copy_from_slice(udp.as_flattened());
-        rest[UDP..UDP + 4].copy_from_slice(&VALID);
-        rest[UDP + 4..UDP + VXLAN].copy_from_slice(&(vni << 8).to_be_bytes());
+        rest[UDP..UDP + vxlan::HEADER].copy_from_slice(&vxlan::header(*vni));
     }
 
     /// Where packets to the remote go first; asks where it is not known, or old.
@@ -222,22 +216,21 @@ impl Tunnel {
     fn inner(&self, frame: &Frame<'_>) -> Option<std::ops::Range<usize>> {
         let (bytes, config) = (frame.bytes(), &self.config);
         let packet = Packet::in_frame(frame.bytes(), frame.is_whole()).ok()?;
-        let begin = packet.l4 + UDP + VXLAN;
+        let begin = packet.l4 + UDP + vxlan::HEADER;
         let [src, dst] = [Side::Src, Side::Dst].map(|side| packet.ip(bytes, side));
         let is_ours = mac_at(bytes, 0) == config.mac
             && (src, dst, packet.protocol(bytes)) == (self.remote, config.local.0, 17)
             && packet.fragment == Fragment::Whole
             && frame.is_whole();
         let has_frame =
-            begin + ETHERNET_HEADER <= packet.end && u16_at(bytes, packet.l4 + 2) == PORT;
+            begin + ETHERNET_HEADER <= packet.end && u16_at(bytes, packet.l4 + 2) == UDP_PORT;
         if !is_ours || !has_frame || checksum(&bytes[packet.l3..packet.l4]) != 0 {
             return None;
         }
-        let vxlan = &bytes[packet.l4 + UDP..begin];
-        let number = u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]);
+        let header = vxlan::read(&bytes[packet.l4 + UDP..begin]);
         // What the datagram does not cover is no part of the frame.
         let is_all = packet.l4 + usize::from(u16_at(bytes, packet.l4 + 4)) == packet.end;
-        let is_valid = is_all && vxlan[0] & VALID[0] != 0 && number == config.vni;
+        let is_valid = is_all && header.is_some_and(|(vni, _)| vni == config.vni);
         is_valid.then_some(begin..packet.end)
     }
 
@@ -345,7 +338,7 @@ mod tests {
             PacketBuilder::ethernet2(REMOTE.octets(), local).ipv4(remote, [192, 0, 2, 1], 64);
         let payload = [&[8, 0, 0, 0, 0, 0, vni, 0], frame].concat();
         let mut packet = Vec::new();
-        outer.udp(50000, PORT).write(&mut packet, &payload).unwrap();
+        outer.udp(50000, UDP_PORT).write(&mut packet, &payload).unwrap();
         packet
     }
 
@@ -360,7 +353,10 @@ mod tests {
         assert_eq!((&passed[..6], &passed[HEADERS..]), (&REMOTE.octets()[..], &frame()[..]));
         let read = etherparse::SlicedPacket::from_ethernet(&passed).unwrap();
         let Some(etherparse::TransportSlice::Udp(udp)) = read.transport else { panic!() };
-        assert_eq!((udp.destination_port(), udp.payload().len()), (PORT, VXLAN + frame().len()));
+        assert_eq!(
+            (udp.destination_port(), udp.payload().len()),
+            (UDP_PORT, vxlan::HEADER + frame().len())
+        );
         assert_eq!(udp.payload()[..8], [8, 0, 0, 0, 0, 0, 42, 0]);
         assert!(udp.source_port() >= 0xc000);
         assert_eq!(checksum(&passed[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]), 0);

@@ -22,6 +22,7 @@
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`text`] | rule fields as people write them |
+//! | [`vxlan`] | the header of VXLAN |
 //! | [`hash`] | the mixing step of hash functions; a hash of names |
 //! | [`error`] | the error of text that cannot be read |
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ pub mod port;
 pub mod rule;
 pub mod text;
 pub mod vlan;
+pub mod vxlan;
 
 pub use error::ParseError;
 pub use ethernet::EtherType;

@@ -9,6 +9,7 @@
 //! | [`host`] | a network interface | memory of the daemon | a descriptor that is readable |
 //! | [`vhost_user`] | a virtual machine | virtqueues in its memory | an eventfd for each queue |
 //! | [`netdev`] | a virtual machine | memory of the daemon | a socket that is readable |
+//! | [`vxlan`] | switches of other hosts | memory of the daemon | a socket that is readable |
 //!
 //! Options and names of the kinds are one table in the crate `protocol` (`PortKind`). [`hostif`]
 //! opens interfaces. Ports that netmap programs bind are in a [`netmap_region`], which has room for
@@ -28,3 +29,4 @@ pub mod reservation;
 pub mod shm;
 pub mod sys;
 pub mod vhost_user;
+pub mod vxlan;

@@ -13,7 +13,7 @@ pub struct DropReason {
 }
 
 /// Every reason, in the order of the switch's counters.
-pub const DROP_REASONS: [DropReason; 35] = [
+pub const DROP_REASONS: [DropReason; 38] = [
     reason("no_room", "The destination had no free slot."),
     reason("too_long", "The frame is longer than the destination's MTU or buffers allow."),
     reason("too_short", "The frame is shorter than an Ethernet header."),
@@ -53,6 +53,9 @@ pub const DROP_REASONS: [DropReason; 35] = [
     ),
     reason("ingress", "The ingress port in the frame's metadata sends no frames into chains."),
     reason("bad_action", "The action that the function set is invalid, or names no service."),
+    reason("vxlan_remote", "Not from a remote of the VXLAN port, or from a wrong one (fdb)."),
+    reason("vxlan_header", "The datagram has no VXLAN header with a VNI."),
+    reason("vxlan_vni", "The datagram is for another VNI than the VXLAN port's."),
 ];
 
 const fn reason(name: &'static str, explanation: &'static str) -> DropReason {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `hostif` and `port::host` | open an interface, and move its frames |
 //! | `daemon::engine::machines` | opens the socket of a virtual machine |
+//! | `daemon::engine::vxlan` | opens the sockets of a tunnel |
 //! | `port` | moves the frames: an adapter for each kind |
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,8 @@ pub enum PortKind {
     Stream,
     /// A virtual machine, by datagrams: QEMU's `-netdev dgram`.
     Dgram,
+    /// Other hosts, by VXLAN.
+    Vxlan,
 }
 
 /// What is at the other end of a port.
@@ -53,6 +56,8 @@ pub enum Peer {
     Interface(Side),
     /// A virtual machine.
     Machine,
+    /// Switches of other hosts on an IP network.
+    Hosts,
 }
 
 /// Which side of a network interface a port stands for.
@@ -116,7 +121,7 @@ const fn row(
 
 /// Every kind, in the order of [`PortKind`].
 #[rustfmt::skip]
-static TABLE: [Row; 10] = {
+static TABLE: [Row; 11] = {
     use PortOption as O;
     [
         row(PortKind::Shm, ("shm", "a client that attaches"), Peer::Client, &[]),
@@ -137,6 +142,7 @@ static TABLE: [Row; 10] = {
         row(PortKind::Stream, ("stream", "a virtual machine with any network card"),
             Peer::Machine, &[O::Connect]),
         row(PortKind::Dgram, ("dgram", "the same by datagrams"), Peer::Machine, &[O::PeerSocket]),
+        row(PortKind::Vxlan, ("vxlan", "switches of other hosts"), Peer::Hosts, &[]),
     ]
 };
 
@@ -251,7 +257,7 @@ mod tests {
 
     #[test]
     fn test_kinds_are_listed_by_what_they_take() {
-        let names = "shm, null, tap, packet, xdp, stack, vhost-user, stream or dgram";
+        let names = "shm, null, tap, packet, xdp, stack, vhost-user, stream, dgram or vxlan";
         assert_eq!(PortKind::names(), names);
         assert_eq!(PortKind::names_with(PortOption::Alone), "packet");
         assert_eq!(PortKind::names_with(PortOption::QueueCount), "tap and xdp");

@@ -43,6 +43,7 @@ mod trace;
 mod usage;
 pub mod users;
 mod values;
+mod vxlan;
 mod worker;
 
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,9 @@ pub use trace::{
 };
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
+pub use vxlan::{
+    REMOTES_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo, VxlanRemote, VxlanStation,
+};
 pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 
 /// The version in every message; the daemon refuses every other one.

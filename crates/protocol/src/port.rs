@@ -9,6 +9,7 @@ use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
 use crate::kind::PortKind;
 use crate::name::{PortName, SwitchName};
+use crate::vxlan::{Vxlan, VxlanChange, VxlanInfo};
 use crate::worker::PortWorker;
 
 /// Names a port.
@@ -37,6 +38,9 @@ pub struct PortAdd {
     /// For a virtual machine: its socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
+    /// For other hosts: the tunnel to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan: Option<Vxlan>,
 }
 
 /// Changes a port.
@@ -47,6 +51,9 @@ pub struct PortSet {
     pub port: PortName,
     /// Settings; what is missing keeps its value.
     pub settings: PortSettings,
+    /// Changes of a tunnel's remotes and static entries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan: Option<Box<VxlanChange>>,
 }
 
 /// Settings of a port; `None` leaves a setting as it is.
@@ -162,6 +169,9 @@ pub struct PortInfo {
     /// The virtual machine behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Box<MachineInfo>>,
+    /// The tunnel behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan: Option<Box<VxlanInfo>>,
 }
 
 /// A client process.

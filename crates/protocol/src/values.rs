@@ -66,6 +66,9 @@ pub enum ValueError {
     /// Queues of an interface.
     #[error("bad queues '{0}': write how many, or which, such as 0-3,6 or 2-2; up to 64")]
     Queues(String),
+    /// Not a station behind a remote.
+    #[error("bad fdb '{0}': write MAC=REMOTE, such as 02:00:00:00:00:01=10.0.0.2")]
+    VxlanStation(String),
 }
 
 impl FromStr for Mode {

@@ -62,7 +62,7 @@ enum Flat {
     UserList(PageFrom),
 }
 
-/// A message of each call, one on each line.
+/// Messages of each call, one on each line.
 const MESSAGES: &str = include_str!("calls.txt");
 
 fn messages() -> Vec<&'static str> {

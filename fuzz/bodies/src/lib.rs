@@ -15,6 +15,7 @@ mod offload;
 mod ring_slots;
 mod rings;
 mod text;
+mod vxlan;
 
 pub use chain::chain;
 pub use fdb::fdb_ops;
@@ -27,6 +28,7 @@ pub use netmap::{netmap_request, netmap_samples};
 pub use offload::{frame_offload, offload_samples};
 pub use ring_slots::ring_slots;
 pub use text::{config, control_message, port_name, rules};
+pub use vxlan::vxlan_datagram;
 
 /// Reads numbers out of an input; zeros once it is used up.
 struct Input<'a>(&'a [u8]);

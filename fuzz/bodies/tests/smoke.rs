@@ -217,6 +217,11 @@ fn stream_port() {
 }
 
 #[test]
+fn vxlan_datagram() {
+    smoke("vxlan_datagram", fuzz_bodies::vxlan_datagram, &[]);
+}
+
+#[test]
 fn virtqueue() {
     smoke("virtqueue", fuzz_bodies::virtqueue, &[]);
 }

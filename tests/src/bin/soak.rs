@@ -141,7 +141,14 @@ fn churn(daemon: &Daemon, random: &mut Random) {
         0 => PortRequest::Del(PortRef { port }),
         _ => {
             let (kind, settings) = (*random.one_of(&KINDS), PortSettings::default());
-            PortRequest::Add(Box::new(PortAdd { port, kind, settings, host: None, machine: None }))
+            PortRequest::Add(Box::new(PortAdd {
+                port,
+                kind,
+                settings,
+                host: None,
+                machine: None,
+                vxlan: None,
+            }))
         }
     };
     // It may be there already, or not.

@@ -108,7 +108,7 @@ fn add_port(
     let settings =
         PortSettings { service: Some(service.to_owned()), instance, ..PortSettings::default() };
     let (port, kind) = (port.clone(), PortKind::Shm);
-    let add = PortAdd { port, kind, settings, host: None, machine: None };
+    let add = PortAdd { port, kind, settings, host: None, machine: None, vxlan: None };
     match connection.call(Request::Port(PortRequest::Add(Box::new(add)))) {
         Ok(Reply::Done) => Ok(Added::New),
         Ok(other) => Err(unexpected(&other)),

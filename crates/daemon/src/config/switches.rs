@@ -44,6 +44,7 @@ fn plan_port(text: PortText, instance: Option<u16>) -> PortPlan {
     PortPlan {
         host: check::host(&add.port, add.kind, add.host.as_ref()).expect(CHECKED),
         machine: check::machine(add.kind, add.machine.as_ref()).expect(CHECKED),
+        vxlan: check::vxlan(add.kind, add.vxlan.as_ref()).expect(CHECKED),
         grant: change_grant(Grant::default(), &add.settings).expect(CHECKED),
         name: add.port,
         kind: add.kind,

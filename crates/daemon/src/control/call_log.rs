@@ -217,11 +217,14 @@ fn deed(request: &Request) -> Option<String> {
         Request::Switch(SwitchRequest::Del(switch)) => format!("deleted switch {}", switch.switch),
         Request::Port(PortRequest::Add(add)) => {
             let host = add.host.as_ref().map(|host| format!(" {}", json(host))).unwrap_or_default();
+            let tunnel = add.vxlan.as_ref().map(|vxlan| format!(" {}", json(vxlan)));
             let (kind, settings) = (json(&add.kind), json(&add.settings));
-            format!("added {} port {}{host} with {settings}", kind.trim_matches('"'), add.port)
+            let (kind, of) = (kind.trim_matches('"'), tunnel.unwrap_or(host));
+            format!("added {kind} port {}{of} with {settings}", add.port)
         }
         Request::Port(PortRequest::Set(set)) => {
-            format!("set port {} {}", set.port, json(&set.settings))
+            let tunnel = set.vxlan.as_ref().map(|change| format!(" {}", json(change)));
+            format!("set port {} {}{}", set.port, json(&set.settings), tunnel.unwrap_or_default())
         }
         Request::Port(PortRequest::Enable(port)) => format!("enabled {}", port.port),
         Request::Port(PortRequest::Del(port)) => format!("deleted port {}", port.port),

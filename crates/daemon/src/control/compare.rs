@@ -5,13 +5,13 @@
 //! its beginning, so all of these are compared, with the defaults where nothing is given.
 
 use protocol::{
-    HostIf, Machine, PortAdd, PortKind, PortSettings, Reply, SwitchSettings, SwitchSpec,
+    HostIf, Machine, PortAdd, PortKind, PortSettings, Reply, SwitchSettings, SwitchSpec, Vxlan,
 };
 use serde::Serialize;
-use serde_json::Value;
 
+use super::difference::difference;
 use super::save::all_settings;
-use super::{Control, machines};
+use super::{Control, machines, vxlan};
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::host;
 use crate::control::ports::refusal::PortRefusal;
@@ -30,6 +30,8 @@ struct Compared<'a> {
     #[serde(flatten)]
     machine: Option<&'a Machine>,
     #[serde(flatten)]
+    vxlan: Option<&'a Vxlan>,
+    #[serde(flatten)]
     settings: PortSettings,
 }
 
@@ -38,18 +40,21 @@ impl<D: Datapath> Control<D> {
         let port = self.state.port(caller, &add.port, Access::Manage)?;
         let host = host::request_of(caller, add, &self.defaults.declared)?;
         let machine = machines::request_of(caller, add)?;
+        let vxlan = vxlan::request_of(caller, add)?;
         let config = change_port(port.config.clone(), &add.settings)?;
         let grant = change_grant(port.grant, &add.settings)?;
         let has = Compared {
             kind: port.kind,
             host: port.host.as_deref(),
             machine: port.machine.as_deref(),
+            vxlan: port.vxlan.as_deref(),
             settings: show_port(&port.config, port.grant),
         };
         let wanted = Compared {
             kind: add.kind,
             host: host.as_ref(),
             machine: machine.as_ref(),
+            vxlan: vxlan.as_ref(),
             settings: show_port(&config, grant),
         };
         let is_held = machine.as_ref().is_some_and(|machine| machine.held);
@@ -82,51 +87,6 @@ impl<D: Datapath> Control<D> {
         match transient.or_else(|| difference(&has, &wanted)) {
             None => Ok(Reply::Done),
             Some(what) => Err(SwitchRefusal::Differs(name.clone(), what.into()).into()),
-        }
-    }
-}
-
-/// A setting that `has` and `wanted` do not have in common, by the option that gives it.
-fn difference<T: Serialize>(has: &T, wanted: &T) -> Option<String> {
-    let [has, wanted] = [has, wanted].map(|it| serde_json::to_value(it).expect("plain data"));
-    let (Value::Object(has), Value::Object(wanted)) = (has, wanted) else { return None };
-    let shown = |value: Option<&Value>| match value {
-        None | Some(Value::Null) => "not set".to_owned(),
-        Some(Value::String(text)) => text.escape_debug().to_string(),
-        Some(value) => value.to_string(),
-    };
-    let key = has.keys().chain(wanted.keys()).find(|&key| has.get(key) != wanted.get(key))?;
-    let (old, new) = (shown(has.get(key)), shown(wanted.get(key)));
-    Some(format!("{} is {old} there, and {new} here", option(key)))
-}
-
-/// The option of `uvala port add` or `uvala switch add` for a key.
-fn option(key: &str) -> String {
-    match key {
-        "age_s" => "--age".to_owned(),
-        "fds" => "--fd".to_owned(),
-        key => format!("--{}", key.replace('_', "-")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_difference_is_named() {
-        let with = |mtu, ifname: Option<&str>| HostIf {
-            mtu,
-            ifname: ifname.map(str::to_owned),
-            ..HostIf::default()
-        };
-        assert_eq!(difference(&with(Some(1500), None), &with(Some(1500), None)), None);
-        for (has, wanted, said) in [
-            (with(Some(1500), None), with(Some(9000), None), "--mtu is 1500 there, and 9000 here"),
-            (with(None, None), with(Some(9000), None), "--mtu is not set there, and 9000 here"),
-            (with(None, Some("a")), with(None, None), "--ifname is a there, and not set here"),
-        ] {
-            assert_eq!(difference(&has, &wanted).as_deref(), Some(said));
         }
     }
 }

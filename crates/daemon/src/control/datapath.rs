@@ -21,6 +21,7 @@ pub mod security;
 pub mod switches;
 pub mod traces;
 pub mod unswitched;
+pub mod vxlan;
 pub mod workers;
 
 use chains::Chains;
@@ -37,6 +38,7 @@ use security::Security;
 use switches::Switches;
 use traces::Traces;
 use unswitched::Unswitched;
+use vxlan::VxlanPorts;
 use workers::WorkerWatch;
 
 /// All of the datapath.
@@ -50,6 +52,7 @@ pub trait Datapath:
     + Regions
     + Unswitched
     + Machines
+    + VxlanPorts
     + Interfaces
     + Fdb
     + Moves
@@ -69,6 +72,7 @@ impl<T> Datapath for T where
         + Regions
         + Unswitched
         + Machines
+        + VxlanPorts
         + Interfaces
         + Fdb
         + Moves

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use packet::{MacAddr, VlanId};
 use protocol::name::PortName;
-use protocol::{Attached, Counter};
+use protocol::{Attached, Counter, Vxlan};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::control::datapath::workers::WorkerStall;
@@ -66,6 +66,8 @@ pub struct Fake {
     /// Memory is given back when a test empties the list of leases that have ended.
     pub(super) reclaims_late: bool,
     pub(super) ended: Vec<Lease>,
+    /// Tunnels that were changed.
+    pub(super) tunnels: BTreeMap<PortKey, Vxlan>,
     /// Ports that were moved, and the worker of each.
     pub(super) moved: BTreeMap<PortKey, u32>,
     /// The next memory that is built cannot be had.

@@ -30,6 +30,7 @@
 //! | [`netmap`] | bind, resume | null ports and netmap monitors |
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
+//! | `vxlan` | | ports of tunnels to other hosts |
 //! | [`workers`] | `worker_*` | ports that hold up a worker |
 //! | `usage` | `usage`, `user_list` | |
 //!
@@ -42,6 +43,7 @@ pub mod chains;
 mod compare;
 pub mod datapath;
 mod deferred;
+mod difference;
 mod events;
 #[cfg(test)]
 pub mod fake;
@@ -61,6 +63,7 @@ pub mod stats;
 pub mod switches;
 mod traces;
 mod usage;
+mod vxlan;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

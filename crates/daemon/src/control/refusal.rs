@@ -20,6 +20,7 @@ pub(super) mod quota;
 
 use hostif::HostError;
 use port::machine::SocketError;
+use port::vxlan::VxlanError;
 use protocol::name::NameError;
 use protocol::{ErrorCode, Failure};
 use thiserror::Error;
@@ -31,7 +32,9 @@ use super::netmap::refusal::NetmapRefusal;
 use super::ports::refusal::PortRefusal;
 use super::switches::refusal::SwitchRefusal;
 use crate::log::cut;
-use crate::model::error::{BadValue, DatapathError, MakeHostError, MakeMachineError};
+use crate::model::error::{
+    BadValue, DatapathError, MakeHostError, MakeMachineError, MakeVxlanError,
+};
 use crate::store::writer::NotWritten;
 pub use access::AccessRefusal;
 pub use message::MessageRefusal;
@@ -80,6 +83,9 @@ pub enum Refusal {
     /// A network interface could not be opened.
     #[error(transparent)]
     Host(HostError),
+    /// The sockets of a tunnel could not be opened.
+    #[error(transparent)]
+    Vxlan(VxlanError),
     /// The daemon made the change, but could not store it.
     #[error(
         "done, but not saved: a restart of the daemon undoes it; free disk space or repair {0}; \
@@ -113,6 +119,7 @@ impl Refusal {
             Self::Name(_) => ErrorCode::BadName,
             Self::Socket(error) => host::code_of_socket(error),
             Self::Host(error) => host::code_of_host(error),
+            Self::Vxlan(error) => host::code_of_vxlan(error),
             Self::NotKept(_) => ErrorCode::NotKept,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }
@@ -124,6 +131,15 @@ impl From<MakeMachineError> for Refusal {
         match error {
             MakeMachineError::Socket(error) => Self::Socket(error),
             MakeMachineError::Datapath(error) => Self::Datapath(error),
+        }
+    }
+}
+
+impl From<MakeVxlanError> for Refusal {
+    fn from(error: MakeVxlanError) -> Self {
+        match error {
+            MakeVxlanError::Sockets(error) => Self::Vxlan(error),
+            MakeVxlanError::Datapath(error) => Self::Datapath(error),
         }
     }
 }

@@ -225,8 +225,9 @@ impl<D: Datapath> Control<D> {
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
         let host = port.host.as_deref().cloned();
         let machine = port.machine.as_deref().cloned();
+        let vxlan = port.vxlan.as_deref().cloned();
         let interface = port.interface.as_ref().map(show_interface);
-        let now = PortText { kind, settings, host, machine, interface, stations };
+        let now = PortText { kind, settings, host, machine, vxlan, interface, stations };
         Some(PortRecord { owner: port.owner, now, configured: plans.ports.get(name).cloned() })
     }
 

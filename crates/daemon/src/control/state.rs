@@ -510,9 +510,7 @@ impl State {
                 Err(PortRefusal::Missing(wish.port.clone()).into())
             }
             None => Ok(true),
-            Some(port)
-                if matches!(port.kind.peer(), Peer::Sink | Peer::Machine | Peer::Interface(_)) =>
-            {
+            Some(port) if !matches!(port.kind.peer(), Peer::Client | Peer::Pipe) => {
                 Err(PortRefusal::NotAttachable(wish.port.clone()).into())
             }
             Some(Port { holder: Some(holder), .. }) => Err(PortRefusal::InUse {

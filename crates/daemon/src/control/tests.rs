@@ -18,6 +18,7 @@ mod save;
 mod stalls;
 mod unswitched;
 mod visits;
+mod vxlan;
 
 use protocol::{
     Attach, Counter, ErrorCode, PortInfo, PortList, PortRequest, PortSet, PortSettings,
@@ -498,7 +499,11 @@ fn test_owner_opens_a_switch_to_others() {
     let spec = SwitchSpec { switch: "vale0".parse().unwrap(), settings };
     bench.answer(1, 1000, Request::Switch(SwitchRequest::Set(spec))).unwrap();
     bench.attach(2, 1001, "vale0:b").unwrap();
-    let set = PortSet { port: "vale0:b".parse().unwrap(), settings: PortSettings::default() };
+    let set = PortSet {
+        port: "vale0:b".parse().unwrap(),
+        settings: PortSettings::default(),
+        vxlan: None,
+    };
     let own = bench.answer(2, 1001, Request::Port(PortRequest::Set(set)));
     assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
 }

@@ -93,5 +93,11 @@ impl Fdb for Workers {
             Some(None) => return,
         };
         self.on_switch(switch, move |worker, at| worker.switch(at).bridge_mut().flush(what));
+        match port {
+            None => self.on_vxlans_of(switch, |port| port.remotes().flush()),
+            Some(port) => {
+                self.on_vxlan(port, |port| port.remotes().flush());
+            }
+        }
     }
 }

@@ -109,7 +109,8 @@ impl Ports for Workers {
             return counters::none(name.clone());
         };
         let Unplugged { plug, last, abandoned } = self.unplug(&place);
-        match self.host.has(port) {
+        // The next port may want the interface or the UDP port at once.
+        match self.host.has(port) || self.tunnels.remove(&port).is_some() {
             true => self.closing.extend(plug.map(Closing)),
             false => self.reclaimer.drop(plug, place.bytes),
         }
@@ -136,6 +137,8 @@ impl Ports for Workers {
     }
 
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
+        let learning = config.learning;
+        self.on_vxlan(port, move |port| port.set_learning(learning));
         if let Some((switch, id)) = self.switch_of(port) {
             self.on_replicas(switch, move |worker, at| worker.switch(at).set_port(id, config));
         }

@@ -46,9 +46,11 @@ impl Switches for Workers {
 
     fn set_switch(&mut self, key: SwitchKey, config: SwitchConfig) -> Result<(), DatapathError> {
         if self.place(key).is_spread == config.is_spread {
+            let ageing_ms = config.ageing_ms;
             let set = move |worker: &mut Worker, at| worker.switch(at).set_config(config);
             let flows = self.on_replicas(key, set);
             self.reclaimer.run(move || drop(flows));
+            self.on_vxlans_of(key, move |port| port.remotes().set_ageing(ageing_ms));
         } else {
             self.stop_switch(key);
             self.start_switch(key, config);

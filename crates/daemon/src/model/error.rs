@@ -4,6 +4,7 @@ use std::io;
 
 use hostif::HostError;
 use port::machine::SocketError;
+use port::vxlan::VxlanError;
 use thiserror::Error;
 
 /// A value that a client or an operator gave is not valid. The text says what is.
@@ -28,6 +29,17 @@ pub enum MakeMachineError {
     /// The socket could not be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// There was no room for the port.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+}
+
+/// Why the port of a tunnel could not be made.
+#[derive(Debug, Error)]
+pub enum MakeVxlanError {
+    /// The sockets could not be opened.
+    #[error(transparent)]
+    Sockets(#[from] VxlanError),
     /// There was no room for the port.
     #[error(transparent)]
     Datapath(#[from] DatapathError),

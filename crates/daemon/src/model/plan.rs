@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use port::machine::quota::Limits;
 use protocol::name::{PortName, SwitchName};
-use protocol::{ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec, StaticAddress};
+use protocol::{
+    ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec, StaticAddress, Vxlan,
+};
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
 
@@ -77,6 +79,8 @@ pub struct PortPlan {
     pub host: Option<HostIf>,
     /// Socket of the port, if a virtual machine is behind it.
     pub machine: Option<Machine>,
+    /// Tunnel of the port, if other hosts are behind it.
+    pub vxlan: Option<Vxlan>,
     /// Rings of a virtual interface, which only a command makes.
     pub interface: Option<InterfaceText>,
     /// Static addresses of the port.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use port::netmap_region::Parts;
 use protocol::name::PortName;
-use protocol::{BoundRings, HostIf, PortKind};
+use protocol::{BoundRings, HostIf, PortKind, Vxlan};
 use ring::layout::RingCounts;
 use switch::{MirrorSource, PortConfig};
 
@@ -128,6 +128,23 @@ pub struct MachineSpec {
     pub socket: port::machine::Spec,
     /// How the switch treats the port.
     pub config: PortConfig,
+}
+
+/// The port of a tunnel to other hosts.
+#[derive(Clone, Debug)]
+pub struct VxlanSpec {
+    /// Key of the port.
+    pub key: PortKey,
+    /// Name of the port, for the log.
+    pub name: PortName,
+    /// The switch that gets the port.
+    pub switch: SwitchKey,
+    /// The tunnel.
+    pub vxlan: Vxlan,
+    /// How the switch treats the port.
+    pub config: PortConfig,
+    /// The switch's ageing time.
+    pub ageing_ms: u64,
 }
 
 /// Rings of one connection that no switch serves: a netmap null port or a netmap monitor.

@@ -20,7 +20,7 @@ use packet::text;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     HostIf, MAX_STATIC, Machine, NO_DIRECT_HOPS, NewPorts, PortKind, PortSettings, RunBy,
-    StaticAddress, SwitchSettings, check,
+    StaticAddress, SwitchSettings, Vxlan, check,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,6 +89,9 @@ pub struct PortText {
     /// The socket of its virtual machine.
     #[serde(alias = "vhost", default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<Machine>,
+    /// The tunnel to other hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan: Option<Vxlan>,
     /// Geometry of a virtual interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceText>,
@@ -104,7 +107,8 @@ impl PortText {
         let (kind, stations) = (plan.kind, plan.stations.clone());
         let (settings, host) = (show_port(&plan.config, plan.grant), plan.host.clone());
         let (machine, interface) = (plan.machine.clone(), plan.interface);
-        Self { kind, settings, host, machine, interface, stations }
+        let vxlan = plan.vxlan.clone();
+        Self { kind, settings, host, machine, vxlan, interface, stations }
     }
 }
 
@@ -309,12 +313,14 @@ fn check_port(
         .map_err(|error| format!("{name}: {error}"))?;
     let machine = check::machine(kind, record.now.machine.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
+    let vxlan = check::vxlan(kind, record.now.vxlan.as_ref())
+        .map_err(|error| format!("{name}: {error}"))?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
         return Err(format!("{name} is no interface"));
     }
     let (name, owner) = (name.clone(), Some(record.owner));
-    Ok(PortPlan { name, kind, config, host, machine, interface, stations, owner, grant })
+    Ok(PortPlan { name, kind, config, host, machine, vxlan, interface, stations, owner, grant })
 }
 
 /// The switches that a daemon makes when it starts: configured ones and saved ones.

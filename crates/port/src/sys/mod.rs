@@ -5,6 +5,7 @@ pub mod descriptors;
 mod doorbell;
 pub mod packet;
 pub mod tun;
+pub mod udp;
 pub mod uring;
 pub mod vhost;
 mod wake;

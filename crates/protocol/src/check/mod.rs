@@ -7,11 +7,13 @@
 mod host;
 mod machine;
 pub mod steering;
+mod vxlan;
 
 use packet::MacAddr;
 
 pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
+pub use vxlan::{VXLAN_NEEDS, vxlan};
 
 use crate::{Mode, PortSettings};
 

@@ -1,6 +1,7 @@
 //! The switches of a configuration file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use packet::{MacAddr, MacLock, VlanMode};
 use serde::Deserialize;
@@ -15,7 +16,7 @@ use crate::name::{PortName, SwitchName};
 use crate::{
     Address, ChainSpec, Filter, Forwarding, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
     PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings,
-    SwitchSpec, sent_by_function,
+    SwitchSpec, Vxlan, VxlanStation, sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -112,6 +113,14 @@ struct RawPort {
     coalesce_usecs: Option<Number>,
     coalesce_frames: Option<Number>,
     peer: Option<String>,
+    vni: Option<u32>,
+    local: Option<IpAddr>,
+    remote: Vec<IpAddr>,
+    dst_port: Option<u16>,
+    ttl: Option<u8>,
+    dscp: Option<u8>,
+    df: Option<bool>,
+    fdb: Vec<VxlanStation>,
 }
 
 fn number(number: &Option<Number>) -> Option<u32> {
@@ -274,9 +283,11 @@ impl RawPort {
         if self.service.is_some() && kind != PortKind::Shm {
             return Err((key, ValidationError::Service(name)).into());
         }
-        let (host, machine) = (self.host(), self.machine());
-        check::host(&name, kind, host.as_ref())
+        let (host, machine, vxlan) = (self.host(), self.machine(), self.vxlan());
+        let vxlan = vxlan.and_then(|vxlan| check::vxlan(kind, vxlan.as_ref()));
+        let vxlan = check::host(&name, kind, host.as_ref())
             .and_then(|_| check::machine(kind, machine.as_ref()))
+            .and(vxlan)
             .map_err(|error| (key, ValidationError::Host(Box::new(name.clone()), error)))?;
         for station in &self.stations {
             if let Some(first) = homes.insert(*station.get_ref(), name.clone()) {
@@ -289,7 +300,8 @@ impl RawPort {
         check::port_settings(&settings)
             .map_err(|error| (key, ValidationError::Settings(name.clone(), error)))?;
         let stations = self.stations.into_iter().map(Spanned::into_inner).collect();
-        Ok(PortText { add: PortAdd { port: name, kind, settings, host, machine }, stations })
+        let add = PortAdd { port: name, kind, settings, host, machine, vxlan };
+        Ok(PortText { add, stations })
     }
 
     /// The settings and permissions in the file.
@@ -324,7 +336,7 @@ impl RawPort {
     fn host(&self) -> Option<HostIf> {
         let host = HostIf {
             ifname: self.ifname.clone(),
-            mtu: self.mtu.as_ref().map(|mtu| mtu.0),
+            mtu: number(&self.mtu).filter(|_| self.kind.0 != PortKind::Vxlan),
             mac: self.mac,
             netns: self.netns.clone(),
             address: self.address,
@@ -364,5 +376,33 @@ impl RawPort {
             peer: self.peer.clone(),
         };
         (machine != Machine::default()).then_some(machine)
+    }
+
+    /// The tunnel in the file, if there is one.
+    fn vxlan(&self) -> Result<Option<Vxlan>, String> {
+        let is_said = self.vni.is_some()
+            || self.local.is_some()
+            || self.dst_port.is_some()
+            || self.ttl.is_some()
+            || self.dscp.is_some()
+            || self.df.is_some()
+            || !self.remote.is_empty()
+            || !self.fdb.is_empty();
+        let (vni, local) = match (self.vni, self.local) {
+            (Some(vni), Some(local)) => (vni, local),
+            _ if is_said => return Err(check::VXLAN_NEEDS.to_owned()),
+            _ => return Ok(None),
+        };
+        Ok(Some(Vxlan {
+            vni,
+            local,
+            remote: self.remote.clone(),
+            dst_port: self.dst_port,
+            mtu: number(&self.mtu),
+            ttl: self.ttl,
+            dscp: self.dscp,
+            df: self.df,
+            fdb: self.fdb.clone(),
+        }))
     }
 }

@@ -89,6 +89,11 @@ pub trait Adapter: Notify {
     fn room(&mut self) -> u32 {
         u32::MAX
     }
+
+    /// The adapter itself, for orders that only the control thread and this kind of port know.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
 }
 
 /// The sleep and wake handshake of a port without rings.
@@ -208,6 +213,12 @@ impl Plug {
     pub fn replace_adapter(&mut self, adapter: Box<dyn Adapter>) -> Box<dyn Adapter> {
         let Self::Adapter(place) = self else { panic!("a port with rings has no adapter") };
         std::mem::replace(&mut *place.lock(), adapter)
+    }
+
+    /// Calls `with` with the port's adapter, if it is an `A`: see [`Adapter::as_any`].
+    pub fn with_adapter<A: 'static, R>(&mut self, with: impl FnOnce(&mut A) -> R) -> Option<R> {
+        let Self::Adapter(adapter) = self else { return None };
+        adapter.lock().as_any()?.downcast_mut().map(with)
     }
 
     /// Replaces the doorbell of a client with rings.

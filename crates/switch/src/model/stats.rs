@@ -67,6 +67,9 @@ drop_reasons! {
                    meanwhile.",
     Ingress "ingress" "The ingress port in the frame's metadata sends no frames into chains.",
     BadAction "bad_action" "The action that the function set is invalid, or names no service.",
+    VxlanRemote "vxlan_remote" "Not from a remote of the VXLAN port, or from a wrong one (fdb).",
+    VxlanHeader "vxlan_header" "The datagram has no VXLAN header with a VNI.",
+    VxlanVni "vxlan_vni" "The datagram is for another VNI than the VXLAN port's.",
 }
 
 impl DropReason {

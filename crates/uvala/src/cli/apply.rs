@@ -12,7 +12,7 @@ use protocol::config::{PortText, SwitchText};
 use protocol::name::SwitchName;
 use protocol::{
     ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortRequest, PortSet, PortSettings,
-    Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec,
+    Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec, Vxlan, VxlanChange,
 };
 use serde::Serialize;
 
@@ -78,9 +78,11 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         let port = add.port.clone();
         if let Some(chain) = add.settings.chain.take() {
             let settings = PortSettings { chain: Some(chain), ..PortSettings::default() };
-            later.push(PortSet { port: port.clone(), settings });
+            later.push(PortSet { port: port.clone(), settings, vxlan: None });
         }
-        let set = PortSet { port: port.clone(), settings: add.settings.clone() };
+        let all = |vxlan: &Vxlan| VxlanChange { all: Some(vxlan.clone()), ..Default::default() };
+        let vxlan = add.vxlan.as_ref().map(all).map(Box::new);
+        let set = PortSet { port: port.clone(), settings: add.settings.clone(), vxlan };
         add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), || {
             Request::Port(PortRequest::Set(set))
         })?;

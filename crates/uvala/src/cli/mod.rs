@@ -27,6 +27,7 @@ mod target;
 mod trace;
 mod vm;
 mod vm_args;
+mod vxlan_args;
 mod worker;
 
 use std::ffi::{OsStr, OsString};

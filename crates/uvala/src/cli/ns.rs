@@ -89,7 +89,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     };
     let settings = PortSettings { vlan: vlan.clone(), ..PortSettings::default() };
     let (kind, host) = (PortKind::Tap, Some(host));
-    let add = PortAdd { port: port.clone(), kind, settings, host, machine: None };
+    let add = PortAdd { port: port.clone(), kind, settings, host, machine: None, vxlan: None };
     let connection = global.connect()?;
     connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
     let more = address.get(1..).unwrap_or_default();

@@ -19,6 +19,7 @@ use super::output::{Output, Watch};
 use super::security::{self, Security};
 use super::switch::{group, user};
 use super::target::{add, change, refuse_empty};
+use super::vxlan_args::{self, VxlanArgs, VxlanChangeArgs};
 use super::{Global, listing};
 use terminal::Usage;
 use terminal::table::{Table, cut, left, or_dash, right, short, yes};
@@ -73,6 +74,8 @@ enum Action {
         #[command(flatten)]
         machine: Box<MachineArgs>,
         #[command(flatten)]
+        vxlan: Box<VxlanArgs>,
+        #[command(flatten)]
         settings: Settings,
         /// Succeed if there is such a port: permanent, of this kind, with this interface or socket,
         /// and with the settings that are given
@@ -89,6 +92,8 @@ enum Action {
         name: Name,
         #[command(flatten)]
         settings: Settings,
+        #[command(flatten)]
+        vxlan: Box<VxlanChangeArgs>,
         #[command(flatten)]
         output: Output,
     },
@@ -206,7 +211,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 other => Err(unexpected(&other).into()),
             }
         }
-        Action::Add { name, kind, host, machine, settings, if_absent, output } => {
+        Action::Add { name, kind, host, machine, vxlan, settings, if_absent, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);
             // Both know of queues; the kind says whose they are.
             let (own, guests) = match (*kind, &machine.queues) {
@@ -215,16 +220,22 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 (_, own) => (own.clone(), None),
             };
             let given = host.given()?;
-            let (host, machine) = (host.to_api(own), machine.to_api(guests)?);
-            let port = Box::new(PortAdd { port, kind: *kind, settings, host, machine });
+            // An MTU is of an interface, or of frames in a tunnel.
+            let inside = host.mtu.filter(|_| *kind == PortKind::Vxlan);
+            let (host, machine) = (host.to_api(own, *kind), machine.to_api(guests)?);
+            let vxlan = vxlan.to_api(inside)?;
+            let port = Box::new(PortAdd { port, kind: *kind, settings, host, machine, vxlan });
             let compare = PortRequest::Compare(port.clone());
             let compare = if_absent.then_some(Request::Port(compare));
             let request = Request::Port(PortRequest::Add(port));
             add(&global.connect()?, (request, &given), compare, *output)
         }
-        Action::Set { name, settings, output } => {
-            let set = PortSet { port: name.parse()?, settings: settings.to_api()? };
-            refuse_empty(&set.settings, "port set")?;
+        Action::Set { name, settings, vxlan, output } => {
+            let (settings, vxlan) = (settings.to_api()?, vxlan.to_api());
+            if vxlan.is_none() {
+                refuse_empty(&settings, "port set")?;
+            }
+            let set = PortSet { port: name.parse()?, settings, vxlan };
             change(global, Request::Port(PortRequest::Set(set)), *output)
         }
         Action::Enable { name, output } => {
@@ -245,7 +256,8 @@ struct Host {
     /// Name of the network interface (tap, packet, xdp, stack) [default: the port's name]
     #[arg(long, value_name = "NAME")]
     ifname: Option<String>,
-    /// MTU of the interface (tap)
+    /// MTU of the interface (tap), or of frames in the tunnel (vxlan) [default for vxlan: what the
+    /// routes to the remotes leave]
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
     /// MAC address of the interface (tap) [default: derived from host and name]
@@ -294,10 +306,10 @@ impl Host {
         self.fd.iter().map(|&fd| inherited(fd).ok_or_else(|| closed(fd))).collect()
     }
 
-    fn to_api(&self, queues: Option<Queues>) -> Option<HostIf> {
+    fn to_api(&self, queues: Option<Queues>, kind: PortKind) -> Option<HostIf> {
         let host = HostIf {
             ifname: self.ifname.clone(),
-            mtu: self.mtu,
+            mtu: self.mtu.filter(|_| kind != PortKind::Vxlan),
             mac: self.mac,
             netns: self.netns.clone(),
             address: self.address,
@@ -444,7 +456,8 @@ fn client_name(info: &PortInfo) -> Option<String> {
 /// Why some carry nothing, and what helps.
 fn troubles(ports: &[PortInfo]) -> String {
     let said = |info: &PortInfo| {
-        let trouble = info.host.as_ref()?.trouble.as_ref()?;
+        let tunnel = || info.vxlan.as_ref()?.trouble.as_ref();
+        let trouble = info.host.as_ref().and_then(|host| host.trouble.as_ref()).or_else(tunnel)?;
         Some(format!("{}: {trouble}\n", info.port))
     };
     ports.iter().filter_map(said).collect()
@@ -536,6 +549,9 @@ fn show(info: &PortInfo, is_now: bool) -> String {
     if let Some(machine) = &info.machine {
         text += &show_machine(info.kind, machine);
     }
+    if let Some(vxlan) = &info.vxlan {
+        text += &vxlan_args::show(vxlan);
+    }
     let settings = &info.settings;
     let (owner, group, mode) = match socket_rights(info) {
         Some((owner, group, mode)) => (Some(owner), Some(group), Some(mode)),
@@ -606,6 +622,8 @@ Examples:
   uvala port add vale0:vm3 --kind vhost-user              uvala vm-args prints QEMU's options
   uvala port add vale0:old --kind stream                  for an e1000 or another card
   uvala port add vale0:vm2 --owner alice                  only alice may attach
+  uvala port add vale0:fabric --kind vxlan --vni 100 --local 10.0.0.1 --remote 10.0.0.2
+  uvala port set vale0:fabric --add-remote 10.0.0.3       one more host
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port set vale0:vm1 --mac-lock 02:00:00:00:00:01,02:00:00:00:00:02
   uvala port del vale0:vm1";

@@ -203,7 +203,7 @@ impl Drop for Place {
 fn add(connection: &Connection, port: &PortName) -> Result<bool, ControlError> {
     let (kind, settings) = (PortKind::VhostUser, PortSettings::default());
     let machine = Some(Machine { held: true, ..Machine::default() });
-    let add = PortAdd { port: port.clone(), kind, settings, host: None, machine };
+    let add = PortAdd { port: port.clone(), kind, settings, host: None, machine, vxlan: None };
     match connection.call(Request::Port(PortRequest::Add(Box::new(add)))) {
         Ok(_) => Ok(true),
         Err(error) if is_taken(&error) => Ok(false),

@@ -235,7 +235,7 @@ impl<'a> Call<'a> {
             ..PortSettings::default()
         };
         let (port, kind) = (self.port.clone(), PortKind::Tap);
-        let add = PortAdd { port, kind, settings, host: Some(host), machine: None };
+        let add = PortAdd { port, kind, settings, host: Some(host), machine: None, vxlan: None };
         connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
         Ok(())
     }

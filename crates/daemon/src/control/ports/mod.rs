@@ -18,12 +18,12 @@ use crate::control::refusal::Refusal;
 use crate::control::state::shared::Shared;
 use crate::control::state::{Holder, Port};
 use crate::control::workers::moves::wanted_worker;
-use crate::control::{Client, Control, machines, page, parse_port};
+use crate::control::{Client, Control, machines, page, parse_port, vxlan};
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::plan::PortPlan;
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
-use crate::model::specs::HostSpec;
+use crate::model::specs::{HostSpec, VxlanSpec};
 use refusal::PortRefusal;
 
 impl<D: Datapath> Control<D> {
@@ -67,10 +67,21 @@ impl<D: Datapath> Control<D> {
             BTreeSet::new(),
         );
         let (machine, owner) = (machines::request_of(caller, add)?, None);
+        let vxlan = vxlan::request_of(caller, add)?;
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
-        let plan =
-            PortPlan { name, kind, config, host, machine, interface, stations, owner, grant };
+        let plan = PortPlan {
+            name,
+            kind,
+            config,
+            host,
+            machine,
+            vxlan,
+            interface,
+            stations,
+            owner,
+            grant,
+        };
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
@@ -96,7 +107,8 @@ impl<D: Datapath> Control<D> {
         if kind.peer() == Peer::Machine {
             config.usual_max_macs = self.usual_max_macs(plan.grant.owner.unwrap_or(owner));
         }
-        let switch = self.state.switch_mut(name.switch()).expect("its switch comes first").key;
+        let home = self.state.switch_mut(name.switch()).expect("its switch comes first");
+        let (switch, ageing_ms) = (home.key, home.config.ageing_ms);
         if !kind.is_given() && plan.grant != Grant::default() {
             return Err(PortRefusal::GrantServed(name).into());
         }
@@ -115,11 +127,19 @@ impl<D: Datapath> Control<D> {
                 let spec = HostSpec { key, name, switch, kind, host, config, opening };
                 self.add_host(&spec, owner, may_wait)?;
             }
+            Peer::Hosts => {
+                let vxlan = plan.vxlan.clone().expect("a plan names the tunnel");
+                let (name, config) = (name.clone(), config.clone());
+                let spec = VxlanSpec { key, name, switch, vxlan, config, ageing_ms };
+                self.add_vxlan(&spec, may_wait)?;
+            }
             Peer::Pipe => return Err(PortRefusal::PipePersistent(name).into()),
         }
         let (host, grant) = (plan.host.clone().map(Box::new), plan.grant);
         let machine = plan.machine.clone().map(Box::new);
-        let port = Port { host, machine, grant, ..Port::persistent(key, kind, owner, config) };
+        let vxlan = plan.vxlan.clone().map(Box::new);
+        let port = Port::persistent(key, kind, owner, config);
+        let port = Port { host, machine, vxlan, grant, ..port };
         self.state.add_port(name, port);
         self.refresh_steering(plan.name.switch());
         Ok(())
@@ -145,7 +165,9 @@ impl<D: Datapath> Control<D> {
         if config.security.mac_lock != port.config.security.mac_lock {
             config.security_state.first_macs = MacList::default();
         }
-        let (key, is_live) = (port.key, port.is_live());
+        let vxlan =
+            set.vxlan.as_ref().map(|change| vxlan::changed(caller, &set.port, port, change));
+        let (key, is_live, vxlan) = (port.key, port.is_live(), vxlan.transpose()?);
         // First what can fail.
         if let Some(wanted) = wanted_worker(set)
             && self.movable(caller, &wanted).is_ok()
@@ -155,7 +177,11 @@ impl<D: Datapath> Control<D> {
         if is_live {
             self.datapath.set_port(key, config.clone());
         }
+        if let Some(vxlan) = &vxlan {
+            self.datapath.set_vxlan(key, vxlan);
+        }
         let port = self.state.port_mut(&set.port).expect("it was there just now");
+        port.vxlan = vxlan.map(Box::new).or_else(|| port.vxlan.take());
         (port.config, port.grant) = (config, grant);
         self.refresh_port(&set.port);
         Ok(Reply::Done)
@@ -217,6 +243,7 @@ impl<D: Datapath> Control<D> {
             first_macs: state.first_macs.as_slice().to_vec(),
             host: self.host_info(port).map(Box::new),
             machine: self.machine_info(port).map(Box::new),
+            vxlan: self.vxlan_info(port).map(Box::new),
         }
     }
 

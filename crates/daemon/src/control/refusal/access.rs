@@ -83,6 +83,12 @@ pub enum AccessRefusal {
          them"
     )]
     Host,
+    /// Datagrams of a tunnel are the daemon's.
+    #[error(
+        "only root and the daemon's user may add ports of kind vxlan and change their remotes: run \
+         this as one of them"
+    )]
+    Vxlan,
     /// A look at all switches costs what all users have.
     #[error(
         "only root and the daemon's user may listen to events; see listings with --watch, such as: \

@@ -1,8 +1,9 @@
-//! The error codes of network interfaces and of the sockets of virtual machines.
+//! The error codes of network interfaces, and of the sockets of virtual machines and tunnels.
 
 use std::io;
 
 use ::port::machine::SocketError;
+use ::port::vxlan::VxlanError;
 use hostif::HostError;
 use protocol::ErrorCode as Code;
 
@@ -58,6 +59,16 @@ fn code_of_system(error: &io::Error) -> Code {
         Kind::InvalidInput | Kind::AddrNotAvailable => Code::BadRequest,
         Kind::Unsupported => Code::Unsupported,
         _ => Code::NoMemory,
+    }
+}
+
+/// The error code of a tunnel whose sockets could not be opened.
+pub(super) fn code_of_vxlan(error: &VxlanError) -> Code {
+    match error {
+        VxlanError::NoAddress(_) => Code::BadRequest,
+        VxlanError::InUse(_) => Code::InUse,
+        VxlanError::LowPort(_) | VxlanError::NoInternet => Code::Permission,
+        VxlanError::System { error, .. } => code_of_system(error),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use protocol::name::PortName;
-use protocol::{ClientInfo, HostIf, Machine, NewPorts, Peer, PortKind, PortStats};
+use protocol::{ClientInfo, HostIf, Machine, NewPorts, Peer, PortKind, PortStats, Vxlan};
 use switch::PortConfig;
 
 use super::Switch;
@@ -43,6 +43,8 @@ pub struct Port {
     pub host: Option<Box<HostIf>>,
     /// For the port of a machine: its socket.
     pub machine: Option<Box<Machine>>,
+    /// For the port of a tunnel: which.
+    pub vxlan: Option<Box<Vxlan>>,
     /// What was counted for clients that have left; kept by ports that stay.
     pub past: Option<Box<PortStats>>,
 }
@@ -100,6 +102,7 @@ impl Port {
             cable: None,
             host: None,
             machine: None,
+            vxlan: None,
             past: None,
         }
     }
@@ -149,7 +152,7 @@ impl Port {
                 let held = self.holder.as_ref().is_some_and(|holder| holder.ready);
                 held || self.is_bound() || self.cable.is_some()
             }
-            Peer::Sink | Peer::Interface(_) | Peer::Machine => true,
+            Peer::Sink | Peer::Interface(_) | Peer::Machine | Peer::Hosts => true,
             Peer::Pipe => self.is_bound(),
         }
     }

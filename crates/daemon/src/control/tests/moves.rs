@@ -39,7 +39,7 @@ fn test_a_change_of_settings_with_a_move_that_fails_changes_nothing() {
             worker: Some(PortWorker::Number(0)),
             ..PortSettings::default()
         };
-        let set = PortSet { port: "vale0:a".parse().unwrap(), settings };
+        let set = PortSet { port: "vale0:a".parse().unwrap(), settings, vxlan: None };
         bench.answer(9, 0, Request::Port(PortRequest::Set(set))).map(drop)
     };
     let is_isolated = |bench: &Bench| {

@@ -59,7 +59,7 @@ impl Role<'_> {
                 let service = Some(service.to_owned());
                 let settings =
                     PortSettings { service, instance: number, ..PortSettings::default() };
-                let set = PortSet { port: port.clone(), settings };
+                let set = PortSet { port: port.clone(), settings, vxlan: None };
                 match connection.call(Request::Port(PortRequest::Set(set)))? {
                     Reply::Done => Ok(()),
                     other => Err(unexpected(&other).into()),

@@ -1,0 +1,61 @@
+//! Ports of tunnels to other hosts.
+
+use protocol::{Vxlan, VxlanInfo};
+
+use crate::model::error::MakeVxlanError;
+use crate::model::keys::PortKey;
+use crate::model::specs::VxlanSpec;
+
+/// Ports of tunnels to other hosts.
+pub trait VxlanPorts {
+    /// Adds a port with its sockets. Where `may_wait`, the host may have the local address only
+    /// later.
+    fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), MakeVxlanError>;
+
+    /// Adds a port whose sockets could not be opened.
+    fn add_vxlan_without_sockets(
+        &mut self,
+        spec: &VxlanSpec,
+        why: String,
+    ) -> Result<(), MakeVxlanError>;
+
+    /// Sets the remotes and the static entries of a port; the rest of `vxlan` is what it was.
+    fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan);
+
+    /// What `port show` says of the tunnel of a port.
+    fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo>;
+}
+
+#[cfg(test)]
+mod fake {
+    use protocol::{Vxlan, VxlanInfo};
+
+    use super::VxlanPorts;
+    use crate::control::datapath::ports::Ports;
+    use crate::control::fake::Fake;
+    use crate::model::error::MakeVxlanError;
+    use crate::model::keys::PortKey;
+    use crate::model::specs::VxlanSpec;
+
+    impl VxlanPorts for Fake {
+        fn add_vxlan(&mut self, spec: &VxlanSpec, _: bool) -> Result<(), MakeVxlanError> {
+            Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
+        }
+
+        fn add_vxlan_without_sockets(
+            &mut self,
+            spec: &VxlanSpec,
+            _: String,
+        ) -> Result<(), MakeVxlanError> {
+            self.add_vxlan(spec, true)
+        }
+
+        fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
+            self.tunnels.insert(port, vxlan.clone());
+        }
+
+        fn vxlan_info(&self, _: PortKey) -> Option<VxlanInfo> {
+            None
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Ports of tunnels to other hosts: permission, creation and change.
+
+use protocol::name::PortName;
+use protocol::{PortAdd, Vxlan, VxlanChange, VxlanInfo, check};
+
+use super::Control;
+use super::difference::difference;
+use crate::control::datapath::Datapath;
+use crate::control::ports::refusal::PortRefusal;
+use crate::control::refusal::{AccessRefusal, Refusal};
+use crate::control::state::Port;
+use crate::model::policy::Caller;
+use crate::model::specs::VxlanSpec;
+
+impl<D: Datapath> Control<D> {
+    pub(super) fn vxlan_info(&self, port: &Port) -> Option<VxlanInfo> {
+        port.vxlan.as_ref().and_then(|_| self.datapath.vxlan_info(port.key))
+    }
+
+    /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.
+    pub(super) fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), Refusal> {
+        match self.datapath.add_vxlan(spec, may_wait) {
+            Err(error) if may_wait => {
+                tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
+                Ok(self.datapath.add_vxlan_without_sockets(spec, error.to_string())?)
+            }
+            made => Ok(made?),
+        }
+    }
+}
+
+/// The tunnel that a new port is to have. Its datagrams are the daemon's, so it is for users that
+/// have the daemon's rights anyway.
+pub(super) fn request_of(caller: &Caller, add: &PortAdd) -> Result<Option<Vxlan>, Refusal> {
+    let vxlan = check::vxlan(add.kind, add.vxlan.as_ref())
+        .map_err(|error| Refusal::bad_value(format!("{}: {error}", add.port)))?;
+    match vxlan {
+        Some(_) if !caller.privileged => Err(AccessRefusal::Vxlan.into()),
+        vxlan => Ok(vxlan),
+    }
+}
+
+/// The tunnel of a port after a change.
+pub(super) fn changed(
+    caller: &Caller,
+    name: &PortName,
+    port: &Port,
+    change: &VxlanChange,
+) -> Result<Vxlan, Refusal> {
+    let wrong = |error: String| Refusal::bad_value(format!("{name}: {error}"));
+    let Some(now) = port.vxlan.as_deref() else {
+        let kind = port.kind.name();
+        return Err(wrong(format!("remotes and fdb: not for kind {kind}, only for vxlan")));
+    };
+    if !caller.privileged {
+        return Err(AccessRefusal::Vxlan.into());
+    }
+    let mut new = now.clone();
+    if let Some(all) = &change.all {
+        if let Some(what) = difference(&now.without_hosts(), &all.without_hosts()) {
+            return Err(PortRefusal::Differs(name.clone(), what.into()).into());
+        }
+        new.clone_from(all);
+    }
+    delete(&mut new, change).map_err(wrong)?;
+    for &remote in &change.add_remote {
+        if !new.remote.contains(&remote) {
+            new.remote.push(remote);
+        }
+    }
+    let is_replaced = |mac| change.add_fdb.iter().any(|station| station.mac == mac);
+    new.fdb.retain(|station| !is_replaced(station.mac));
+    new.fdb.extend(&change.add_fdb);
+    check::vxlan(port.kind, Some(&new)).map_err(wrong)?;
+    Ok(new)
+}
+
+/// Takes remotes and stations out.
+fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
+    if let Some(remote) = change.del_remote.iter().find(|it| !vxlan.remote.contains(it)) {
+        return Err(format!("there is no remote {remote}; see: uvala port show"));
+    }
+    let has = |mac| vxlan.fdb.iter().any(|station| station.mac == mac);
+    if let Some(mac) = change.del_fdb.iter().find(|mac| !has(**mac)) {
+        return Err(format!("fdb has no static entry {mac}; see: uvala port show"));
+    }
+    vxlan.remote.retain(|remote| !change.del_remote.contains(remote));
+    vxlan.fdb.retain(|station| {
+        !change.del_remote.contains(&station.remote) && !change.del_fdb.contains(&station.mac)
+    });
+    Ok(())
+}

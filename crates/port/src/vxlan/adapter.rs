@@ -1,0 +1,424 @@
+//! The worker's side of a VXLAN port: sockets read and written.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use packet::vxlan::{self, HEADER};
+use protocol::VxlanStation;
+use rustix::io::Errno;
+use switch::receive::batch::{Batch, Delivery};
+use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
+
+use super::inlet::Inlet;
+use super::outbox::{Outbox, Run, SENDERS};
+use super::remotes::Remotes;
+use crate::sys::udp::{self, BATCH, Inbox, Message, SEGMENTS_MAX};
+
+/// Copies of flooded frames that a turn makes; those of its first flood are made in any case.
+const COPIES_MAX: usize = 1024;
+/// Milliseconds between two sweeps of the table.
+const SWEEP_MS: u64 = 10;
+
+/// The worker's side of a port.
+pub struct VxlanPort {
+    receiver: OwnedFd,
+    senders: Vec<OwnedFd>,
+    header: [u8; HEADER],
+    /// The longest frame that may go out; the kernel may refuse shorter ones.
+    longest: usize,
+    inlet: Inlet,
+    inbox: Box<Inbox>,
+    /// The next message of the inbox to deliver, and where in it.
+    next: (usize, usize),
+    outbox: Outbox,
+    /// Copies of flooded frames that this turn may still make.
+    copies_left: usize,
+    started: Instant,
+    swept_ms: u64,
+}
+
+impl VxlanPort {
+    pub(super) fn new(
+        receiver: OwnedFd,
+        senders: Vec<OwnedFd>,
+        inlet: Inlet,
+        longest: usize,
+    ) -> Self {
+        Self {
+            receiver,
+            senders,
+            header: vxlan::header(inlet.vni()),
+            longest,
+            inlet,
+            inbox: Box::default(),
+            next: (0, 0),
+            outbox: Outbox::default(),
+            copies_left: COPIES_MAX,
+            started: Instant::now(),
+            swept_ms: 0,
+        }
+    }
+
+    /// Sets the remotes and the static entries.
+    pub fn set(&mut self, remotes: &[IpAddr], stations: &[VxlanStation]) {
+        self.inlet.remotes.set(remotes, stations);
+    }
+
+    /// Learns source addresses, or does not.
+    pub fn set_learning(&mut self, learning: bool) {
+        self.inlet.learning = learning;
+    }
+
+    /// The remotes, and the stations behind them.
+    pub fn remotes(&mut self) -> &mut Remotes {
+        &mut self.inlet.remotes
+    }
+
+    fn now(&self) -> Now {
+        let ms = self.started.elapsed().as_millis();
+        Now::from_ms(u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
+    fn sweep(&mut self, now: Now) {
+        if now.as_ms() >= self.swept_ms + SWEEP_MS {
+            self.swept_ms = now.as_ms();
+            self.inlet.remotes.sweep(now);
+        }
+    }
+
+    /// Delivers the messages of the inbox; returns `false` if there was not enough room.
+    fn give_out(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
+        while self.next.0 < self.inbox.count() {
+            let (message, at) = self.next;
+            let rest = match self.inbox.get(message) {
+                Some(received) => self.inlet.take(received, at, now, (batch, drops)),
+                None => {
+                    drops.add(DropReason::TooLong, 1);
+                    None
+                }
+            };
+            if let Some(rest) = rest {
+                self.next.1 = rest;
+                return false;
+            }
+            self.next = (message + 1, 0);
+        }
+        true
+    }
+
+    /// Puts a frame into the outbox, for one remote or for all.
+    fn push(&mut self, now: Now, batch: &Batch, delivery: Delivery) -> Result<(), DropReason> {
+        let entry = &batch.frames()[usize::from(delivery.frame)];
+        let remotes = &self.inlet.remotes;
+        let (home, copies) = (remotes.find(entry.header.dst(), now), remotes.count());
+        if home.is_none() {
+            self.check_flood(copies)?;
+        }
+        self.outbox.push(self.header, (batch, delivery), self.longest)?;
+        let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
+        match home {
+            Some(remote) => self.outbox.send_to(remote, sender),
+            None => {
+                self.copies_left = self.copies_left.saturating_sub(copies);
+                remotes.all().for_each(|remote| self.outbox.send_to(remote, sender));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a frame may go to all remotes, of which there are this many.
+    fn check_flood(&self, copies: usize) -> Result<(), DropReason> {
+        match copies {
+            0 => Err(DropReason::NoDestination),
+            _ if copies > self.copies_left && self.copies_left < COPIES_MAX => {
+                Err(DropReason::NoRoom)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what is in the outbox.
+    fn transmit(&mut self, sent: &mut Sent) {
+        for (sender, socket) in (0..SENDERS).zip(&self.senders) {
+            let runs = self.outbox.take_runs(sender);
+            send_runs(socket, &runs, &mut self.outbox, &self.inlet.remotes);
+            self.outbox.put_back(sender, runs);
+        }
+        for (bytes, outcome) in self.outbox.drain() {
+            match outcome {
+                Ok(()) => sent.delivered.add(1, bytes as u64),
+                Err(why) => sent.drops.add(why, 1),
+            }
+        }
+    }
+}
+
+/// Sends runs in order, and notes what became of each.
+fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, remotes: &Remotes) {
+    while let Some((&first, others)) = runs.split_first() {
+        let done = match send_some(socket, runs, outbox, remotes) {
+            Ok(count) => {
+                runs[..count].iter().for_each(|&run| outbox.note(run, Ok(())));
+                count
+            }
+            Err(Errno::INTR) => 0,
+            // If one finds no room, the next one does not either.
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+                runs.iter().for_each(|&run| outbox.note(run, Err(DropReason::NoRoom)));
+                return;
+            }
+            // Too long for the path; or the kernel cannot cut it for this one.
+            Err(Errno::MSGSIZE | Errno::INVAL | Errno::IO) if first.split().is_some() => {
+                send_split(socket, first, outbox, remotes);
+                1
+            }
+            Err(Errno::MSGSIZE) => {
+                outbox.note(first, Err(DropReason::TooLong));
+                1
+            }
+            // No route, no neighbour, a firewall, no local address any more.
+            Err(_) => {
+                outbox.note(first, Err(DropReason::LinkDown));
+                1
+            }
+        };
+        runs = if done == 1 { others } else { &runs[done..] };
+    }
+}
+
+/// Sends the frames of a run one by one.
+fn send_split(socket: &OwnedFd, run: Run, outbox: &mut Outbox, remotes: &Remotes) {
+    let mut parts = [run; SEGMENTS_MAX];
+    let mut count = 0;
+    for (place, part) in parts.iter_mut().zip(run.split().into_iter().flatten()) {
+        *place = part;
+        count += 1;
+    }
+    send_runs(socket, &parts[..count], outbox, remotes);
+}
+
+/// Sends the first of these runs, at least one; returns how many.
+fn send_some(
+    socket: &OwnedFd,
+    runs: &[Run],
+    outbox: &Outbox,
+    remotes: &Remotes,
+) -> Result<usize, Errno> {
+    let message = |run: &Run| {
+        let (bytes, segment) = outbox.datagrams(*run);
+        // Remotes come and go between two batches.
+        let to = remotes.target(run.remote).expect("it was there when the frame was pushed");
+        Message { to, bytes, segment }
+    };
+    let mut messages = [message(&runs[0]); BATCH];
+    messages.iter_mut().zip(runs).for_each(|(place, run)| *place = message(run));
+    udp::send(socket, &messages[..runs.len().min(BATCH)])
+}
+
+impl Adapter for VxlanPort {
+    fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
+        let now = self.now();
+        self.sweep(now);
+        self.inlet.begin(batch);
+        if !self.give_out(now, batch, drops) {
+            return;
+        }
+        self.next = (0, 0);
+        // An error says that there is nothing; one of the network is not the receiver's.
+        if self.inbox.receive(&self.receiver).is_ok() {
+            self.give_out(now, batch, drops);
+        }
+    }
+
+    fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
+        let (now, mut sent) = (self.now(), Sent::default());
+        for &delivery in list {
+            if !self.outbox.has_room(self.inlet.remotes.count()) {
+                self.transmit(&mut sent);
+            }
+            if let Err(why) = self.push(now, batch, delivery) {
+                sent.drops.add(why, 1);
+            }
+        }
+        self.transmit(&mut sent);
+        debug_assert_eq!(sent.delivered.frames + sent.drops.total(), list.len() as u64);
+        sent
+    }
+
+    fn flush(&mut self) {
+        self.copies_left = COPIES_MAX;
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
+    }
+}
+
+impl Notify for VxlanPort {
+    fn pending(&mut self) -> bool {
+        self.next.0 < self.inbox.count()
+    }
+
+    fn is_socket(&self) -> bool {
+        true
+    }
+
+    fn watched(&self) -> Option<&dyn Any> {
+        Some(&self.receiver)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ::packet::MacAddr;
+    use protocol::Vxlan;
+    use ring::intake::{Intake, STANDARD_FRAME};
+    use switch::TagAction;
+
+    use super::*;
+    use crate::vxlan::{Around, VxlanError, inner_mtu, open};
+
+    const AROUND: Around = Around { ageing_ms: 300_000, learning: true, seed: 3 };
+
+    /// Tunnel ends at 127.0.0.`of`, each with these remotes.
+    fn end(of: u8, dst_port: u16, remotes: &[u8]) -> VxlanPort {
+        let vxlan = tunnel(of, dst_port, remotes);
+        open(&vxlan, AROUND, false).expect("a loopback interface")
+    }
+
+    fn tunnel(of: u8, dst_port: u16, remotes: &[u8]) -> Vxlan {
+        let ip = |last: u8| IpAddr::from([127, 0, 0, last]);
+        let remote = remotes.iter().map(|&last| ip(last)).collect();
+        let dst_port = Some(dst_port);
+        let (vni, local, fdb) = (100, ip(of), vec![]);
+        Vxlan { vni, local, remote, dst_port, mtu: None, ttl: None, dscp: None, df: None, fdb }
+    }
+
+    fn mac(last: u8) -> MacAddr {
+        MacAddr::new([2, 0, 0, 0, 0, last])
+    }
+
+    fn frame(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
+        let head = packet::build::ethernet_header(dst, src, 0x88b5);
+        let mut frame = head.to_vec();
+        frame.resize(len, 7);
+        frame
+    }
+
+    /// Sends frames in one batch.
+    fn send(port: &mut VxlanPort, frames: &[Vec<u8>]) -> Sent {
+        let mut intake = Intake::new(256, STANDARD_FRAME).expect("memory");
+        let mut batch = Batch::new(256);
+        batch.restart(intake.region());
+        for frame in frames {
+            let first = batch.frags().len();
+            intake.push(&[frame], batch.frags());
+            batch.push_received(first, u32::try_from(frame.len()).expect("short"));
+        }
+        let count = u16::try_from(frames.len()).expect("few");
+        let list: Vec<_> =
+            (0..count).map(|frame| Delivery { frame, tag: TagAction::Keep }).collect();
+        let sent = port.send(&batch, &list);
+        port.flush();
+        sent
+    }
+
+    /// The frames that arrive until there are `count`, or none for a while.
+    fn receive(port: &mut VxlanPort, count: usize) -> Vec<Vec<u8>> {
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        let mut got = Vec::new();
+        for _ in 0..200 {
+            port.recv(&mut batch, &mut drops);
+            for frame in 0..u16::try_from(batch.frames().len()).expect("few") {
+                let mut out = Vec::new();
+                batch.append(Delivery { frame, tag: TagAction::Keep }, &mut out);
+                got.push(out);
+            }
+            if got.len() >= count && !port.pending() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(drops.total(), 0);
+        got
+    }
+
+    #[test]
+    fn a_flood_reaches_all_remotes_and_an_answer_only_the_one_that_asked() {
+        let [mut a, mut b, mut c] =
+            [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])].map(|(of, others)| end(of, 14_789, &others));
+        let ask = frame(MacAddr::BROADCAST, mac(1), 60);
+        assert_eq!(send(&mut a, &[ask.clone()]).delivered.frames, 1);
+        assert_eq!(receive(&mut b, 1), [ask.clone()]);
+        assert_eq!(receive(&mut c, 1), [ask]);
+        let answer = frame(mac(1), mac(2), 60);
+        assert_eq!(send(&mut b, &[answer.clone()]).delivered.frames, 1);
+        assert_eq!(receive(&mut a, 1), [answer]);
+        let more = frame(mac(2), mac(1), 1514);
+        send(&mut a, &[more.clone()]);
+        assert_eq!(receive(&mut b, 1), [more]);
+        assert!(receive(&mut c, 1).is_empty(), "neither the answer nor what follows");
+        assert_eq!(a.remotes().learned()[0], (IpAddr::from([127, 0, 0, 2]), 1));
+        a.remotes().flush();
+        send(&mut a, &[frame(mac(2), mac(1), 60)]);
+        assert_eq!(receive(&mut c, 1).len(), 1, "it is not known any more");
+    }
+
+    #[test]
+    fn a_stream_of_segments_arrives_whole_and_in_order() {
+        let [mut a, mut b] = [(1, 2), (2, 1)].map(|(of, other)| end(of, 14_790, &[other]));
+        let mut frames: Vec<_> = (0..100).map(|_| frame(mac(2), mac(1), 1514)).collect();
+        frames.push(frame(mac(2), mac(1), 300));
+        for (number, frame) in (0..).zip(&mut frames) {
+            frame[20] = number;
+        }
+        let sent = send(&mut a, &frames);
+        assert_eq!((sent.delivered.frames, sent.drops.total()), (101, 0));
+        assert_eq!(receive(&mut b, 101), frames);
+    }
+
+    #[test]
+    fn copies_of_a_turn_are_bounded_and_a_port_without_remotes_floods_to_none() {
+        let others: Vec<u8> = (2..=201).collect();
+        let mut a = end(1, 14_791, &others);
+        let frames = vec![frame(MacAddr::BROADCAST, mac(1), 60); 7];
+        let sent = send(&mut a, &frames);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (5, 2));
+        assert_eq!(send(&mut a, &frames[..5]).delivered.frames, 5, "the next turn has its own");
+        a.set(&[], &[]);
+        assert_eq!(send(&mut a, &frames).drops.get(DropReason::NoDestination), 7);
+    }
+
+    #[test]
+    fn what_the_path_does_not_carry_is_too_long() {
+        let mut a = end(1, 14_792, &[2]);
+        a.longest = 1514;
+        let frames = [1514, 1515].map(|len| frame(mac(2), mac(1), len));
+        let sent = send(&mut a, &frames);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (1, 1));
+        // The MTU of the loopback interface is longer than any of these.
+        let tunnel = tunnel(1, 14_792, &[2]);
+        assert!(inner_mtu(&tunnel).expect("a route") > 9000);
+        assert_eq!(inner_mtu(&Vxlan { mtu: Some(1400), ..tunnel.clone() }), Some(1400));
+        assert_eq!(inner_mtu(&Vxlan { remote: vec![], ..tunnel }), None);
+    }
+
+    #[test]
+    fn an_address_that_is_taken_or_not_there_is_refused_with_the_cure() {
+        let _a = end(1, 14_793, &[2]);
+        let refused = |vxlan: &Vxlan| open(vxlan, AROUND, false).err().expect("refused");
+        let taken = refused(&tunnel(1, 14_793, &[2]));
+        assert!(matches!(taken, VxlanError::InUse(_)), "{taken}");
+        assert!(taken.to_string().contains("UDP port 14793 of 127.0.0.1"), "{taken}");
+        let foreign = Vxlan { local: IpAddr::from([192, 0, 2, 1]), ..tunnel(1, 14_794, &[2]) };
+        let missing = refused(&foreign);
+        assert!(missing.to_string().contains("ip address add 192.0.2.1/"), "{missing}");
+        let mut waits = open(&foreign, AROUND, true).expect("the address may come later");
+        let sent = send(&mut waits, &[frame(mac(2), mac(1), 60)]);
+        assert_eq!(sent.drops.total(), 1, "and until then nothing is sent");
+    }
+}

@@ -1,0 +1,163 @@
+//! Switches of other hosts behind one port: VXLAN (RFC 7348).
+//!
+//! ```text
+//!              ┌──────────────────────── worker ────────────────────────┐
+//!              │  batch ─► remote of the frame's MAC, or all remotes    │     ┌─────────┐
+//!   switch ◄──►│        ─► outbox ─► sendmmsg ──────────────────────────┼──►  │ senders │ ─┐
+//!              │                                                        │     └─────────┘  │ IP
+//!              │  batch ◄─ learn ◄─ check ◄─ inbox ◄─ recvmmsg ─────────┼───  ┌──────────┐ │
+//!              └────────────────────────────────────────────────────────┘     │ receiver │◄┘
+//!                                                                             └──────────┘
+//! ```
+//!
+//! # Theory of operation
+//!
+//! The control thread opens and binds the sockets, and hands the adapter to the worker. From then
+//! on only the worker has it; the control thread changes and reads it by jobs of the worker.
+//!
+//! The switch knows that a station is behind the port. The port knows behind which remote
+//! ([`remotes`]): it learns the source address of each frame with the sender of its datagram. A
+//! frame to an address that is not in the table, and each broadcast and multicast frame, goes to
+//! all remotes in a datagram each (*head-end replication*). The copies of a turn are bounded: what
+//! exceeds the bound is dropped as `no_room`.
+//!
+//! *Split horizon*: a frame from a remote never goes to another remote by this port, because the
+//! switch sends no frame to the port that it came from. So remotes form a full mesh.
+//!
+//! A datagram is taken only from a remote's address. That keeps strangers out of the network as
+//! far as the network between the hosts keeps them from forging addresses; it is no authentication.
+//!
+//! A port has its local address and UDP port for itself: the receiver is bound to both, and a
+//! datagram of another VNI is dropped. Datagrams leave by one of several sockets with different
+//! source ports ([`outbox::SENDERS`]). A hash of the frame's flow chooses the socket, so that
+//! routers and network cards between the hosts spread flows over paths and queues, and keep the
+//! order within each.
+//!
+//! The kernel cuts what a guest would have left to its network card: the switch makes segments of
+//! it, and the [`outbox`] gives segments of one length to the kernel in one message. So the inner
+//! headers of each segment are right, and the way through the kernel's stack is taken once.
+
+mod adapter;
+pub mod inlet;
+mod outbox;
+pub mod remotes;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use packet::vxlan::Vni;
+use protocol::Vxlan;
+use ring::frame::FRAME_MAX;
+use rustix::io::Errno;
+
+use crate::sys::udp::{self, PacketOptions};
+pub use adapter::VxlanPort;
+use inlet::Inlet;
+use outbox::SENDERS;
+use remotes::Remotes;
+
+/// Time to live of packets, unless the port says otherwise.
+pub const TTL: u8 = 64;
+/// Bytes of an Ethernet header, which an MTU does not count, and of a VLAN tag, which it does not
+/// count either.
+const ETHERNET_AND_TAG: u32 = 14 + 4;
+
+/// Why the sockets of a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum VxlanError {
+    /// No interface of the host has the address.
+    #[error(
+        "no interface of this host has the address {0}; name one that it has (see: ip address), \
+         or add it: ip address add {0}/PREFIX dev INTERFACE"
+    )]
+    NoAddress(IpAddr),
+    /// Another socket has the address and the UDP port.
+    #[error(
+        "UDP port {} of {} is in use, by another port of kind vxlan (each needs a local address or \
+         a dst_port of its own), a vxlan device of the kernel (ip -d link show type vxlan) or \
+         another program (ss -lunp); choose another local or dst_port",
+        .0.port(), .0.ip()
+    )]
+    InUse(SocketAddr),
+    /// The UDP port is one of those that root alone opens.
+    #[error("the daemon may not open UDP port {0}; choose a dst_port above 1023")]
+    LowPort(u16),
+    /// The daemon's service has no Internet sockets.
+    #[error(
+        "the daemon may not open Internet sockets; if systemd runs it, add to its unit: \
+         RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6, and IPAddressAllow= with the remotes"
+    )]
+    NoInternet,
+    /// The system refused.
+    #[error("cannot open a socket for {local}: {error}")]
+    System {
+        /// The local address.
+        local: IpAddr,
+        /// The system's error.
+        error: io::Error,
+    },
+}
+
+impl VxlanError {
+    fn of(local: SocketAddr) -> impl Fn(io::Error) -> Self {
+        move |error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Self::NoAddress(local.ip()),
+            io::ErrorKind::AddrInUse => Self::InUse(local),
+            io::ErrorKind::PermissionDenied if local.port() < 1024 => Self::LowPort(local.port()),
+            _ if error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error()) => {
+                Self::NoInternet
+            }
+            _ => Self::System { local: local.ip(), error },
+        }
+    }
+}
+
+/// What the adapter takes from the switch.
+#[derive(Clone, Copy, Debug)]
+pub struct Around {
+    /// The switch's ageing time.
+    pub ageing_ms: u64,
+    /// Source addresses are learned.
+    pub learning: bool,
+    /// A random number.
+    pub seed: u64,
+}
+
+/// Opens the sockets of a port. `anywhere`: the host may have the local address only later, as at
+/// boot.
+///
+/// # Errors
+/// The host does not have the address, another socket has it, or the system refused.
+///
+/// # Panics
+/// If the VNI has more than 24 bits.
+pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, VxlanError> {
+    let local = SocketAddr::new(spec.local, spec.udp_port());
+    let failed = VxlanError::of(local);
+    let receiver = udp::receiver(local, anywhere).map_err(&failed)?;
+    let options = PacketOptions {
+        ttl: spec.ttl.unwrap_or(TTL),
+        dscp: spec.dscp.unwrap_or(0),
+        df: spec.df.unwrap_or(true),
+    };
+    let sender = |_| udp::sender(spec.local, options, anywhere).map_err(&failed);
+    let senders = (0..SENDERS).map(sender).collect::<Result<_, _>>()?;
+    let vni = Vni::new(spec.vni).expect("control has checked it");
+    let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
+    remotes.set(&spec.remote, &spec.fdb);
+    let inlet = Inlet::new(vni, around.learning, remotes).map_err(&failed)?;
+    let longest = spec.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG);
+    Ok(VxlanPort::new(receiver, senders, inlet, longest as usize))
+}
+
+/// The MTU that frames inside may have: as it was set, or what the routes to all remotes leave.
+/// `None`: there is no remote with a route.
+#[must_use]
+pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
+    let outside = if spec.local.is_ipv4() { 20 } else { 40 };
+    let overhead = outside + 8 + 8 + 14;
+    let to = |&remote: &IpAddr| SocketAddr::new(remote, spec.udp_port());
+    let route = |remote| udp::path_mtu(spec.local, to(remote)).ok();
+    let derived = || spec.remote.iter().filter_map(route).min()?.checked_sub(overhead);
+    spec.mtu.or_else(derived)
+}

@@ -1,0 +1,163 @@
+//! Ports of kind vxlan: whether addresses and numbers go together.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use packet::vxlan::Vni;
+
+use super::unicast;
+use crate::{Address, PortKind, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan};
+
+/// What every tunnel has.
+pub const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and local, \
+                               an address of this host: --vni 100 --local 10.0.0.1";
+
+/// The least MTU: that of IPv4.
+const MTU_MIN: u32 = 576;
+/// The greatest: the longest frame that fits into a datagram, without its header and tag.
+const MTU_MAX: u32 = 65_507 - 8 - 14 - 4;
+/// The greatest code point of 6 bits.
+const DSCP_MAX: u8 = 63;
+
+/// Checks the tunnel of a port of this kind; `None` for kinds that have none.
+///
+/// # Errors
+/// What does not go together, and what does.
+pub fn vxlan(kind: PortKind, vxlan: Option<&Vxlan>) -> Result<Option<Vxlan>, String> {
+    match (kind, vxlan) {
+        (PortKind::Vxlan, None) => Err(VXLAN_NEEDS.to_owned()),
+        (PortKind::Vxlan, Some(vxlan)) => check(vxlan).map(|()| Some(vxlan.clone())),
+        (_, None) => Ok(None),
+        (kind, Some(_)) => Err(format!(
+            "vni, local, remote, dst_port, ttl, dscp, df and fdb: not for kind {}, only for vxlan",
+            kind.name()
+        )),
+    }
+}
+
+fn check(vxlan: &Vxlan) -> Result<(), String> {
+    if Vni::new(vxlan.vni).is_none() {
+        return Err(format!("vni = {} is out of range, 0 to {}", vxlan.vni, Vni::MAX));
+    }
+    if vxlan.udp_port() == 0 {
+        return Err("dst_port = 0 is out of range, 1 to 65535".to_owned());
+    }
+    if vxlan.ttl == Some(0) {
+        return Err("ttl = 0 is out of range, 1 to 255".to_owned());
+    }
+    if let Some(dscp) = vxlan.dscp.filter(|dscp| *dscp > DSCP_MAX) {
+        return Err(format!("dscp = {dscp} is out of range, 0 to {DSCP_MAX}"));
+    }
+    if let Some(mtu) = vxlan.mtu.filter(|mtu| !(MTU_MIN..=MTU_MAX).contains(mtu)) {
+        return Err(format!("mtu = {mtu} is out of range, {MTU_MIN} to {MTU_MAX}"));
+    }
+    check_address("local", vxlan.local)?;
+    check_remotes(vxlan)?;
+    check_stations(vxlan)
+}
+
+fn check_address(what: &str, ip: IpAddr) -> Result<(), String> {
+    Address::alone(ip).check_host().map_err(|_| {
+        format!("{what}: no single host has the address {ip}; name one such as 10.0.0.1")
+    })?;
+    match ip {
+        // Such an address means nothing without an interface.
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            Err(format!("{what}: {ip} is link-local; use a global or unique local address"))
+        }
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+            Err(format!("{what}: {ip} is an IPv4 address; write it as one"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_remotes(vxlan: &Vxlan) -> Result<(), String> {
+    if vxlan.remote.len() > REMOTES_MAX {
+        return Err(format!("remote: {} are too many, {REMOTES_MAX} at most", vxlan.remote.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for &remote in &vxlan.remote {
+        check_address("remote", remote)?;
+        if remote.is_ipv4() != vxlan.local.is_ipv4() {
+            let local = vxlan.local;
+            return Err(format!("remote {remote} and local {local}: both IPv4, or both IPv6"));
+        }
+        if remote == vxlan.local {
+            return Err(format!("remote {remote} is local, too; name the other host"));
+        }
+        if !seen.insert(remote) {
+            return Err(format!("remote {remote} is given twice"));
+        }
+    }
+    Ok(())
+}
+
+fn check_stations(vxlan: &Vxlan) -> Result<(), String> {
+    if vxlan.fdb.len() > VXLAN_FDB_MAX {
+        return Err(format!("fdb: {} are too many, {VXLAN_FDB_MAX} at most", vxlan.fdb.len()));
+    }
+    let mut seen = BTreeSet::new();
+    for station in &vxlan.fdb {
+        unicast(station.mac).map_err(|error| format!("fdb: {error}"))?;
+        if !vxlan.remote.contains(&station.remote) {
+            let remote = station.remote;
+            return Err(format!("fdb {station}: add the remote {remote} first"));
+        }
+        if !seen.insert(station.mac) {
+            return Err(format!("fdb: {} is given twice", station.mac));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tunnel() -> Vxlan {
+        let fields = r#"{"vni":100,"local":"10.0.0.1","remote":["10.0.0.2","10.0.0.3"],
+            "fdb":["02:00:00:00:00:01=10.0.0.2"]}"#;
+        serde_json::from_str(fields).expect("a tunnel")
+    }
+
+    #[test]
+    fn a_tunnel_is_for_its_kind_and_the_kind_needs_one() {
+        let good = tunnel();
+        assert_eq!(vxlan(PortKind::Vxlan, Some(&good)), Ok(Some(good.clone())));
+        assert_eq!(vxlan(PortKind::Shm, None), Ok(None));
+        assert!(vxlan(PortKind::Shm, Some(&good)).unwrap_err().contains("only for vxlan"));
+        assert_eq!(vxlan(PortKind::Vxlan, None), Err(VXLAN_NEEDS.to_owned()));
+        let alone = Vxlan { remote: vec![], fdb: vec![], ..good };
+        assert!(vxlan(PortKind::Vxlan, Some(&alone)).is_ok(), "remotes may come later");
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_meant_is_refused_by_its_name() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let station = |text: &str| text.parse().expect("a station");
+        let many = (0..=REMOTES_MAX).map(|i| ip(&format!("10.1.{}.{}", i / 256, i % 256)));
+        for (bad, said) in [
+            (Vxlan { vni: 1 << 24, ..tunnel() }, "vni = 16777216"),
+            (Vxlan { dst_port: Some(0), ..tunnel() }, "dst_port"),
+            (Vxlan { ttl: Some(0), ..tunnel() }, "ttl"),
+            (Vxlan { dscp: Some(64), ..tunnel() }, "dscp = 64"),
+            (Vxlan { mtu: Some(575), ..tunnel() }, "mtu = 575"),
+            (Vxlan { mtu: Some(MTU_MAX + 1), ..tunnel() }, "mtu"),
+            (Vxlan { local: ip("0.0.0.0"), ..tunnel() }, "local"),
+            (Vxlan { local: ip("fe80::1"), ..tunnel() }, "link-local"),
+            (Vxlan { local: ip("::ffff:10.0.0.1"), ..tunnel() }, "IPv4 address"),
+            (Vxlan { local: ip("fd00::1"), ..tunnel() }, "both IPv6"),
+            (Vxlan { remote: vec![ip("224.0.0.1")], ..tunnel() }, "remote"),
+            (Vxlan { remote: vec![ip("10.0.0.1")], ..tunnel() }, "is local, too"),
+            (Vxlan { remote: vec![ip("10.0.0.2"); 2], ..tunnel() }, "twice"),
+            (Vxlan { remote: many.collect(), ..tunnel() }, "257 are too many"),
+            (Vxlan { fdb: vec![station("02:00:00:00:00:01=10.0.0.9")], ..tunnel() }, "add the"),
+            (Vxlan { fdb: vec![station("03:00:00:00:00:01=10.0.0.2")], ..tunnel() }, "multicast"),
+            (Vxlan { fdb: vec![tunnel().fdb[0]; 2], ..tunnel() }, "twice"),
+        ] {
+            let error = vxlan(PortKind::Vxlan, Some(&bad)).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Hosts on an IP network behind a port: VXLAN (RFC 7348).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use packet::MacAddr;
+use packet::vxlan::UDP_PORT;
+use serde::{Deserialize, Serialize};
+
+use super::values::ValueError;
+
+/// Most remotes of a port.
+pub const REMOTES_MAX: usize = 256;
+/// Most static entries of a port's table.
+pub const VXLAN_FDB_MAX: usize = 256;
+
+/// The tunnel of a port of kind [`Vxlan`](super::PortKind::Vxlan).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vxlan {
+    /// The number of the virtual network, 24 bits.
+    pub vni: u32,
+    /// The daemon's own address, which one of the host's interfaces has.
+    pub local: IpAddr,
+    /// The other hosts: floods go to all of them, and datagrams of others are dropped.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<IpAddr>,
+    /// UDP port of the daemon and of all remotes; by default 4789.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst_port: Option<u16>,
+    /// MTU of the frames inside; by default, what the routes to the remotes leave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Time to live, or hop limit, of the packets; by default 64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u8>,
+    /// Differentiated services code point of the packets, 6 bits; by default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<u8>,
+    /// Whether routers may not fragment the packets; by default, they may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub df: Option<bool>,
+    /// Static entries: stations, each behind one of the remotes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fdb: Vec<VxlanStation>,
+}
+
+impl Vxlan {
+    /// The UDP port of the daemon and of all remotes.
+    #[must_use]
+    pub fn udp_port(&self) -> u16 {
+        self.dst_port.unwrap_or(UDP_PORT)
+    }
+
+    /// The tunnel without remotes and static entries: what a [`VxlanChange`] leaves as it is.
+    #[must_use]
+    pub fn without_hosts(&self) -> Self {
+        Self { remote: Vec::new(), fdb: Vec::new(), ..self.clone() }
+    }
+}
+
+/// A station behind a remote, in JSON as the text `"02:00:00:00:00:01=10.0.0.2"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VxlanStation {
+    /// The station's address.
+    pub mac: MacAddr,
+    /// The remote.
+    pub remote: IpAddr,
+}
+
+impl FromStr for VxlanStation {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let parsed = text.split_once('=').and_then(|(mac, remote)| {
+            Some(Self { mac: mac.parse().ok()?, remote: remote.parse().ok()? })
+        });
+        parsed.ok_or_else(|| ValueError::VxlanStation(text.escape_debug().to_string()))
+    }
+}
+
+impl fmt::Display for VxlanStation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.mac, self.remote)
+    }
+}
+
+packet::text_form!(VxlanStation);
+
+/// Changes the remotes and the static entries of a port. The daemon makes all changes or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VxlanChange {
+    /// The whole tunnel: its remotes and static entries become these, and the rest must be what it
+    /// is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all: Option<Vxlan>,
+    /// More remotes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_remote: Vec<IpAddr>,
+    /// Remotes that go, with their static entries.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub del_remote: Vec<IpAddr>,
+    /// More static entries; one for a station that has an entry replaces it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_fdb: Vec<VxlanStation>,
+    /// Stations whose static entries go.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub del_fdb: Vec<MacAddr>,
+}
+
+/// A tunnel as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VxlanInfo {
+    /// The number of the virtual network.
+    pub vni: u32,
+    /// The daemon's own address.
+    pub local: IpAddr,
+    /// UDP port of the daemon and of all remotes.
+    pub dst_port: u16,
+    /// MTU of the frames inside: as it was set, or what the routes to the remotes leave now. `None`
+    /// while there is no route, and no remote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Time to live, or hop limit, of the packets.
+    pub ttl: u8,
+    /// Differentiated services code point of the packets.
+    pub dscp: u8,
+    /// Whether routers may not fragment the packets.
+    pub df: bool,
+    /// The other hosts.
+    pub remotes: Vec<VxlanRemote>,
+    /// Static entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fdb: Vec<VxlanStation>,
+    /// Why the port carries nothing, and what helps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// A remote as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VxlanRemote {
+    /// The host's address.
+    pub address: IpAddr,
+    /// Stations that the port has learned behind it.
+    pub learned: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_is_an_address_and_a_remote() {
+        for good in ["02:00:00:00:00:01=10.0.0.2", "02:00:00:00:00:01=fd00::2"] {
+            assert_eq!(good.parse::<VxlanStation>().unwrap().to_string(), good);
+        }
+        for bad in ["", "02:00:00:00:00:01", "02:00:00:00:00:01=x", "x=10.0.0.2", "=10.0.0.2"] {
+            let error = bad.parse::<VxlanStation>().unwrap_err().to_string();
+            assert!(error.contains("MAC=REMOTE"), "{error}");
+        }
+    }
+}

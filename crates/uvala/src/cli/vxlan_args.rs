@@ -1,0 +1,170 @@
+//! The options of a port of kind vxlan, and how listings show one.
+
+use std::net::IpAddr;
+
+use packet::MacAddr;
+use protocol::check::VXLAN_NEEDS;
+use protocol::{Vxlan, VxlanChange, VxlanInfo, VxlanStation};
+use terminal::Usage;
+
+/// The tunnel of a port of kind vxlan.
+#[derive(Debug, clap::Args)]
+pub struct VxlanArgs {
+    /// VXLAN network identifier, 0 to 16777215 (vxlan)
+    #[arg(long, value_name = "N")]
+    vni: Option<u32>,
+    /// Address of this host for the tunnel (vxlan)
+    #[arg(long, value_name = "IP")]
+    local: Option<IpAddr>,
+    /// Address of another host of the tunnel; repeat for each (vxlan)
+    #[arg(long, value_name = "IP")]
+    remote: Vec<IpAddr>,
+    /// UDP port of all hosts of the tunnel (vxlan) [default: 4789]
+    #[arg(long, value_name = "PORT")]
+    dst_port: Option<u16>,
+    /// Time to live of the tunnel's packets (vxlan) [default: 64]
+    #[arg(long, value_name = "N")]
+    ttl: Option<u8>,
+    /// Differentiated services code point of the tunnel's packets, 0 to 63 (vxlan) [default: 0]
+    #[arg(long, value_name = "N")]
+    dscp: Option<u8>,
+    /// Forbid routers to fragment the tunnel's packets (vxlan) [default: true]
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    df: Option<bool>,
+    /// Station behind a remote, which the port then neither learns nor forgets, such as
+    /// 02:00:00:00:00:01=10.0.0.2; repeat for each (vxlan)
+    #[arg(long, value_name = "MAC=REMOTE")]
+    fdb: Vec<VxlanStation>,
+}
+
+impl VxlanArgs {
+    /// The tunnel, if an option says something of one. `mtu` is of the frames inside.
+    pub fn to_api(&self, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
+        let is_said = self.vni.is_some()
+            || self.local.is_some()
+            || self.dst_port.is_some()
+            || self.ttl.is_some()
+            || self.dscp.is_some()
+            || self.df.is_some()
+            || !self.remote.is_empty()
+            || !self.fdb.is_empty();
+        let (vni, local) = match (self.vni, self.local) {
+            (Some(vni), Some(local)) => (vni, local),
+            _ if is_said => return Err(Usage(VXLAN_NEEDS.to_owned())),
+            _ => return Ok(None),
+        };
+        let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
+        let Self { dst_port, ttl, dscp, df, .. } = *self;
+        Ok(Some(Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }))
+    }
+}
+
+/// Changes of a port of kind vxlan.
+#[derive(Debug, clap::Args)]
+pub struct VxlanChangeArgs {
+    /// Add a host to the tunnel; repeat for each (vxlan)
+    #[arg(long, value_name = "IP")]
+    add_remote: Vec<IpAddr>,
+    /// Remove a host from the tunnel, with its stations; repeat for each (vxlan)
+    #[arg(long, value_name = "IP")]
+    del_remote: Vec<IpAddr>,
+    /// Set the host that a station is behind; repeat for each (vxlan)
+    #[arg(long, value_name = "MAC=REMOTE")]
+    add_fdb: Vec<VxlanStation>,
+    /// Delete the entry of a station that was set; repeat for each (vxlan)
+    #[arg(long, value_name = "MAC")]
+    del_fdb: Vec<MacAddr>,
+}
+
+impl VxlanChangeArgs {
+    /// The changes, if there are any.
+    pub fn to_api(&self) -> Option<Box<VxlanChange>> {
+        let change = VxlanChange {
+            all: None,
+            add_remote: self.add_remote.clone(),
+            del_remote: self.del_remote.clone(),
+            add_fdb: self.add_fdb.clone(),
+            del_fdb: self.del_fdb.clone(),
+        };
+        (change != VxlanChange::default()).then(|| Box::new(change))
+    }
+}
+
+/// A tunnel's lines of `port show`.
+pub fn show(info: &VxlanInfo) -> String {
+    let mtu = info.mtu.map_or("unknown: no remote has a route".to_owned(), |mtu| mtu.to_string());
+    let df = if info.df { ", not fragmented" } else { "" };
+    let mut text = format!(
+        "vni              {}\nlocal            {}, UDP port {}\ninner mtu        {mtu}\n\
+         packets          ttl {}, dscp {}{df}\n",
+        info.vni, info.local, info.dst_port, info.ttl, info.dscp
+    );
+    if info.remotes.is_empty() {
+        text += "remote           none: add one with uvala port set --add-remote\n";
+    }
+    for remote in &info.remotes {
+        text += &format!("remote           {}, {} learned\n", remote.address, remote.learned);
+    }
+    for station in &info.fdb {
+        text += &format!("fdb              {} behind {}\n", station.mac, station.remote);
+    }
+    if let Some(trouble) = &info.trouble {
+        text += &format!("trouble          {trouble}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        add: VxlanArgs,
+        #[command(flatten)]
+        set: VxlanChangeArgs,
+    }
+
+    fn cli(words: &str) -> Cli {
+        clap::Parser::try_parse_from(["port"].into_iter().chain(words.split_whitespace())).unwrap()
+    }
+
+    #[test]
+    fn test_options_make_a_tunnel_or_say_what_is_missing() {
+        let add = "--vni 100 --local 10.0.0.1 --remote 10.0.0.2 --remote 10.0.0.3 --df=false \
+                   --fdb 02:00:00:00:00:01=10.0.0.2";
+        let vxlan = cli(add).add.to_api(Some(1400)).unwrap().unwrap();
+        assert_eq!((vxlan.vni, vxlan.remote.len(), vxlan.fdb.len()), (100, 2, 1));
+        assert_eq!((vxlan.df, vxlan.mtu, vxlan.udp_port()), (Some(false), Some(1400), 4789));
+        assert_eq!(cli("").add.to_api(None).unwrap(), None);
+        let error = cli("--remote 10.0.0.2").add.to_api(None).unwrap_err();
+        assert!(error.to_string().contains("--local 10.0.0.1"), "{error}");
+    }
+
+    #[test]
+    fn test_changes_are_sent_if_there_are_any() {
+        assert_eq!(cli("").set.to_api(), None);
+        let change = cli("--add-remote 10.0.0.4 --del-fdb 02:00:00:00:00:01").set.to_api().unwrap();
+        assert_eq!((change.add_remote.len(), change.del_fdb.len(), change.all), (1, 1, None));
+    }
+
+    #[test]
+    fn test_a_tunnel_without_remotes_says_how_to_add_one() {
+        let info = r#"{"vni":1,"local":"10.0.0.1","dst_port":4789,"ttl":64,"dscp":0,"df":true,
+            "remotes":[]}"#;
+        let mut info: VxlanInfo = serde_json::from_str(info).unwrap();
+        assert!(show(&info).contains("--add-remote") && show(&info).contains("no remote"));
+        let address = "10.0.0.2".parse().unwrap();
+        info.remotes.push(protocol::VxlanRemote { address, learned: 3 });
+        info.mtu = Some(1450);
+        assert!(show(&info).contains("inner mtu        1450\n"));
+        assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
+    }
+}

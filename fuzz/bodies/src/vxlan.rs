@@ -1,0 +1,174 @@
+//! What a host may send to a VXLAN port.
+//!
+//! ```text
+//!   input ──► messages of datagrams, from remotes and others ──► inlet ──► frames of a turn
+//! ```
+//!
+//! The inlet is the one that a worker calls, with messages as the kernel joins them. A model reads
+//! each datagram in the plainest way.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use packet::MacAddr;
+use packet::vxlan::{Vni, header};
+use port::sys::udp::Received;
+use port::vxlan::inlet::Inlet;
+use port::vxlan::remotes::Remotes;
+use protocol::VxlanStation;
+use switch::receive::batch::{Batch, Delivery};
+use switch::{DropReason, Drops, Now, TagAction};
+
+use crate::Input;
+
+/// Messages of an input. More of them only take longer.
+const MESSAGES: usize = 32;
+const VNI: u8 = 7;
+/// The station that is static behind the first remote.
+const FIXED: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
+
+/// Whatever hosts send, frames of the port's network from its remotes are delivered, in order and
+/// as they are; each other datagram is counted once, with its reason; and a station is behind the
+/// remote that it was heard from last, unless it is static.
+pub fn vxlan_datagram(data: &[u8]) {
+    run(data);
+}
+
+/// Returns how many frames were delivered, and how many datagrams dropped.
+fn run(data: &[u8]) -> [u64; 2] {
+    let mut input = Input(data);
+    let mut world = World::new();
+    for _ in 0..MESSAGES {
+        if input.is_empty() {
+            break;
+        }
+        world.message(&mut input);
+    }
+    [world.delivered, world.drops.total()]
+}
+
+fn host(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+struct World {
+    inlet: Inlet,
+    drops: Drops,
+    delivered: u64,
+    /// The drops that the model has counted, and where it has heard stations last.
+    expected: BTreeMap<DropReason, u64>,
+    homes: BTreeMap<MacAddr, u8>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut remotes = Remotes::new(4789, 0, 1);
+        remotes.set(&[host(2), host(3)], &[VxlanStation { mac: FIXED, remote: host(2) }]);
+        let vni = Vni::new(VNI.into()).expect("24 bits");
+        let inlet = Inlet::new(vni, true, remotes).expect("memory");
+        let homes = BTreeMap::from([(FIXED, 2)]);
+        let (drops, expected) = (Drops::default(), BTreeMap::new());
+        Self { inlet, drops, delivered: 0, expected, homes }
+    }
+
+    /// One message: its sender, the length of its datagrams, and the bytes, which are noise behind
+    /// a header that is often right.
+    fn message(&mut self, input: &mut Input<'_>) {
+        let from = [2, 2, 3, 9][input.below(4)];
+        let segment = [1, 7, 8, 21, 22, 23, 68, 1522][input.below(8)];
+        let count = input.below(8);
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            let mut datagram = vec![0; segment];
+            let noise = input.bytes::<24>();
+            datagram.iter_mut().zip(noise).for_each(|(to, byte)| *to = byte);
+            if input.below(4) > 0 {
+                let vni = Vni::new(u32::from(VNI)).expect("24 bits");
+                datagram.iter_mut().zip(header(vni)).for_each(|(to, byte)| *to = byte);
+            }
+            bytes.extend(datagram);
+        }
+        bytes.truncate(bytes.len().saturating_sub(input.below(segment.min(256))));
+        let frames = self.model(from, &bytes, segment);
+        assert!(self.take(from, &bytes, segment) == frames, "the frames, in order");
+        for reason in DropReason::ALL {
+            let expected = self.expected.get(&reason).copied().unwrap_or(0);
+            assert_eq!(self.drops.get(reason), expected, "{}", reason.name());
+        }
+        for (&mac, &home) in &self.homes {
+            let number = self.inlet.remotes.number(host(home));
+            assert_eq!(self.inlet.remotes.find(mac, Now::START), number, "{mac}");
+        }
+    }
+
+    fn take(&mut self, from: u8, bytes: &[u8], segment: usize) -> Vec<Vec<u8>> {
+        let (mut frames, mut at) = (Vec::new(), Some(0));
+        let mut batch = Batch::new(5);
+        while let Some(start) = at {
+            self.inlet.begin(&mut batch);
+            let received = Received { from: host(from), bytes, segment };
+            at = self.inlet.take(received, start, Now::START, (&mut batch, &mut self.drops));
+            for frame in 0..u16::try_from(batch.frames().len()).expect("five at most") {
+                let mut out = Vec::new();
+                batch.append(Delivery { frame, tag: TagAction::Keep }, &mut out);
+                frames.push(out);
+            }
+        }
+        self.delivered += frames.len() as u64;
+        frames
+    }
+
+    /// What the port is to make of a message.
+    fn model(&mut self, from: u8, bytes: &[u8], segment: usize) -> Vec<Vec<u8>> {
+        let none: &[u8] = &[];
+        let datagrams: Vec<&[u8]> =
+            if bytes.is_empty() { vec![none] } else { bytes.chunks(segment).collect() };
+        let mut frames = Vec::new();
+        for datagram in datagrams {
+            match self.read(from, datagram) {
+                Ok(frame) => frames.push(frame.to_vec()),
+                Err(why) => *self.expected.entry(why).or_default() += 1,
+            }
+        }
+        frames
+    }
+
+    fn read<'a>(&mut self, from: u8, datagram: &'a [u8]) -> Result<&'a [u8], DropReason> {
+        if from == 9 {
+            return Err(DropReason::VxlanRemote);
+        }
+        let [flags, _, _, _, a, b, c, _, frame @ ..] = datagram else {
+            return Err(DropReason::VxlanHeader);
+        };
+        if flags & 8 == 0 {
+            return Err(DropReason::VxlanHeader);
+        }
+        if [*a, *b, *c] != [0, 0, VNI] {
+            return Err(DropReason::VxlanVni);
+        }
+        let [_, _, _, _, _, _, a, b, c, d, e, f, _, _, ..] = *frame else {
+            return Err(DropReason::TooShort);
+        };
+        let source = MacAddr::new([a, b, c, d, e, f]);
+        if source == FIXED && from != 2 {
+            return Err(DropReason::VxlanRemote);
+        }
+        if source.is_station() {
+            self.homes.insert(source, from);
+        }
+        Ok(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_gets_frames_through_and_others_dropped() {
+        let noise = crate::noise();
+        let parts = noise.chunks(900).map(run);
+        let [delivered, dropped] = parts.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+        assert!(delivered > 500 && dropped > 500, "{delivered} {dropped}");
+    }
+}
