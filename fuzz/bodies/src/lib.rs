@@ -15,6 +15,7 @@ mod offload;
 mod ring_slots;
 mod rings;
 mod text;
+mod vfio;
 mod vxlan;
 
 pub use chain::chain;
@@ -28,6 +29,7 @@ pub use netmap::{netmap_request, netmap_samples};
 pub use offload::{frame_offload, offload_samples};
 pub use ring_slots::ring_slots;
 pub use text::{config, control_message, port_name, rules};
+pub use vfio::vfio_user_message;
 pub use vxlan::vxlan_datagram;
 
 /// Reads numbers out of an input; zeros once it is used up.

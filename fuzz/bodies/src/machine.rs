@@ -114,7 +114,7 @@ const LIMITS: Limits = Limits { bytes: 1 << 20, regions: 6, descriptors: 7 };
 const REQUESTS: u8 = 42;
 
 /// A descriptor of some kind.
-fn descriptor(kind: u8) -> OwnedFd {
+pub fn descriptor(kind: u8) -> OwnedFd {
     if kind & 1 == 0 {
         let file = memfd_create("machine", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, 4 * PAGE).expect("ours");

@@ -227,6 +227,11 @@ fn virtqueue() {
 }
 
 #[test]
+fn vfio_user_message() {
+    smoke_bytes("vfio_user_message", fuzz_bodies::vfio_user_message, &[]);
+}
+
+#[test]
 fn vhost_message() {
     let samples: Vec<Vec<u8>> = (1..=40u8)
         .flat_map(|request| [0, 8, 32, 40].map(|size| (request, size)))

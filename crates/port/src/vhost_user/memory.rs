@@ -1,15 +1,13 @@
 //! The memory that a frontend lends, region by region.
 //!
-//! A mapping must be memory and nothing else: a file of a user-space file system, or one on a disk,
-//! could block the worker in the middle of a copy for as long as its owner likes. So the port
-//! accepts files of tmpfs (memfds among them) and of hugetlbfs only. [`ring::guest::lost`] handles
-//! files that are truncated.
+//! A region is a part of a file, of which [`ring::guest::file`] says which files can be mapped.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use device::virtqueue::{Inflight, area_len};
+use ring::guest::file::{BadFile, FilePart};
 use ring::guest::log::DirtyLog;
 use ring::guest::{Extent, GuestMapping, GuestMemory};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -19,9 +17,6 @@ use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
 
 /// The most regions: as many as QEMU's own library offers.
 pub const REGIONS_MAX: usize = 509;
-/// Magic numbers of file systems (`linux/magic.h`).
-const TMPFS: u64 = 0x0102_1994;
-const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// Why the port does not accept memory.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +54,19 @@ pub enum BadMemory {
     /// A system call failed.
     #[error("map a memory region: {0}")]
     System(#[from] io::Error),
+}
+
+impl BadMemory {
+    /// Why a part of `size` bytes of a file is not mapped.
+    fn of(why: BadFile, size: u64) -> Self {
+        match why {
+            BadFile::NotMemory => Self::NotMemory,
+            BadFile::Small => Self::Small(size),
+            BadFile::TooMuch => Self::TooMuch,
+            BadFile::Full => Self::Full,
+            BadFile::System(error) => Self::System(error),
+        }
+    }
 }
 
 /// A region, and its charges, which end after the mapping.
@@ -223,26 +231,11 @@ fn map_part(
     size: u64,
     quota: &Arc<Quota>,
 ) -> Result<(Arc<GuestMapping>, usize, [Charge; 2]), BadMemory> {
-    let system = |errno: rustix::io::Errno| BadMemory::System(errno.into());
-    let place = rustix::fs::fstatfs(fd).map_err(system)?;
-    if ![TMPFS, HUGETLBFS].contains(&u64::try_from(place.f_type).unwrap_or(0)) {
-        return Err(BadMemory::NotMemory);
-    }
-    let file = rustix::fs::fstat(fd).map_err(system)?;
-    let end = offset.checked_add(size).filter(|end| i64::try_from(*end).is_ok());
-    let end = end.filter(|end| i64::try_from(*end).is_ok_and(|end| end <= file.st_size));
-    let end = end.ok_or(BadMemory::Small(size))?;
-    // Whole pages, of the huge page size on hugetlbfs.
-    let page = u64::try_from(place.f_bsize).unwrap_or(4096).max(4096);
-    let begin = offset / page * page;
-    let bytes = end.next_multiple_of(page) - begin;
-    let charges = [quota.take(Resource::Bytes, bytes)?, quota.take(Resource::Regions, 1)?];
-    let bytes = usize::try_from(bytes).map_err(|_| BadMemory::TooMuch)?;
-    let lent = GuestMapping::map(fd, begin, bytes).map_err(|error| match error.kind() {
-        io::ErrorKind::StorageFull => BadMemory::Full,
-        _ => BadMemory::System(error),
-    })?;
-    Ok((lent, usize::try_from(offset - begin).expect("within a page"), charges))
+    let bad = |why| BadMemory::of(why, size);
+    let part = FilePart::new(fd, offset, size).map_err(bad)?;
+    let charges = [quota.take(Resource::Bytes, part.bytes())?, quota.take(Resource::Regions, 1)?];
+    let (lent, offset) = part.map(fd).map_err(bad)?;
+    Ok((lent, offset, charges))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 
 #![allow(unsafe_code)] // UNSAFETY: this is where guests' memory is mapped and bounded.
 
+pub mod file;
 pub mod log;
 pub mod lost;
 
