@@ -3,7 +3,7 @@
 //! [`virtqueue`] is the device's half of VirtIO's queues, split and packed; [`virtio_net`] is the
 //! header in front of each frame; [`moderation`] decides when to interrupt a driver; [`pending`]
 //! tells a worker that another thread wants to take or return a queue. Section numbers are those of
-//! VirtIO 1.3.
+//! VirtIO 1.3. [`e1000`] is an Intel 82540EM, and has section numbers of its own.
 //!
 //! A model is a state and the operations on it. It has no clock, no thread and no descriptor. It
 //! knows guest memory as [`ring::guest`] provides it, and bounds what the guest wrote there when it
@@ -12,6 +12,8 @@
 #![forbid(unsafe_code)]
 
 mod atomic;
+#[cfg(not(loom))]
+pub mod e1000;
 #[cfg(not(loom))]
 pub mod moderation;
 pub mod notify;

@@ -20,7 +20,7 @@ const ALLOWED: [(&str, &[&str]); 21] = [
     ("packet", &[]),
     ("ring", &[]),
     ("switch", &["packet", "ring"]),
-    ("device", &["ring"]),
+    ("device", &["packet", "ring"]),
     ("confine", &[]),
     ("vfio-user", &["ring"]),
     ("hostif", &["packet", "protocol"]),

@@ -185,6 +185,39 @@ impl PendingOffload {
         Ok(Some(this))
     }
 
+    /// A checksum that is left, in a frame of this many bytes: from `start` on, to be written
+    /// `offset` bytes behind that.
+    ///
+    /// # Errors
+    /// [`OffloadError`]: it lies outside of the frame.
+    pub fn partial(start: usize, offset: usize, bytes: usize) -> Result<Self, OffloadError> {
+        let mut this = Self([0; VNET_LEN]);
+        this.0[vnet::FLAGS] = vnet::NEEDS_CSUM;
+        this.set(vnet::CSUM_START, start);
+        this.set(vnet::CSUM_OFFSET, offset);
+        Self::read(this.0, bytes)?.ok_or(OffloadError)
+    }
+
+    /// This checksum for each segment of a run over TCP: over which IP, whether it carries a mark
+    /// of congestion, the length of all headers, and the payload of each segment.
+    ///
+    /// # Errors
+    /// [`OffloadError`]: these are no segments.
+    pub fn tcp_run(
+        mut self,
+        ip: EtherType,
+        congested: bool,
+        header_len: usize,
+        size: usize,
+        bytes: usize,
+    ) -> Result<Self, OffloadError> {
+        let kind = if ip == EtherType::IPV4 { vnet::GSO_TCPV4 } else { vnet::GSO_TCPV6 };
+        self.0[vnet::GSO_TYPE] = if congested { kind | vnet::GSO_ECN } else { kind };
+        self.set(vnet::HDR_LEN, header_len);
+        self.set(vnet::GSO_SIZE, size);
+        Self::read(self.0, bytes)?.ok_or(OffloadError)
+    }
+
     /// Whether the checksum lies behind the headers that `head`, the first bytes of the frame,
     /// shows: Ethernet, all tags, IP. A field in front of that would let the sender change a tag or
     /// an address that was decided by.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::frame::{Frame, Pieces, VNET_HEADER_MAX};
+use core::sync::atomic::Ordering;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MprotectFlags, mprotect};
 use std::os::fd::OwnedFd;
@@ -51,6 +52,20 @@ fn what_is_not_there_is_no_span() {
     assert!(!memory.slices(0, 12_288, &mut slices, 1), "one slice is not enough");
     assert_eq!(memory.words(3 * PAGE as u64 - 8), None);
     assert_eq!(memory.words(16), Some([0; 2]));
+}
+
+#[test]
+fn words_by_guest_address_are_aligned_and_in_one_piece() {
+    let (fd, memory) = memory();
+    let end = 3 * PAGE as u64;
+    memory.atomic_u64(2 * PAGE as u64).expect("there").store(7, Ordering::Release);
+    memory.atomic_u32(end - 4).expect("there").store(9, Ordering::Release);
+    let mut page = [0; PAGE];
+    rustix::io::pread(&fd, &mut page, 0).expect("a file");
+    assert_eq!((page[0], page[PAGE - 4]), (7, 9));
+    assert!(memory.atomic_u64(end - 4).is_none() && memory.atomic_u32(end).is_none());
+    assert!(memory.atomic_u64(4).is_none() && memory.atomic_u32(2).is_none(), "not aligned");
+    assert!(memory.atomic_u64(u64::MAX - 7).is_none());
 }
 
 #[test]
@@ -148,7 +163,7 @@ fn windows_are_aligned_and_in_one_piece() {
     let (_, memory) = memory();
     let user = |at: usize| 0x7000_0000_0000 + at as u64;
     let window = memory.window(user(PAGE), PAGE, 16).expect("it is there");
-    window.u16(6).store(7, std::sync::atomic::Ordering::Relaxed);
+    window.u16(6).store(7, Ordering::Relaxed);
     assert_eq!(memory.words(PAGE as u64), Some([7 << 48, 0]));
     assert!(memory.window(user(PAGE), 2 * PAGE, 16).is_none(), "two extents");
     assert!(memory.window(user(8), 16, 16).is_none(), "not aligned");

@@ -1,0 +1,204 @@
+//! What a driver leaves to the device: checksums and segments (3.3.3, 3.3.6, 3.5, 3.6).
+//!
+//! The device does not segment, nor does it sum up payload. It hands that on, as a virtio-net
+//! header has it ([`PendingOffload`]), and makes the headers what such a header promises:
+//!
+//! | the driver leaves out | in the frame that is handed on |
+//! |---|---|
+//! | IPv4 checksum (IXSM) | done |
+//! | TCP or UDP checksum (TXSM, IC) | left: the field holds the pseudo-header's sum |
+//! | the same, with an end or in front of that header | done, if it lies in the head |
+//! | segments (TSE): lengths of IP, and in the pseudo-header | done, for the whole run |
+//! | segments (TSE): everything else | left |
+//!
+//! The context names offsets in the frame, and the driver can name any. What does not fit the
+//! frame, or the headers that are in it, drops the frame ([`Malformed`]).
+
+use packet::EtherType;
+use packet::checksum::{Sum, checksum};
+use packet::offload::{PendingOffload, VNET_LEN};
+
+const IPV4_MIN: usize = 20;
+const IPV6: usize = 40;
+const TCP_MIN: usize = 20;
+const TCP: u8 = 6;
+const TCP_CHECKSUM: usize = 16;
+/// The byte of the TCP header with the flags, and the flag that a mark of congestion leaves.
+const TCP_FLAGS: usize = 13;
+const CWR: u8 = 0x80;
+
+/// What the driver left to the device does not fit the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// A checksum that is to be inserted (3.3.5): that of all bytes from `start` to `end`, at `at`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Insert {
+    pub start: usize,
+    pub at: usize,
+    /// The last byte; 0: the frame's last one.
+    pub end: usize,
+}
+
+impl Insert {
+    /// From three fields of a context: css, cso, cse.
+    fn context(fields: u64) -> Self {
+        let [start, at, low, high, ..] = fields.to_le_bytes();
+        Self { start: start.into(), at: at.into(), end: u16::from_le_bytes([low, high]).into() }
+    }
+
+    /// Behind the last byte, in a frame of this many.
+    fn end(self, bytes: usize) -> usize {
+        if self.end == 0 { bytes } else { bytes.min(self.end + 1) }
+    }
+
+    /// Inserts it, if all of it lies in `head`, the first bytes of a frame.
+    fn insert(self, head: &mut [u8], bytes: usize) -> Result<(), Malformed> {
+        let end = self.end(bytes);
+        if end > head.len() || self.start >= end || self.at + 2 > end {
+            return Err(Malformed);
+        }
+        put(head, self.at, Sum::of(&head[self.start..end]).nonzero_checksum());
+        Ok(())
+    }
+}
+
+/// A TCP/IP context (3.3.6): where headers are, and how to segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Context {
+    ip: Insert,
+    transport: Insert,
+    header_len: usize,
+    payload_len: usize,
+    segment_size: usize,
+    command: u8,
+}
+
+/// The bits of TUCMD that say what is segmented (3.3.6.1).
+mod tucmd {
+    pub const TCP: u8 = 1 << 0;
+    pub const IPV4: u8 = 1 << 1;
+}
+
+impl Context {
+    pub fn new([first, second]: [u64; 2]) -> Self {
+        let [.., command, _, header_len, low, high] = second.to_le_bytes();
+        Self {
+            ip: Insert::context(first),
+            transport: Insert::context(first >> 32),
+            header_len: header_len.into(),
+            payload_len: (second & 0xf_ffff) as usize,
+            segment_size: u16::from_le_bytes([low, high]).into(),
+            command,
+        }
+    }
+}
+
+/// What is to be done to a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Nothing: legacy descriptors without a checksum.
+    #[default]
+    None,
+    /// A legacy descriptor: one checksum.
+    Legacy(Insert),
+    /// Data descriptors: the checksums of IP and of the transport.
+    Checksums { context: Context, ip: bool, transport: bool },
+    /// Data descriptors: segments.
+    Segments(Context),
+}
+
+impl Task {
+    /// Does its part in `head`, the first bytes of a frame of `bytes` bytes; returns what is left.
+    pub fn apply(self, head: &mut [u8], bytes: usize) -> Result<Option<PendingOffload>, Malformed> {
+        match self {
+            Self::None => Ok(None),
+            Self::Legacy(insert) => leave_checksum(insert, head, bytes),
+            Self::Checksums { context, ip, transport } => {
+                if ip {
+                    context.ip.insert(head, bytes)?;
+                }
+                let left = transport.then(|| leave_checksum(context.transport, head, bytes));
+                left.unwrap_or(Ok(None))
+            }
+            Self::Segments(context) => context.leave_segments(head, bytes).map(Some),
+        }
+    }
+}
+
+/// Leaves a checksum as it is begun, or inserts it, if it is none of a transport header.
+fn leave_checksum(
+    insert: Insert,
+    head: &mut [u8],
+    bytes: usize,
+) -> Result<Option<PendingOffload>, Malformed> {
+    let offset = insert.at.checked_sub(insert.start).ok_or(Malformed)?;
+    let left = PendingOffload::partial(insert.start, offset, bytes).ok();
+    let left = left.filter(|left| left.is_behind(head) && insert.end(bytes) == bytes);
+    if left.is_none() {
+        insert.insert(head, bytes)?;
+    }
+    Ok(left)
+}
+
+impl Context {
+    /// Makes the headers those of one long segment, and leaves its segmentation (3.5.7).
+    fn leave_segments(self, head: &mut [u8], bytes: usize) -> Result<PendingOffload, Malformed> {
+        let (l3, l4) = (self.ip.start, self.transport.start);
+        let is_ipv4 = self.command & tucmd::IPV4 != 0;
+        let (min, version) = if is_ipv4 { (IPV4_MIN, 4) } else { (IPV6, 6) };
+        let tcp = self.header_len.checked_sub(l4).filter(|len| *len >= TCP_MIN);
+        let fits = self.command & tucmd::TCP != 0
+            && l4 >= l3 + min
+            && self.header_len <= head.len()
+            && bytes == self.header_len + self.payload_len
+            && self.transport.at == l4 + TCP_CHECKSUM;
+        let tcp = tcp.filter(|_| fits).ok_or(Malformed)?;
+        let same = head[l3] >> 4 == version
+            && usize::from(head[l4 + 12] >> 4) * 4 == tcp
+            && (!is_ipv4 || usize::from(head[l3] & 0xf) * 4 == l4 - l3);
+        let l4_len = u16::try_from(bytes - l4).ok().filter(|_| same).ok_or(Malformed)?;
+        let ip_len = u16::try_from(bytes - l3).map_err(|_| Malformed)?;
+        let addresses = if is_ipv4 {
+            put(head, l3 + 2, ip_len);
+            put(head, l3 + 10, 0);
+            put(head, l3 + 10, checksum(&head[l3..l4]));
+            l3 + 12..l3 + 20
+        } else {
+            put(head, l3 + 4, ip_len - u16::try_from(IPV6).expect("40"));
+            l3 + 8..l3 + 40
+        };
+        let pseudo = Sum::pseudo_header(&head[addresses], TCP, l4_len);
+        put(head, l4 + TCP_CHECKSUM, pseudo.fold());
+        let left = PendingOffload::partial(l4, TCP_CHECKSUM, bytes).map_err(|_| Malformed)?;
+        if !left.is_behind(head) {
+            return Err(Malformed);
+        }
+        if self.payload_len <= self.segment_size {
+            return Ok(left);
+        }
+        let ethertype = if is_ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        let congested = head[l4 + TCP_FLAGS] & CWR != 0;
+        left.tcp_run(ethertype, congested, self.header_len, self.segment_size, bytes)
+            .map_err(|_| Malformed)
+    }
+
+    /// The segments of a frame, and the bytes of the first ones and of the last.
+    pub fn segments(&self) -> (u32, u32, u32) {
+        let size = self.segment_size.max(1);
+        let count = self.payload_len.div_ceil(size).max(1);
+        let last = self.payload_len - (count - 1) * size;
+        let [count, first, last] = [count, self.header_len + size, self.header_len + last]
+            .map(|number| u32::try_from(number).expect("20 bits and less"));
+        (count, first, last)
+    }
+}
+
+/// The ten bytes of a virtio-net header.
+pub(super) fn header(left: Option<PendingOffload>) -> [u8; VNET_LEN] {
+    left.map_or([0; VNET_LEN], PendingOffload::bytes)
+}
+
+fn put(head: &mut [u8], at: usize, word: u16) {
+    head[at..at + 2].copy_from_slice(&word.to_be_bytes());
+}
