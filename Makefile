@@ -25,7 +25,7 @@ demo: release  ## build uvala and see two processes exchange frames through it
 .PHONY: release
 release:
 	$(step) 'building uvala (release)'
-	$(CARGO) build --release -p uvala -p uvala-helper
+	$(CARGO) build --release -p uvala -p uvala-helper -p uvala-nic
 
 # ---- installation ----
 
@@ -79,6 +79,7 @@ built:
 install: built  ## install what was built, under PREFIX (/usr/local), below DESTDIR
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
+	install -m 755 $(release)/uvala-device '$(to)$(bindir)'/uvala-device
 	install -D -m 755 $(release)/uvala-helper '$(to)$(libexecdir)'/uvala-helper
 	@# The helper opens nothing before /etc/uvala/helper.toml allows it.
 	test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || \
@@ -126,7 +127,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 .PHONY: uninstall
 uninstall:  ## remove the installed files; the configuration stays
 	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(libdir)'/systemd/system/uvala-helper*
-	rm -f '$(to)$(bindir)'/uvala '$(to)$(libdir)'/libuvala.* \
+	rm -f '$(to)$(bindir)'/uvala '$(to)$(bindir)'/uvala-device '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
 	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/man/man5/uvala.toml.5
 	rm -f '$(to)$(datadir)'/bash-completion/completions/uvala \

@@ -17,6 +17,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -160,6 +161,18 @@ impl PortName {
     #[must_use]
     pub fn first_of(switch: &SwitchName) -> Self {
         Self { switch: switch.clone(), port: String::new(), pipe: None }
+    }
+
+    /// The address of a guest's network card on this port: one in QEMU's range that differs between
+    /// ports.
+    #[must_use]
+    pub fn guest_mac(&self) -> MacAddr {
+        let hash = self
+            .to_string()
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let [a, b, c, _] = hash.to_le_bytes();
+        MacAddr::new([0x52, 0x54, 0, a, b, c])
     }
 
     /// The switch that the port belongs to.

@@ -15,7 +15,7 @@ use super::Finding;
 use crate::tree::{Source, Tree};
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 21] = [
+const ALLOWED: [(&str, &[&str]); 22] = [
     ("protocol", &["packet"]),
     ("packet", &[]),
     ("ring", &[]),
@@ -23,6 +23,10 @@ const ALLOWED: [(&str, &[&str]); 21] = [
     ("device", &["packet", "ring"]),
     ("confine", &[]),
     ("vfio-user", &["ring"]),
+    (
+        "nic",
+        &["client", "confine", "device", "packet", "protocol", "ring", "terminal", "vfio-user"],
+    ),
     ("hostif", &["packet", "protocol"]),
     ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),
     ("client", &["packet", "protocol", "ring"]),

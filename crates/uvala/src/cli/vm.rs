@@ -22,7 +22,7 @@ use crate::vm::kvm::{self, Access};
 use crate::vm::memory::Memory;
 use crate::vm::qemu::Qemu;
 use crate::vm::remains;
-use crate::vm::{Card, Impossible, address_of, initramfs, kernel};
+use crate::vm::{Card, Impossible, device, initramfs, kernel};
 use terminal::Usage;
 use terminal::say;
 
@@ -86,9 +86,28 @@ struct Run {
     /// Give the guest this TAP instead of a port: for comparisons
     #[arg(long, hide = true, value_name = "IFNAME", requires = "name", conflicts_with = "print")]
     tap: Option<String>,
+    /// Network card of the guest: virtio, or e1000 for guests without virtio (QEMU 10.1 or newer)
+    #[arg(long, value_enum, value_name = "CARD", default_value = "virtio")]
+    nic: Nic,
     /// Print QEMU's command line, and exit
     #[arg(long)]
     print: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Nic {
+    Virtio,
+    E1000,
+}
+
+impl Nic {
+    /// The modules that drive it.
+    fn drivers(self) -> &'static [&'static str] {
+        match self {
+            Self::Virtio => &["virtio_pci", "virtio_net"],
+            Self::E1000 => &["e1000"],
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -113,7 +132,17 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     if args.print {
-        let (port, machine) = imagined(global, args.name.as_deref())?;
+        let (port, machine) = match args.nic {
+            Nic::Virtio => {
+                let (port, machine) = imagined(global, args.name.as_deref())?;
+                (port, Behind::Port(Box::new(machine)))
+            }
+            Nic::E1000 => {
+                let port = args.name.as_deref().unwrap_or("vale0:vm1").parse()?;
+                let socket = device::socket(global.dir.as_deref(), &port);
+                (port, Behind::Device(socket))
+            }
+        };
         let initrd = args.initrd.as_deref().unwrap_or("INITRD".as_ref());
         let words = command_line(args, qemu, &port, &machine, initrd)?;
         let words = std::iter::once(program.display().to_string()).chain(words);
@@ -124,16 +153,18 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let busybox = args.initrd.is_none().then(find_busybox).transpose()?;
     let place = match (&args.tap, &args.name) {
         (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
+        _ if args.nic == Nic::E1000 => Place::with_device(global, args.name.as_deref())?,
         _ => Place::take(global, args.name.as_deref())?,
     };
     let made = busybox.map(|busybox| {
         let number = initramfs::number_of(&place.port);
-        held(&initramfs::build(&args.kernel, &busybox, &place.port, number)?)
+        let drivers = args.nic.drivers();
+        held(&initramfs::build(&args.kernel, &busybox, drivers, &place.port, number)?)
     });
     let made = made.transpose()?;
     let path = made.as_ref().map(in_child);
     let initrd = path.as_ref().or(args.initrd.as_ref()).expect("given or made");
-    let words = command_line(args, qemu, &place.port, &place.machine, initrd)?;
+    let words = command_line(args, qemu, &place.port, &place.behind, initrd)?;
     if args.accel.is_none() && !qemu.kvm {
         let why = match kvm::access() {
             Access::Usable => "this QEMU is built without KVM",
@@ -159,16 +190,49 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
 /// A port for the machine; gone when this is dropped if it was added, and when the process ends.
 struct Place {
     port: PortName,
-    machine: MachineInfo,
+    behind: Behind,
     /// If it was added: the connection that it goes with.
     held: Option<Connection>,
+    /// The process of its device, which has added it.
+    _device: Option<device::Running>,
+}
+
+/// What a machine's card connects to.
+enum Behind {
+    /// The port itself.
+    Port(Box<MachineInfo>),
+    /// The socket of a device.
+    Device(PathBuf),
 }
 
 impl Place {
     /// The name of a port that no switch has.
     fn beside(global: &Global, port: PortName) -> Result<Self> {
-        let machine = new_machine(global.dir.as_deref(), &port)?;
-        Ok(Self { port, machine, held: None })
+        let behind = Behind::Port(Box::new(new_machine(global.dir.as_deref(), &port)?));
+        Ok(Self { port, behind, held: None, _device: None })
+    }
+
+    /// A port with a device that this command starts.
+    fn with_device(global: &Global, name: Option<&str>) -> Result<Self> {
+        // A daemon that is missing is said here, once.
+        drop(global.connect()?);
+        let dir = global.dir.as_deref();
+        let wanted: Option<PortName> = name.map(str::parse).transpose()?;
+        let is_named = wanted.is_some();
+        for port in wanted.into_iter().chain(names()) {
+            if !is_named && is_there(global, &port)? {
+                continue;
+            }
+            if let Some(running) = device::start(dir, &port, "e1000")? {
+                let behind = Behind::Device(running.socket.clone());
+                return Ok(Self { port, behind, held: None, _device: Some(running) });
+            }
+            if is_named {
+                let message = format!("{port} has a client already; choose another --name");
+                return Err(Failure { code: ErrorCode::InUse, message }.into());
+            }
+        }
+        Err(all_taken())
     }
 
     fn take(global: &Global, name: Option<&str>) -> Result<Self> {
@@ -184,7 +248,8 @@ impl Place {
         };
         let machine = usable(&port, show(global, &port)?)?;
         reachable(&port, &machine)?;
-        Ok(Self { port, machine, held: is_ours.then_some(connection) })
+        let behind = Behind::Port(Box::new(machine));
+        Ok(Self { port, behind, held: is_ours.then_some(connection), _device: None })
     }
 }
 
@@ -249,7 +314,11 @@ fn add_free(connection: &Connection) -> Result<PortName> {
             return Ok(port);
         }
     }
-    Err(Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into())
+    Err(all_taken())
+}
+
+fn all_taken() -> anyhow::Error {
+    Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into()
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {
@@ -278,7 +347,7 @@ fn imagined(global: &Global, name: Option<&str>) -> Result<(PortName, MachineInf
             Err(error) => return Err(error),
         }
     }
-    Err(Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into())
+    Err(all_taken())
 }
 
 fn usable(port: &PortName, info: PortInfo) -> Result<MachineInfo, Failure> {
@@ -305,16 +374,18 @@ fn command_line(
     args: &Run,
     qemu: Qemu,
     port: &PortName,
-    machine: &MachineInfo,
+    behind: &Behind,
     initrd: &Path,
 ) -> Result<Vec<String>, Usage> {
-    let kind = PortKind::VhostUser;
-    let card =
-        Card { kind, machine, memory: Some(args.memory), mac: address_of(port), model: None };
-    let card = match &args.tap {
-        Some(tap) => card.at_tap(tap),
-        None => card.qemu(qemu).map_err(|Impossible(why)| Usage(why))?,
+    let (kind, memory, mac) = (PortKind::VhostUser, Some(args.memory), port.guest_mac());
+    let card = match behind {
+        Behind::Device(socket) => device::qemu(qemu, socket, args.memory),
+        Behind::Port(machine) => {
+            let card = Card { kind, machine, memory, mac, model: None };
+            args.tap.as_deref().map_or_else(|| card.qemu(qemu), |tap| Ok(card.at_tap(tap)))
+        }
     };
+    let card = card.map_err(|Impossible(why)| Usage(why))?;
     let Run { kernel, cpus, append, .. } = args;
     Ok(Boot { kernel, initrd, cpus: *cpus, append }.words(qemu, card))
 }
@@ -353,6 +424,7 @@ Examples:
   uvala vm run /boot/vmlinuz-$(uname -r)             in one terminal: 10.0.0.1
   uvala vm run /boot/vmlinuz-$(uname -r)             in another: 10.0.0.2; ping 10.0.0.1
   uvala vm run bzImage --initrd root.cpio --append 'rdinit=/bin/sh' --memory 1G
+  uvala vm run bzImage --nic e1000                   a card for guests without virtio
   uvala vm run bzImage --print                       only print the QEMU command line";
 
 #[cfg(test)]
@@ -374,7 +446,7 @@ mod tests {
     fn test_qemu_is_told_of_card_kernel_and_console() {
         let port = "vale0:vm1".parse().unwrap();
         let global = Global { dir: Some("/run/x".into()) };
-        let machine = new_machine(global.dir.as_deref(), &port).unwrap();
+        let machine = Behind::Port(Box::new(new_machine(global.dir.as_deref(), &port).unwrap()));
         let run = args("run /boot/k --append single --cpus 2");
         let words = |kvm| {
             let qemu = Qemu { version: (11, 1), kvm };
@@ -391,11 +463,11 @@ mod tests {
     #[test]
     fn test_cards_have_one_address_whatever_is_behind_them() {
         let port = "vale0:vm1".parse().unwrap();
-        let machine = new_machine(None, &port).unwrap();
+        let machine = Behind::Port(Box::new(new_machine(None, &port).unwrap()));
         let run = args("run /boot/k --name vale0:vm1 --tap port0");
         let qemu = Qemu { version: (11, 1), kvm: false };
         let words = command_line(&run, qemu, &port, &machine, "i".as_ref()).unwrap().join("|");
-        let card = format!("|-device|virtio-net-pci,netdev=uvala,mac={}|", address_of(&port));
+        let card = format!("|-device|virtio-net-pci,netdev=uvala,mac={}|", port.guest_mac());
         assert!(words.contains(&card) && words.contains("ifname=port0,"), "{words}");
     }
 

@@ -12,14 +12,15 @@ use rustix::io::Errno;
 use super::Global;
 use crate::vm::memory::Memory;
 use crate::vm::qemu::{PROGRAM, Qemu};
-use crate::vm::{Card, Impossible, address_of};
+use crate::vm::{Card, Impossible, device};
 use terminal::Usage;
 use terminal::say;
 
 /// Print the arguments, or the XML, that connect a virtual machine to a port
 ///
-/// For a port of kind vhost-user, stream or dgram. With vhost-user the machine's memory must be
-/// shared: the switch reads frames from it, and writes them there.
+/// For a port of kind vhost-user, stream or dgram, or the port of a uvala-device. With vhost-user
+/// and uvala-device the machine's memory must be shared: the switch, or the device, reads frames
+/// from it, and writes them there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -39,9 +40,12 @@ pub struct Args {
     #[arg(long, value_parser = one_card)]
     mac: Option<MacAddr>,
     /// Network card by QEMU's name, such as e1000, rtl8139 or vmxnet3 (stream, dgram)
-    /// [default: virtio-net-pci]
+    /// [default: virtio-net-pci, or that of the port's uvala-device]
     #[arg(long, value_name = "MODEL")]
     nic: Option<String>,
+    /// Socket of the port's uvala-device [default: PORT.vfio in the daemon's directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -56,7 +60,7 @@ enum Vmm {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let port: PortName = args.port.parse()?;
     let info = show(global, &port)?;
-    let text = text(args, &port, &info)?;
+    let text = text(global, args, &port, &info)?;
     if let Some(unsaid) = unsaid(args, &info) {
         say::remark(format_args!("uvala: crosvm has no option for {unsaid}: left out"));
     }
@@ -130,15 +134,19 @@ pub fn show(global: &Global, port: &PortName) -> anyhow::Result<PortInfo> {
     }
 }
 
-fn text(args: &Args, port: &PortName, info: &PortInfo) -> Result<String, Usage> {
+fn text(global: &Global, args: &Args, port: &PortName, info: &PortInfo) -> Result<String, Usage> {
     let kind = info.kind;
+    if device::holds(info) {
+        return device_text(global, args, port);
+    }
     let Some(machine) = &info.machine else {
         return Err(Usage(format!(
-            "{port} is of kind {}: add a port with --kind vhost-user for the machine",
+            "{port} is of kind {}: add a port with --kind vhost-user for the machine, or start a \
+             uvala-device on one",
             kind.name()
         )));
     };
-    let (mac, model) = (args.mac.unwrap_or_else(|| address_of(port)), args.nic.as_deref());
+    let (mac, model) = (args.mac.unwrap_or_else(|| port.guest_mac()), args.nic.as_deref());
     let card = Card { kind, machine, memory: args.memory, mac, model };
     let text = match args.vmm {
         Vmm::Qemu => card.qemu(qemu(args)?).map(|args| lines(&args)),
@@ -147,6 +155,26 @@ fn text(args: &Args, port: &PortName, info: &PortInfo) -> Result<String, Usage> 
         Vmm::Libvirt => card.libvirt(),
     };
     text.map_err(|Impossible(why)| Usage(why))
+}
+
+/// What connects a machine to the device of a port.
+fn device_text(global: &Global, args: &Args, port: &PortName) -> Result<String, Usage> {
+    if args.mac.is_some() || args.nic.as_deref().is_some_and(|nic| nic != "e1000") {
+        let why = format!("{port} has a uvala-device: give that another --mac or --nic");
+        return Err(Usage(why));
+    }
+    let default = || device::socket(global.dir.as_deref(), port);
+    let socket = args.socket.clone().unwrap_or_else(default);
+    let memory = args.memory.unwrap_or_default();
+    match args.vmm {
+        Vmm::Qemu => device::qemu(qemu(args)?, &socket, memory)
+            .map(|args| lines(&args))
+            .map_err(|Impossible(why)| Usage(why)),
+        Vmm::CloudHypervisor => Ok(device::cloud_hypervisor(&socket, memory)),
+        Vmm::Crosvm | Vmm::Libvirt => {
+            Err(Usage("a uvala-device is for QEMU and Cloud Hypervisor".to_owned()))
+        }
+    }
 }
 
 /// The one that the arguments are for.
@@ -170,5 +198,7 @@ Examples:
   uvala vm-args vale0:vm1
   qemu-system-x86_64 $(uvala vm-args vale0:vm1 --memory 2G) -drive file=disk.qcow2
   uvala vm-args vale0:vm1 --vmm libvirt
+  uvala-device --nic e1000 --port vale0:vm2 &
+  qemu-system-x86_64 $(uvala vm-args vale0:vm2 --nic e1000) -drive file=two.qcow2
   uvala port add vale0:old --kind stream
   qemu-system-x86_64 $(uvala vm-args vale0:old --nic e1000) -drive file=old.qcow2";

@@ -14,7 +14,7 @@ use rustix::thread::{MembarrierQuery, membarrier_query};
 
 use super::facts::{Person, Rights, Socket, Vmm};
 use super::host::Locker;
-use super::{Finding, host, limits, machine, security, vmm};
+use super::{Finding, device, host, limits, machine, security, vmm};
 use crate::cni::inside;
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
@@ -123,6 +123,8 @@ fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
     findings.extend(machine::duplicate_macs(ports, &theirs));
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     findings.extend(machine::strays(ports, &vmms, &dir));
+    let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    findings.extend(device::check(&vmms, &unix));
     findings
 }
 

@@ -244,7 +244,7 @@ fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Fin
 }
 
 /// Memory of the machine that others cannot see. What a `-readconfig` names is not looked at.
-fn unshared(name: &str, words: &[String]) -> Option<Finding> {
+pub fn unshared(name: &str, words: &[String]) -> Option<Finding> {
     let told = |option| vmm::options(words, option);
     if told("readconfig").next().is_some() {
         return None;

@@ -4,6 +4,7 @@
 
 mod chain;
 mod config;
+mod device;
 mod facts;
 pub mod gather;
 mod host;

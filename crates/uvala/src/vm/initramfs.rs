@@ -11,8 +11,15 @@ use super::kernel;
 const DIR: usize = 0o040_755;
 const PROGRAM: usize = 0o100_755;
 
-/// Makes the archive that a kernel unpacks. The guest's address is 10.0.0.`number`.
-pub fn build(kernel: &Path, busybox: &Path, port: &PortName, number: u8) -> Result<Vec<u8>> {
+/// Makes the archive that a kernel unpacks. The guest's address is 10.0.0.`number`; its network
+/// card needs these `drivers`.
+pub fn build(
+    kernel: &Path,
+    busybox: &Path,
+    drivers: &[&str],
+    port: &PortName,
+    number: u8,
+) -> Result<Vec<u8>> {
     let program = std::fs::read(busybox);
     let program = program.with_context(|| format!("cannot read {}", busybox.display()))?;
     let mut archive = Archive::default();
@@ -20,7 +27,7 @@ pub fn build(kernel: &Path, busybox: &Path, port: &PortName, number: u8) -> Resu
         archive.add(dir, DIR, &[]);
     }
     archive.add("bin/busybox", PROGRAM, &program);
-    for (i, module) in kernel::modules(kernel, busybox)?.iter().enumerate() {
+    for (i, module) in kernel::modules(kernel, busybox, drivers)?.iter().enumerate() {
         archive.add(&format!("modules/{i:02}.ko"), PROGRAM, module);
     }
     archive.add("init", PROGRAM, init(port, number).as_bytes());

@@ -8,9 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What a guest needs, in this order, with what these need.
-const WANTED: [&str; 2] = ["virtio_pci", "virtio_net"];
-
 /// The version of a kernel, as its header says it.
 pub fn version(kernel: &Path) -> Result<String> {
     let shown = kernel.display();
@@ -56,8 +53,9 @@ pub fn check_whole(kernel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The modules that a guest loads, in that order, as they are loaded: not compressed.
-pub fn modules(kernel: &Path, busybox: &Path) -> Result<Vec<Vec<u8>>> {
+/// The modules that a guest loads, in that order, as they are loaded: not compressed. `wanted` are
+/// those of its network card.
+pub fn modules(kernel: &Path, busybox: &Path, wanted: &[&str]) -> Result<Vec<Vec<u8>>> {
     let version = version(kernel)?;
     let places = places(kernel, &version);
     let Some(place) = places.iter().find(|place| place.join("kernel").is_dir()) else {
@@ -70,7 +68,7 @@ pub fn modules(kernel: &Path, busybox: &Path) -> Result<Vec<Vec<u8>>> {
     let mut set = Set { busybox, files: Vec::new(), order: Vec::new(), loaded: Vec::new() };
     list(place, &mut set.files);
     let builtin = std::fs::read_to_string(place.join("modules.builtin")).unwrap_or_default();
-    for wanted in WANTED {
+    for &wanted in wanted {
         let is_builtin = builtin.lines().any(|line| name(Path::new(line)) == Some(wanted.into()));
         let found = set.load(wanted)?;
         ensure!(
@@ -216,7 +214,7 @@ mod tests {
         bytes[0x300..0x30e].copy_from_slice(b"6.1.0-x (me) #");
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(version(&path).unwrap(), "6.1.0-x");
-        let error = modules(&path, Path::new("busybox")).unwrap_err().to_string();
+        let error = modules(&path, Path::new("busybox"), &["virtio_net"]).unwrap_err().to_string();
         assert!(error.contains("no modules of kernel 6.1.0-x in /"), "{error}");
         std::fs::write(&path, "hello").unwrap();
         assert!(version(&path).unwrap_err().to_string().contains("no Linux kernel"));

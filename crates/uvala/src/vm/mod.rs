@@ -1,6 +1,7 @@
 //! Virtual machines: what their VMMs are told, so that they reach a port.
 
 pub mod boot;
+pub mod device;
 pub mod initramfs;
 pub mod kernel;
 pub mod kvm;
@@ -11,7 +12,6 @@ pub mod remains;
 use std::fmt::Write;
 
 use packet::MacAddr;
-use protocol::name::PortName;
 use protocol::{MachineInfo, PortKind};
 
 use memory::Memory;
@@ -43,16 +43,6 @@ fn impossible<T>(why: &str) -> Result<T, Impossible> {
 
 /// QEMU's name for virtio-net.
 const VIRTIO: &str = "virtio-net-pci";
-
-/// An address in QEMU's range that differs between ports.
-pub fn address_of(port: &PortName) -> MacAddr {
-    let hash = port
-        .to_string()
-        .bytes()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let [a, b, c, _] = hash.to_le_bytes();
-    MacAddr::new([0x52, 0x54, 0, a, b, c])
-}
 
 impl Card<'_> {
     /// QEMU's options, each with its value.
@@ -221,6 +211,7 @@ fn escaped(path: &str) -> String {
 mod tests {
     use super::*;
     use protocol::MachineState;
+    use protocol::name::PortName;
 
     fn info(connect: bool, queues: u16) -> MachineInfo {
         let socket = "/run/uvala/vale0:vm1.sock".to_owned();
@@ -241,7 +232,7 @@ mod tests {
     }
 
     fn card<'a>(kind: PortKind, machine: &'a MachineInfo, model: Option<&'a str>) -> Card<'a> {
-        let mac = address_of(&"vale0:vm1".parse().expect("a name"));
+        let mac = "vale0:vm1".parse::<PortName>().expect("a name").guest_mac();
         Card { kind, machine, memory: Some(Memory::default()), mac, model }
     }
 

@@ -1,0 +1,149 @@
+//! `uvala-device`: a network card for a virtual machine, which is a client of a switch.
+//!
+//! # Theory of operation
+//!
+//! The process holds what a guest's driver sees, registers and configuration space, and the socket
+//! by which a VMM reaches it (vfio-user). It maps the guest's memory and moves frames between
+//! there and a port, which it has opened as any program does:
+//!
+//! ```text
+//!   guest ── VMM ◄─ vfio-user ─► uvala-device ◄─ port: region, doorbells ─► switch
+//!              └───── memory ─────────┘
+//! ```
+//!
+//! So the switch has nothing of the device and nothing of the guest's memory, and a switch that
+//! ends takes no card away from a guest: the process opens its port again. After its start it is
+//! confined to the calls and files that it needs.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
+
+mod frames;
+mod nic;
+mod pci;
+mod serve;
+mod socket;
+mod uplink;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use client::{Options, Stop};
+use confine::{Access, Files, Mode, Thread};
+use packet::MacAddr;
+use protocol::exit;
+use protocol::name::PortName;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use terminal::say;
+
+use nic::Nic;
+use serve::Server;
+use socket::Listener;
+use uplink::Uplink;
+
+/// A network card for a virtual machine, on a port of a switch
+///
+/// A VMM (QEMU 10.1 or newer) connects to the socket and has a network card that its guest drives
+/// without virtio. The process listens again when the VMM has gone, and opens its port again when
+/// the daemon is back. SIGTERM ends it.
+#[derive(Debug, Parser)]
+#[command(name = "uvala-device", version, after_help = EXAMPLES)]
+struct Args {
+    /// What the guest sees: e1000, an Intel 82540EM
+    #[arg(long, value_name = "MODEL")]
+    nic: Model,
+    /// Port of the device; it is made, and goes with the process
+    #[arg(long, value_name = "PORT")]
+    port: PortName,
+    /// Socket for the VMM [default: PORT.vfio in the daemon's directory]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Address of the device [default: one in QEMU's range, made of the port's name]
+    #[arg(long, value_name = "MAC")]
+    mac: Option<MacAddr>,
+    /// Directory of the daemon's socket
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Sandbox after the start: on, log (the kernel only logs) or off
+    #[arg(
+        long, value_name = "MODE", default_value = "on", default_missing_value = "on",
+        num_args = 0..=1, require_equals = true
+    )]
+    sandbox: Mode,
+}
+
+/// A network card.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Model {
+    E1000,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  uvala-device --nic e1000 --port vale0:vm1 &
+  qemu-system-x86_64 $(uvala vm-args vale0:vm1 --nic e1000) -drive file=disk.qcow2";
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say::remark(format_args!("uvala-device: {error:#}"));
+            let code = error.downcast_ref::<client::Error>().map(client::Error::exit_code);
+            ExitCode::from(code.unwrap_or(exit::FAILURE))
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let Model::E1000 = args.nic;
+    let stop = Stop::new().context("cannot make an eventfd")?;
+    let mut options = Options::new().client("uvala-device").stop(&stop);
+    if let Some(dir) = &args.dir {
+        options = options.dir(dir);
+    }
+    let signals = signals().context("cannot catch signals")?;
+    let default =
+        || protocol::paths::daemon_dir(args.dir.as_deref()).join(format!("{}.vfio", args.port));
+    let listener = Listener::bind(&args.socket.clone().unwrap_or_else(default))?;
+    let uplink = Uplink::open(&options, &args.port.to_string())?;
+    enter_sandbox(args.sandbox, &listener)?;
+    let mac = args.mac.unwrap_or_else(|| args.port.guest_mac());
+    let description = nic::description();
+    say::out(format_args!(
+        "{}: an e1000 with address {mac} listens on {}\n",
+        args.port,
+        listener.path().display()
+    ))?;
+    Server::new(Nic::new(mac), listener, uplink, &description, signals, stop).run()
+}
+
+/// A socket that is readable once the process is to end.
+fn signals() -> Result<OwnedFd> {
+    let (read, write) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok(read.into())
+}
+
+/// Confines the process while it has one thread.
+fn enter_sandbox(mode: Mode, listener: &Listener) -> Result<()> {
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let files = Files::none()
+        .and("/proc", Access::Read)
+        .and("/sys/devices/system/cpu", Access::Read)
+        .and("/dev/null", Access::Write)
+        .and("/dev/urandom", Access::Read)
+        .and(listener.dir(), Access::Sockets);
+    let report = confine::enter(mode, Thread::Function, &files)
+        .context("cannot enter the sandbox; run without it: --sandbox=off")?;
+    if mode == Mode::On && !report.is_whole() {
+        say::remark(format_args!("uvala-device: the sandbox is not complete: {report}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! The event loop: one thread for the VMM, the port and the time.
+//!
+//! ```text
+//!   VMM's socket ──► requests, replies ──┐
+//!   port's doorbell ─────────────────────┼──► turn: frames out, frames in, moderation ──► line
+//!   deadline of the model ───────────────┘              │ nothing moved
+//!                                                       ▼
+//!                                            arm the port, poll all of them
+//! ```
+//!
+//! The loop ends by a signal. It survives each VMM, and the switch: one listens again, the other is
+//! opened again ([`crate::uplink`]).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use client::{Interest, Lost, Stop};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use terminal::say;
+use vfio::{Client, Description, Device, Ended};
+
+use crate::frames::{Outbox, Turn, discard, receive};
+use crate::nic::Nic;
+use crate::socket::Listener;
+use crate::uplink::Uplink;
+
+/// Requests of a VMM that are served before frames get their turn.
+const REQUESTS: usize = 32;
+/// Free slots of the port that a frame waits for: more than the longest one needs.
+const ROOM: u32 = 64;
+/// Refusals of one VMM's requests that are logged.
+const REFUSALS: u32 = 8;
+
+/// The device, and everything that it waits for.
+pub struct Server<'a> {
+    nic: Nic,
+    listener: Listener,
+    uplink: Option<Uplink>,
+    machine: Option<Machine<'a>>,
+    outbox: Outbox,
+    joined: Vec<u8>,
+    description: &'a Description,
+    /// Readable when the process is to end.
+    signals: OwnedFd,
+    stop: Stop,
+}
+
+/// A VMM that is connected.
+struct Machine<'a> {
+    client: Client<'a>,
+    refusals: u32,
+}
+
+/// What a sleep waits for, beside the VMM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wants {
+    frames: bool,
+    room: bool,
+}
+
+impl<'a> Server<'a> {
+    /// A device that listens.
+    pub fn new(
+        nic: Nic,
+        listener: Listener,
+        uplink: Uplink,
+        description: &'a Description,
+        signals: OwnedFd,
+        stop: Stop,
+    ) -> Self {
+        let (uplink, outbox, joined) = (Some(uplink), Outbox::default(), Vec::new());
+        Self { nic, listener, uplink, machine: None, outbox, joined, description, signals, stop }
+    }
+
+    /// Runs until a signal.
+    pub fn run(mut self) -> Result<()> {
+        loop {
+            self.nic.now_ns = now_ns();
+            let (turn, wants) = match self.turn() {
+                Ok(done) => done,
+                Err(Lost) => {
+                    self.lose()?;
+                    continue;
+                }
+            };
+            self.signal_line();
+            if self.wait(turn, wants)? {
+                self.stop.stop();
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves frames, as far as there are any, and says what to wait for.
+    fn turn(&mut self) -> Result<(Turn, Wants), Lost> {
+        let Self { nic, uplink, machine, outbox, joined, .. } = self;
+        let now = nic.now_ns;
+        if nic.model.deadline().is_some_and(|deadline| deadline <= now) {
+            nic.model.expire(now);
+        }
+        let port = uplink.as_mut().and_then(Uplink::port);
+        let memory = machine.as_ref().filter(|_| nic.is_bus_master());
+        let memory = memory.map(|machine| machine.client.session().dma().memory());
+        let (out, back) = match (memory, port) {
+            (Some(memory), Some(port)) => {
+                let out = outbox.transmit(&mut nic.model, memory, now, port)?;
+                let rx = port.rx(0);
+                (out, receive(&mut nic.model, memory, now, rx, joined)?)
+            }
+            // Frames for a switch that is away are lost, as on a wire.
+            (Some(memory), None) => (outbox.lose(&mut nic.model, memory, now), Turn::default()),
+            (None, Some(port)) => (Turn::default(), discard(port.rx(0))?),
+            (None, None) => Default::default(),
+        };
+        let wants = Wants { frames: !back.blocked, room: out.blocked };
+        let moved = out.moved || back.moved;
+        Ok((Turn { moved, more: out.more && !out.blocked || back.more, blocked: false }, wants))
+    }
+
+    fn signal_line(&mut self) {
+        if let Some(machine) = &mut self.machine {
+            machine.client.session_mut().interrupts_mut().set_line(self.nic.line());
+        }
+    }
+
+    /// Serves what is ready, after a sleep if nothing is. `true`: the process is to end.
+    fn wait(&mut self, turn: Turn, wants: Wants) -> Result<bool> {
+        let is_busy = turn.moved || turn.more;
+        let sleeps = !is_busy && self.arm(wants);
+        let timeout = if sleeps { self.timeout() } else { Some(Timespec::default()) };
+        let ready = self.poll(timeout)?;
+        if ready.signal {
+            return Ok(true);
+        }
+        if ready.uplink || sleeps {
+            self.disarm()?;
+        }
+        self.nic.now_ns = now_ns();
+        if ready.unmask
+            && let Some(machine) = &mut self.machine
+        {
+            machine.client.session_mut().interrupts_mut().unmasked();
+        }
+        if ready.machine {
+            self.serve();
+        } else if ready.listener {
+            self.accept();
+        }
+        Ok(false)
+    }
+
+    /// Asks the switch for kicks. `false`: there is something to do already.
+    fn arm(&mut self, wants: Wants) -> bool {
+        let Some(port) = self.uplink.as_mut().and_then(Uplink::port) else { return true };
+        (!wants.frames || port.arm(Interest::Rx)) && (!wants.room || port.arm(Interest::Tx(ROOM)))
+    }
+
+    fn disarm(&mut self) -> Result<()> {
+        match self.uplink.take() {
+            Some(Uplink::Attached(mut port)) => {
+                let lost = port.disarm().is_err();
+                self.uplink = Some(Uplink::Attached(port));
+                if lost { self.lose() } else { Ok(()) }
+            }
+            away => {
+                let uplink = away.map(Uplink::resume);
+                let is_up = uplink.as_ref().is_some_and(|uplink| !uplink.is_deleted());
+                self.uplink = uplink;
+                self.nic.set_link(is_up);
+                Ok(())
+            }
+        }
+    }
+
+    /// The switch is gone.
+    fn lose(&mut self) -> Result<()> {
+        self.outbox.clear();
+        let uplink = self.uplink.take().expect("it is there between calls");
+        let uplink = uplink.lose(&self.stop).context("cannot attach again")?;
+        if uplink.is_deleted() {
+            self.nic.set_link(false);
+        }
+        self.uplink = Some(uplink);
+        Ok(())
+    }
+
+    /// The time until the model has something to do.
+    fn timeout(&self) -> Option<Timespec> {
+        let left = self.nic.model.deadline()?.saturating_sub(now_ns());
+        let second = 1_000_000_000;
+        let parts = [left / second, left % second].map(|part| i64::try_from(part).ok());
+        let [Some(tv_sec), Some(tv_nsec)] = parts else { return None };
+        Some(Timespec { tv_sec, tv_nsec })
+    }
+
+    fn poll(&self, timeout: Option<Timespec>) -> Result<Ready> {
+        let uplink = self.uplink.as_ref().expect("it is there between calls");
+        let read = PollFlags::IN;
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.signals.as_fd(), read),
+            PollFd::from_borrowed_fd(uplink.fd(), read),
+        ];
+        match &self.machine {
+            None => fds.push(PollFd::new(&self.listener, read)),
+            Some(machine) => {
+                let flags = if machine.client.wants_room() { PollFlags::OUT } else { read };
+                let session = machine.client.session();
+                fds.push(PollFd::from_borrowed_fd(machine.client.as_fd(), flags));
+                if let Some(unmask) = session.interrupts().unmask_fd() {
+                    fds.push(PollFd::from_borrowed_fd(unmask, read));
+                }
+            }
+        }
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Ready::default()),
+            Err(errno) => return Err(errno).context("cannot wait"),
+        }
+        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let has_machine = self.machine.is_some();
+        Ok(Ready {
+            signal: is_ready(0),
+            uplink: is_ready(1),
+            machine: has_machine && is_ready(2),
+            listener: !has_machine && is_ready(2),
+            unmask: is_ready(3),
+        })
+    }
+
+    /// Serves requests of the VMM.
+    fn serve(&mut self) {
+        let Some(machine) = &mut self.machine else { return };
+        match machine.client.serve(&mut self.nic, REQUESTS) {
+            Ok(progress) => {
+                if let Some(refused) = progress.refused
+                    && machine.refusals < REFUSALS
+                {
+                    machine.refusals += 1;
+                    say::remark(format_args!("uvala-device: refused the VMM {}", refused.why));
+                }
+            }
+            Err(end) => self.end(&end),
+        }
+    }
+
+    /// The VMM has gone; the device is as new for the next one.
+    fn end(&mut self, end: &Ended) {
+        say::remark(format_args!("uvala-device: {end}"));
+        self.machine = None;
+        self.outbox.clear();
+        self.nic.reset();
+    }
+
+    fn accept(&mut self) {
+        match self.listener.next() {
+            Ok(Some(socket)) => {
+                say::remark("uvala-device: a VMM has connected");
+                let client = Client::new(socket, self.description);
+                self.machine = Some(Machine { client, refusals: 0 });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                say::remark(format_args!("uvala-device: a VMM cannot connect: {error}"));
+                // It stays readable: no more attempts than this.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+/// What a poll has found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    signal: bool,
+    uplink: bool,
+    machine: bool,
+    listener: bool,
+    unmask: bool,
+}
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    u64::try_from(ns).expect("the time since boot")
+}

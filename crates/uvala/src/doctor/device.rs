@@ -1,0 +1,78 @@
+//! Checks of emulated network cards: VMMs that reach one by vfio-user.
+
+use std::path::Path;
+
+use protocol::name::PortName;
+use serde::Deserialize;
+
+use super::facts::Vmm;
+use super::{Finding, machine, problem, vmm};
+
+/// QEMU's `-device` in JSON, as far as it concerns us.
+#[derive(Deserialize)]
+struct Device {
+    driver: String,
+    socket: Option<Socket>,
+}
+
+#[derive(Deserialize)]
+struct Socket {
+    path: String,
+}
+
+/// Cards without a process, and memory that no process can see. `unix` is `/proc/net/unix`.
+pub fn check(vmms: &[Vmm], unix: &str) -> Vec<Finding> {
+    let cards = vmms.iter().flat_map(|vmm| sockets(&vmm.words).map(move |path| (vmm, path)));
+    cards.filter_map(|(vmm, path)| card(vmm, &path, unix)).collect()
+}
+
+/// The sockets of a machine's cards.
+fn sockets(words: &[String]) -> impl Iterator<Item = String> {
+    let devices = vmm::options(words, "device");
+    let parsed = devices.filter_map(|word| serde_json::from_str::<Device>(word).ok());
+    let ours = parsed.filter(|device| device.driver == "vfio-user-pci");
+    ours.filter_map(|device| Some(device.socket?.path))
+}
+
+fn card(vmm: &Vmm, path: &str, unix: &str) -> Option<Finding> {
+    let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
+    let name = stem.parse::<PortName>().map_or_else(|_| path.to_owned(), |port| port.to_string());
+    let is_held = unix.lines().any(|line| line.ends_with(&format!(" {path}")));
+    if !is_held {
+        let what = format!("process {} has a card at {path}, where no process listens", vmm.pid);
+        let cure = format!(
+            "start uvala-device --nic e1000 --port PORT --socket {path}, and then the machine \
+             again: QEMU does not connect twice"
+        );
+        return Some(problem(&name, what, cure));
+    }
+    machine::unshared(&name, &vmm.words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::Person;
+    use super::*;
+
+    fn qemu(memory: &str) -> Vec<Vmm> {
+        let device = r#"{"driver":"vfio-user-pci","socket":{"path":"/r/vale0:a.vfio"}}"#;
+        let more = ["-device", "e1000,netdev=n", "-device", "{", "-device", device];
+        let words = ["qemu"].into_iter().chain(memory.split(' ')).chain(more);
+        let words = words.map(str::to_owned).collect();
+        let user = Person { name: "a".to_owned(), uid: 1, gids: vec![1], group: None };
+        vec![Vmm { pid: 7, words, user }]
+    }
+
+    const SHARED: &str = "-object memory-backend-memfd,id=m,size=1G,share=on -numa node,memdev=m";
+    const UNIX: &str = "0: 00000002 00000000 00010000 0001 01 123 /r/vale0:a.vfio\n";
+
+    #[test]
+    fn test_a_card_without_a_process_and_one_without_memory_are_problems() {
+        assert_eq!(check(&qemu(SHARED), UNIX), []);
+        let [missing] = &check(&qemu(SHARED), "")[..] else { panic!("one") };
+        assert_eq!(missing.about, "vale0:a");
+        assert!(missing.what.contains("process 7") && missing.cure.contains("--socket /r/vale0:a"));
+        let [closed] = &check(&qemu("-m 1G"), UNIX)[..] else { panic!("one") };
+        assert!(closed.what.contains("not shared"), "{}", closed.what);
+    }
+}

@@ -1,0 +1,130 @@
+//! Network cards that `uvala-device` emulates: how a VMM reaches one, and how one is started.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result, bail};
+use protocol::name::PortName;
+use protocol::{PortInfo, PortKind, exit, paths};
+use terminal::process;
+
+use super::memory::Memory;
+use super::qemu::Qemu;
+use super::{Impossible, impossible, remains};
+use crate::cli::program;
+
+/// The program, which is also the name of its port's client.
+const PROGRAM: &str = "uvala-device";
+/// The QEMU that knows vfio-user first.
+const KNOWS_VFIO_USER: (u32, u32) = (10, 1);
+
+/// Whether such a process has the port.
+pub fn holds(info: &PortInfo) -> bool {
+    let client = info.client.as_ref().filter(|_| info.kind == PortKind::Shm);
+    client.is_some_and(|client| client.name == PROGRAM)
+}
+
+/// Where the device of a port listens if nothing else is said.
+pub fn socket(dir: Option<&Path>, port: &PortName) -> PathBuf {
+    paths::daemon_dir(dir).join(format!("{port}.vfio"))
+}
+
+/// QEMU's options for a device at this socket. They have no blanks, so that a shell takes them as
+/// they are.
+pub fn qemu(
+    qemu: Qemu,
+    socket: &Path,
+    memory: Memory,
+) -> Result<Vec<(&'static str, String)>, Impossible> {
+    if qemu.version < KNOWS_VFIO_USER {
+        return impossible(
+            "this QEMU has no vfio-user-pci; take one of 10.1 or newer, or QEMU's own card on a \
+             port of --kind stream",
+        );
+    }
+    let socket = serde_json::json!({ "path": socket, "type": "unix" });
+    let device = serde_json::json!({ "driver": "vfio-user-pci", "socket": socket });
+    Ok(vec![
+        ("-m", memory.to_string()),
+        ("-object", format!("memory-backend-memfd,id=uvala-memory,size={memory},share=on")),
+        ("-numa", "node,memdev=uvala-memory".to_owned()),
+        ("-device", device.to_string()),
+    ])
+}
+
+/// Cloud Hypervisor's options.
+pub fn cloud_hypervisor(socket: &Path, memory: Memory) -> String {
+    format!("--memory size={memory},shared=on\n--user-device socket={}\n", socket.display())
+}
+
+/// A process that runs for this one, and ends with it.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    /// Where its VMM connects to.
+    pub socket: PathBuf,
+}
+
+/// Starts a device and waits until it listens. `None`: another program has the port.
+pub fn start(dir: Option<&Path>, port: &PortName, nic: &str) -> Result<Option<Running>> {
+    let beside = process::exe()?.with_file_name(PROGRAM);
+    let program = if beside.exists() { Ok(beside) } else { program::find(PROGRAM.as_ref()) };
+    let program = program.context("no uvala-device beside uvala; install it: make install")?;
+    let name = format!("uvala-{}-{port}.vfio", std::process::id());
+    let socket = std::env::temp_dir().join(name);
+    let mut command = remains::dependent(&program)?;
+    command.args(["--nic", nic, "--port", &port.to_string()]).arg("--socket").arg(&socket);
+    if let Some(dir) = dir {
+        command.arg("--dir").arg(dir);
+    }
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).context("cannot read what uvala-device says")?;
+    if !line.is_empty() {
+        return Ok(Some(Running { child, socket }));
+    }
+    let status = child.wait().context("cannot wait for uvala-device")?;
+    match status.code().and_then(|code| u8::try_from(code).ok()) {
+        Some(exit::IN_USE) => Ok(None),
+        _ => bail!("uvala-device does not start"),
+    }
+}
+
+impl Drop for Running {
+    /// Ends the process, and its port with it.
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        // It may have ended.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Qemu = Qemu { version: (11, 1), kvm: false };
+
+    #[test]
+    fn test_qemu_gets_shared_memory_and_a_device_in_words_that_a_shell_leaves_alone() {
+        let args = qemu(NEW, Path::new("/run/uvala/a,\"b.vfio"), Memory::default()).unwrap();
+        let [_, object, _, (option, device)] = &args[..] else { panic!("{args:?}") };
+        assert!(object.1.ends_with("share=on"), "{object:?}");
+        assert_eq!(
+            (*option, device.as_str()),
+            (
+                "-device",
+                r#"{"driver":"vfio-user-pci","socket":{"path":"/run/uvala/a,\"b.vfio","type":"unix"}}"#
+            )
+        );
+        assert!(args.iter().all(|(_, value)| !value.contains(' ')));
+        let old = Qemu { version: (10, 0), kvm: true };
+        let why = qemu(old, Path::new("s"), Memory::default()).unwrap_err();
+        assert!(why.to_string().contains("10.1"), "{why}");
+        let cloud = cloud_hypervisor(Path::new("/s"), Memory::default());
+        assert!(cloud.contains("shared=on\n--user-device socket=/s\n"), "{cloud}");
+    }
+}

@@ -1,0 +1,413 @@
+//! Emulated network cards: `uvala-device`, driven by a client of another author in place of a VMM,
+//! and by real guests under QEMU.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use client::Port;
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{BROADCAST, announcement, fill, mac};
+use harness::guest::{Boot, Guest, Kit};
+use harness::process::{Owned, uvala_path};
+use harness::{Random, wait};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::Signal;
+
+const PORT: &str = "vale0:nic";
+
+/// A `uvala-device` of a daemon.
+struct Device {
+    process: Owned,
+    socket: PathBuf,
+    log: PathBuf,
+}
+
+impl Device {
+    /// Starts one, and waits until it listens.
+    fn start(daemon: &Daemon) -> Self {
+        let socket = daemon.dir().join(format!("{PORT}.vfio"));
+        let log = daemon.dir().join("device.log");
+        let mut command = Command::new(uvala_path().with_file_name("uvala-device"));
+        command.args(["--nic", "e1000", "--port", PORT, "--dir"]).arg(daemon.dir());
+        let errors = File::options().create(true).append(true).open(&log).expect("room");
+        let mut process = Owned::spawn(command.stdout(Stdio::piped()).stderr(errors));
+        let mut line = String::new();
+        BufReader::new(process.stdout()).read_line(&mut line).expect("text");
+        assert!(line.contains(" listens on "), "{line:?}: {:?}", std::fs::read_to_string(&log));
+        Self { process, socket, log }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("a log")
+    }
+
+    /// Mappings of guests' memory, and descriptors.
+    fn holdings(&self) -> (usize, usize) {
+        let place = PathBuf::from(format!("/proc/{}", self.process.pid()));
+        let maps = std::fs::read_to_string(place.join("maps")).expect("it lives");
+        let guests = ["memfd:guest", "memfd:memory-backend"];
+        let maps = maps.lines().filter(|line| guests.iter().any(|name| line.contains(name)));
+        (maps.count(), std::fs::read_dir(place.join("fd")).expect("it lives").count())
+    }
+}
+
+/// Registers of the card (13.4 of Intel's manual).
+mod register {
+    pub const STATUS: u64 = 0x0008;
+    pub const ICR: u64 = 0x00c0;
+    pub const IMS: u64 = 0x00d0;
+    pub const RCTL: u64 = 0x0100;
+    pub const TCTL: u64 = 0x0400;
+    pub const RDBAL: u64 = 0x2800;
+    pub const TDBAL: u64 = 0x3800;
+    /// Behind the base address of a ring.
+    pub const LEN: u64 = 0x8;
+    pub const HEAD: u64 = 0x10;
+    pub const TAIL: u64 = 0x18;
+}
+
+/// A driver of the card, and its memory: two rings, and a buffer for each descriptor.
+struct Driver {
+    client: vfio_user::Client,
+    memory: OwnedFd,
+    line: OwnedFd,
+    next: [u32; 2],
+}
+
+const RINGS: [u64; 2] = [0x1000, 0x2000];
+const BUFFERS: [u64; 2] = [0x10000, 0x80000];
+const DESCRIPTORS: u32 = 64;
+const MEMORY: u64 = 0x10_0000;
+const BAR0: u32 = 0;
+const CONFIG: u32 = 7;
+
+impl Driver {
+    /// Connects as a VMM and starts the card as its driver does.
+    fn start(device: &Device) -> Self {
+        let mut client = vfio_user::Client::new(&device.socket).expect("a device");
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&memory, MEMORY).expect("ours");
+        client.dma_map(0, 0, MEMORY, memory.as_raw_fd()).expect("a reply");
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let line = eventfd(0, flags).expect("descriptors");
+        client.set_irqs(0, 0x24, 0, 1, &[line.as_raw_fd()]).expect("a reply");
+        // Memory, and bus master.
+        client.region_write(CONFIG, 4, &[6, 0]).expect("a reply");
+        let mut this = Self { client, memory, line, next: [0; 2] };
+        for (base, ring) in [register::TDBAL, register::RDBAL].into_iter().zip(RINGS) {
+            this.write(base, u32::try_from(ring).expect("low"));
+            this.write(base + register::LEN, 16 * DESCRIPTORS);
+        }
+        for at in 0..DESCRIPTORS {
+            this.describe(1, at, 0);
+        }
+        // Enabled, all unicast, broadcast, without the checksum; enabled, short frames padded.
+        this.write(register::RCTL, 1 << 1 | 1 << 3 | 1 << 15 | 1 << 26);
+        this.write(register::TCTL, 1 << 1 | 1 << 3);
+        this.write(register::IMS, 0x9d);
+        this.write(register::RDBAL + register::TAIL, DESCRIPTORS - 1);
+        this
+    }
+
+    fn read(&mut self, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.client.region_read(BAR0, offset, &mut bytes).expect("a reply");
+        u32::from_le_bytes(bytes)
+    }
+
+    fn write(&mut self, offset: u64, value: u32) {
+        self.client.region_write(BAR0, offset, &value.to_le_bytes()).expect("a reply");
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        assert_eq!(rustix::io::pwrite(&self.memory, bytes, at), Ok(bytes.len()));
+    }
+
+    fn get<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        assert_eq!(rustix::io::pread(&self.memory, &mut bytes, at), Ok(N));
+        bytes
+    }
+
+    /// Writes descriptor `at` of a ring: its buffer, and its second word.
+    fn describe(&self, ring: usize, at: u32, word: u64) {
+        let place = RINGS[ring] + 16 * u64::from(at);
+        self.put(place, &(BUFFERS[ring] + 2048 * u64::from(at)).to_le_bytes());
+        self.put(place + 8, &word.to_le_bytes());
+    }
+
+    /// Whether the card is done with descriptor `at` of a ring, and its second word.
+    fn done(&self, ring: usize, at: u32) -> Option<u64> {
+        let word = u64::from_le_bytes(self.get(RINGS[ring] + 16 * u64::from(at) + 8));
+        (word >> 32 & 1 != 0).then_some(word)
+    }
+
+    /// Sends a frame, and waits until the card has taken it.
+    fn send(&mut self, frame: &[u8]) {
+        let at = self.next[0];
+        self.put(BUFFERS[0] + 2048 * u64::from(at), frame);
+        // End of packet, insert the checksum, report the status.
+        self.describe(0, at, frame.len() as u64 | 0xb << 24);
+        self.next[0] = (at + 1) % DESCRIPTORS;
+        self.write(register::TDBAL + register::TAIL, self.next[0]);
+        wait::until("the card to take a frame", || self.done(0, at).is_some());
+    }
+
+    /// The next frame that has come.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let at = self.next[1];
+        let word = self.done(1, at)?;
+        let len = usize::try_from(word & 0xffff).expect("16 bits");
+        let frame = self.get::<2048>(BUFFERS[1] + 2048 * u64::from(at))[..len].to_vec();
+        self.describe(1, at, 0);
+        self.write(register::RDBAL + register::TAIL, at);
+        self.next[1] = (at + 1) % DESCRIPTORS;
+        Some(frame)
+    }
+
+    /// Whether the card has interrupted since the last look, as its handler sees it.
+    fn is_interrupted(&mut self) -> bool {
+        let signalled = rustix::io::read(&self.line, &mut [0; 8]).is_ok();
+        let causes = self.read(register::ICR);
+        self.client.set_irqs(0, 0x11, 0, 1, &[]).expect("a reply");
+        signalled && causes != 0
+    }
+}
+
+fn named(stream: u32, seq: u64, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, BROADCAST, stream, seq, len);
+    frame
+}
+
+/// Frames pass both ways, with an interrupt for what comes.
+fn exchange(driver: &mut Driver, port: &mut Port) {
+    for (seq, len) in (0..).zip([60, 61, 128, 1000, 1514]) {
+        let frame = named(1, seq, len);
+        driver.send(&frame);
+        let mut came = Vec::new();
+        while came != frame {
+            let soon = Some(wait::PATIENCE);
+            assert!(port.recv_timeout(&mut came, soon).expect("a daemon"), "{len} bytes");
+        }
+        driver.is_interrupted();
+        let frame = named(2, seq, len);
+        port.send(&frame).expect("a daemon");
+        let came = wait::find("a frame", || driver.receive());
+        assert_eq!(came, frame, "{len} bytes");
+        wait::until("an interrupt", || driver.is_interrupted());
+    }
+}
+
+#[test]
+fn a_card_carries_frames_both_ways_and_goes_on_with_the_next_daemon() {
+    let mut daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    for round in 0..3 {
+        if round == 1 {
+            daemon.terminate();
+            daemon.process().wait();
+        } else {
+            daemon.kill();
+        }
+        // For a switch that is not there: taken, and lost.
+        (0..100).for_each(|seq| driver.send(&named(3, seq, 60)));
+        assert_eq!(driver.read(register::STATUS) & 2, 2, "the link stays up");
+        daemon.restart();
+        wait::until("the port", || daemon.port(PORT).is_some_and(|port| port.client.is_some()));
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    }
+    assert_eq!(driver.next[0], driver.read(register::TDBAL + register::HEAD), "no reset");
+}
+
+#[test]
+fn one_vmm_after_another_connects_and_what_each_had_is_given_back() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let before = device.holdings();
+    for round in 1..=5 {
+        let mut driver = Driver::start(&device);
+        assert_eq!(device.holdings().0, 1, "its memory is mapped");
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+        drop(driver);
+        wait::until("everything back", || device.holdings() == before);
+        wait::until("the log", || device.said().matches("the VMM has gone").count() == round);
+    }
+    // Frames for no VMM do not wait for the next one.
+    let mut port = daemon.open("vale0:peer");
+    (0..2000).for_each(|seq| port.send(&named(4, seq, 60)).expect("a daemon"));
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut port);
+}
+
+#[test]
+fn a_deleted_port_pulls_the_cable_and_a_process_that_ends_is_missed() {
+    let daemon = Daemon::start();
+    let mut device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    assert_eq!(driver.read(register::STATUS) & 2, 2);
+    assert!(daemon.uvala(&["port", "del", PORT]).status.success());
+    wait::until("no link", || driver.read(register::STATUS) & 2 == 0);
+    driver.send(&announcement(1));
+    device.process.signal(Signal::TERM);
+    assert!(device.process.wait().success());
+    assert!(!device.socket.exists(), "the socket goes with it");
+    // A machine that has this card is told of by the doctor.
+    let card = r#"{"driver":"vfio-user-pci","socket":{"path":"DIR/vale0:nic.vfio"}}"#;
+    let memory = "-object memory-backend-memfd,id=m,size=1G,share=on -numa node,memdev=m";
+    let _monitor = daemon.monitor(&format!("{memory} -device {card}"));
+    wait::until("the doctor's word", || {
+        let said = String::from_utf8_lossy(&daemon.uvala(&["doctor"]).stdout).into_owned();
+        said.contains("PROBLEM  vale0:nic: process") && said.contains("where no process listens")
+    });
+}
+
+#[test]
+fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
+    let daemon = Setup::new("[switch.vale0.port.b]\non_full = \"wait\"\n").start();
+    let mut random = Random::seeded(19);
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    b.send(&announcement(9)).expect("a daemon");
+    let (mut frame, mut came, mut seq) = (Vec::new(), Vec::new(), 0);
+    for round in 0..3000 {
+        let offset = match random.below(4) {
+            0 => random.below(0x20000),
+            1 => 0x3800 + random.below(0x40),
+            2 => 0x2800 + random.below(0x40),
+            _ => [register::RCTL, register::TCTL, 0x0, 0x14, 0x20][random.index(5)],
+        };
+        let width = 1 << random.below(3);
+        let value = random.any().to_le_bytes();
+        let offset = offset.min(0x20000 - 8);
+        driver.client.region_write(BAR0, offset, &value[..width]).expect("a reply");
+        if random.below(3) == 0 {
+            let at = random.below(MEMORY - 64);
+            driver.put(at, &random.bytes(64));
+        }
+        match random.below(200) {
+            0 => driver.client.reset().expect("a reply"),
+            1 => driver.client.dma_unmap(0, MEMORY).expect("a reply"),
+            2 => {
+                let fd = driver.memory.as_raw_fd();
+                driver.client.dma_map(0, 0, MEMORY, fd).expect("a reply");
+            }
+            3 => driver.client.region_write(CONFIG, 4, &[7, 0]).expect("a reply"),
+            _ => {}
+        }
+        if round % 10 == 0 {
+            fill(&mut frame, mac(9), 5, seq, 60 + usize::try_from(seq % 1000).expect("few"));
+            seq += 1;
+            a.send(&frame).expect("a daemon");
+            while came != frame {
+                let soon = Some(Duration::from_secs(20));
+                assert!(b.recv_timeout(&mut came, soon).expect("a daemon"), "frame {seq}");
+            }
+        }
+    }
+    drop(driver);
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut a);
+}
+
+/// A guest with an e1000 and one with virtio-net on the same switch.
+fn lab(kit: &Kit) -> (Daemon, Device, Guest, Guest) {
+    let port = "[switch.vale0.port.vm2]\nkind = \"vhost-user\"\n";
+    let daemon = Setup::new(port).start();
+    let device = Device::start(&daemon);
+    let emulated = Boot { port: PORT, nic: Some("e1000"), ..Boot::default() };
+    let virtio = Boot { port: "vale0:vm2", ..Boot::default() };
+    let [mut a, mut b] = [emulated, virtio].map(|boot| Guest::start(kit, &daemon, &boot));
+    for (number, guest) in (1..).zip([&mut a, &mut b]) {
+        guest.ready();
+        guest.configure(number, 1500);
+    }
+    (daemon, device, a, b)
+}
+
+fn kit() -> Option<Kit> {
+    let kit = Kit::find()?;
+    if kit.is_old() {
+        harness::skip("vfio-user wants QEMU 10.1 or newer");
+        return None;
+    }
+    Some(kit)
+}
+
+/// What a guest's stack has found wrong with what it received.
+fn errors(guest: &mut Guest) -> String {
+    guest.run("grep -E '^(Tcp|Udp):' /proc/net/snmp")
+}
+
+#[test]
+fn an_e1000_by_vfio_user_carries_whole_frames_and_outlives_the_daemon() {
+    let Some(kit) = kit() else { return };
+    let (mut daemon, device, mut a, mut b) = lab(&kit);
+    a.reach("10.0.0.2");
+    for size in [18, 1000, 1472] {
+        a.run(&format!("ping -c 3 -i 0.1 -q -s {size} 10.0.0.2"));
+    }
+    b.run("iperf3 -s -D >/dev/null");
+    for how in ["-n 5M", "-n 5M -R", "-u -b 5M -n 1M", "-u -b 5M -n 1M -R"] {
+        let text = a.iperf3("10.0.0.2", how);
+        assert!(text.contains("receiver"), "{how}: {text}");
+    }
+    // From the e1000, which leaves checksums and segments to the device, and back.
+    for (from, to, address) in [(&mut a, &mut b, "10.0.0.2")] {
+        from.run("yes uvala | head -c 3000000 > /tmp/data");
+        to.run("(sleep 300 | nc -l -p 7 > /tmp/got) &");
+        to.run("until grep -q ':0007 ' /proc/net/tcp*; do sleep 0.1; done");
+        from.run(&format!("nc {address} 7 < /tmp/data & sleep 0.5"));
+        let sum = from.run("md5sum < /tmp/data");
+        wait::until("all that was sent", || to.run("md5sum < /tmp/got") == sum);
+        to.run("killall nc sleep; true");
+    }
+    println!("{}\n{}", errors(&mut a), errors(&mut b));
+    // Traffic that never ends, in both directions.
+    b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & sleep 0.1");
+    let carrier = a.run("cat /sys/class/net/eth0/carrier_changes");
+    for _ in 0..2 {
+        daemon.kill();
+        daemon.restart();
+        println!("an e1000 is reached {:?} after the daemon is back", a.reach("10.0.0.2"));
+    }
+    assert_eq!(a.run("cat /sys/class/net/eth0/carrier_changes"), carrier);
+    let (said, hangs) = a.try_run("dmesg | grep -E 'Hang|Reset adapter|watchdog'");
+    assert!(!hangs, "{said}");
+    a.run("ping -c 20 -i 0.05 -q -s 1400 10.0.0.2 | grep -q ' 0% packet loss'");
+    println!("{}", device.said());
+}
+
+#[test]
+fn a_device_that_is_killed_costs_its_guest_a_card_and_nothing_else() {
+    let Some(kit) = kit() else { return };
+    let (daemon, mut device, mut a, mut b) = lab(&kit);
+    a.reach("10.0.0.2");
+    // QEMU is killed: the device gives the guest back, and the next one boots on it.
+    a.kill();
+    wait::until("the guest's memory back", || device.holdings().0 == 0);
+    let again = Boot { port: PORT, nic: Some("e1000"), ..Boot::default() };
+    let mut a = Guest::start(&kit, &daemon, &again);
+    a.ready();
+    a.configure(1, 1500);
+    a.reach("10.0.0.2");
+    b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & sleep 0.1");
+    device.process.kill();
+    wait::until("the port to go", || daemon.port(PORT).is_none());
+    // The guest runs, and so do all others.
+    assert_eq!(a.run("echo alive"), "alive");
+    let mut port = daemon.open("vale0:peer");
+    b.run("killall ping; ping -c 1 -W 1 10.0.0.9; true");
+    let mut frame = Vec::new();
+    while !frame.starts_with(&BROADCAST) {
+        assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
+    }
+}
