@@ -198,8 +198,8 @@ fn exchange(driver: &mut Driver, port: &mut Port) {
         driver.is_interrupted();
         let frame = named(2, seq, len);
         port.send(&frame).expect("a daemon");
-        let came = wait::find("a frame", || driver.receive());
-        assert_eq!(came, frame, "{len} bytes");
+        // Frames of others may stand in front of it.
+        wait::find("a frame", || driver.receive().filter(|came| *came == frame));
         wait::until("an interrupt", || driver.is_interrupted());
     }
 }
@@ -224,7 +224,8 @@ fn a_card_carries_frames_both_ways_and_goes_on_with_the_next_daemon() {
         wait::until("the port", || daemon.port(PORT).is_some_and(|port| port.client.is_some()));
         exchange(&mut driver, &mut daemon.open("vale0:peer"));
     }
-    assert_eq!(driver.next[0], driver.read(register::TDBAL + register::HEAD), "no reset");
+    let head = driver.read(register::TDBAL + register::HEAD);
+    assert_eq!(driver.next[0], head, "no reset");
 }
 
 #[test]
@@ -255,7 +256,6 @@ fn a_deleted_port_pulls_the_cable_and_a_process_that_ends_is_missed() {
     assert_eq!(driver.read(register::STATUS) & 2, 2);
     assert!(daemon.uvala(&["port", "del", PORT]).status.success());
     wait::until("no link", || driver.read(register::STATUS) & 2 == 0);
-    driver.send(&announcement(1));
     device.process.signal(Signal::TERM);
     assert!(device.process.wait().success());
     assert!(!device.socket.exists(), "the socket goes with it");
@@ -295,8 +295,10 @@ fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
         }
         match random.below(200) {
             0 => driver.client.reset().expect("a reply"),
-            1 => driver.client.dma_unmap(0, MEMORY).expect("a reply"),
-            2 => {
+            // As firmware does, and in the middle of everything.
+            1 => {
+                driver.client.dma_unmap(0, MEMORY).expect("a reply");
+                driver.client.region_write(BAR0, register::TDBAL, &value).expect("a reply");
                 let fd = driver.memory.as_raw_fd();
                 driver.client.dma_map(0, 0, MEMORY, fd).expect("a reply");
             }
