@@ -324,6 +324,36 @@ impl Guest {
         })
     }
 
+    /// Sends three megabytes to another guest, and requires that they arrive as they are.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn send_file(&mut self, to: &mut Self, address: &str) {
+        self.run("yes uvala | head -c 3000000 > /tmp/data");
+        to.run("(sleep 300 | nc -l -p 7 > /tmp/got) &");
+        to.run("until grep -q ':0007 ' /proc/net/tcp*; do sleep 0.1; done");
+        self.run(&format!("nc {address} 7 < /tmp/data & sleep 0.5"));
+        let sum = self.run("md5sum < /tmp/data");
+        wait::until("all that was sent", || to.run("md5sum < /tmp/got") == sum);
+        for guest in [self, to] {
+            guest.run("killall nc sleep; true");
+        }
+    }
+
+    /// What its stack has found wrong with what it received.
+    pub fn checksum_errors(&mut self) -> u64 {
+        let field = |name: &str, field: &str| {
+            format!(
+                "awk '/^{name}:/ {{ if (n) print $n; else for (i = 1; i <= NF; i++) \
+                 if ($i == \"{field}\") n = i }}' /proc/net/snmp"
+            )
+        };
+        let wanted = [("Tcp", "InErrs"), ("Tcp", "InCsumErrors"), ("Udp", "InCsumErrors")];
+        let numbers = wanted.map(|(name, what)| self.run(&field(name, what)));
+        let words = numbers.iter().flat_map(|text| text.split_whitespace());
+        words.map(|word| word.parse().unwrap_or(0)).sum()
+    }
+
     /// Gives its card an address, by which it is told from others, and an MTU.
     pub fn configure(&mut self, number: u8, mtu: u16) {
         self.run("n=0; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done");

@@ -344,11 +344,6 @@ fn kit() -> Option<Kit> {
     Some(kit)
 }
 
-/// What a guest's stack has found wrong with what it received.
-fn errors(guest: &mut Guest) -> String {
-    guest.run("grep -E '^(Tcp|Udp):' /proc/net/snmp")
-}
-
 #[test]
 fn an_e1000_by_vfio_user_carries_whole_frames_and_outlives_the_daemon() {
     let Some(kit) = kit() else { return };
@@ -362,17 +357,10 @@ fn an_e1000_by_vfio_user_carries_whole_frames_and_outlives_the_daemon() {
         let text = a.iperf3("10.0.0.2", how);
         assert!(text.contains("receiver"), "{how}: {text}");
     }
-    // From the e1000, which leaves checksums and segments to the device, and back.
-    for (from, to, address) in [(&mut a, &mut b, "10.0.0.2")] {
-        from.run("yes uvala | head -c 3000000 > /tmp/data");
-        to.run("(sleep 300 | nc -l -p 7 > /tmp/got) &");
-        to.run("until grep -q ':0007 ' /proc/net/tcp*; do sleep 0.1; done");
-        from.run(&format!("nc {address} 7 < /tmp/data & sleep 0.5"));
-        let sum = from.run("md5sum < /tmp/data");
-        wait::until("all that was sent", || to.run("md5sum < /tmp/got") == sum);
-        to.run("killall nc sleep; true");
-    }
-    println!("{}\n{}", errors(&mut a), errors(&mut b));
+    // The e1000 leaves checksums and segments to the device.
+    a.send_file(&mut b, "10.0.0.2");
+    b.send_file(&mut a, "10.0.0.1");
+    assert_eq!(a.checksum_errors() + b.checksum_errors(), 0, "wrong checksums");
     // Traffic that never ends, in both directions.
     b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & sleep 0.1");
     let carrier = a.run("cat /sys/class/net/eth0/carrier_changes");
@@ -382,10 +370,10 @@ fn an_e1000_by_vfio_user_carries_whole_frames_and_outlives_the_daemon() {
         println!("an e1000 is reached {:?} after the daemon is back", a.reach("10.0.0.2"));
     }
     assert_eq!(a.run("cat /sys/class/net/eth0/carrier_changes"), carrier);
-    let (said, hangs) = a.try_run("dmesg | grep -E 'Hang|Reset adapter|watchdog'");
+    let (said, hangs) = a.try_run("dmesg | grep -E 'Tx Unit Hang|Reset adapter|NETDEV WATCHDOG'");
     assert!(!hangs, "{said}");
     a.run("ping -c 20 -i 0.05 -q -s 1400 10.0.0.2 | grep -q ' 0% packet loss'");
-    println!("{}", device.said());
+    assert!(!device.said().contains("refused"), "{}", device.said());
 }
 
 #[test]
