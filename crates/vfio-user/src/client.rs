@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::connection::{Connection, Ended, Received};
 use crate::device::{Description, Device};
 use crate::message::Request;
-use crate::session::{Refused, Session};
+use crate::refused::Refused;
+use crate::session::Session;
 
 /// How far [`Client::serve`] has got.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

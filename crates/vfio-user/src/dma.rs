@@ -21,7 +21,7 @@ use ring::guest::{Extent, GuestMemory};
 use rustix::io::Errno;
 
 use crate::message::DmaMap;
-use crate::session::Refused;
+use crate::refused::Refused;
 
 /// The most maps of a session. QEMU has a map for each module of memory, and about twenty more.
 pub const MAPS_MAX: usize = 1024;

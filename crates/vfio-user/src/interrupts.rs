@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::device::{Description, Irq, irq};
 use crate::message::{Action, IrqData, SetIrqs};
-use crate::session::Refused;
+use crate::refused::Refused;
 
 /// All interrupts of a device.
 #[derive(Debug, Default)]

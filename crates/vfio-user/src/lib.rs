@@ -33,6 +33,7 @@ mod device;
 mod dma;
 mod interrupts;
 pub mod message;
+mod refused;
 mod session;
 
 pub use client::{Client, Progress};
@@ -40,4 +41,5 @@ pub use connection::{Connection, Ended};
 pub use device::{Area, Description, Device, Irq, Mappable, Region, irq, region};
 pub use dma::{DmaTable, MAPS_MAX};
 pub use interrupts::Interrupts;
-pub use session::{Refused, Session};
+pub use refused::Refused;
+pub use session::Session;

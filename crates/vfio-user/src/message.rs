@@ -206,9 +206,9 @@ pub struct DmaMap {
 /// What is done with interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They are held back.
+    /// The VMM holds them back.
     Mask,
-    /// They are let through again.
+    /// The VMM lets them through again.
     Unmask,
     /// The VMM says how they are signalled, or has them signalled.
     Trigger,
@@ -219,7 +219,7 @@ pub enum Action {
 pub enum IrqData {
     /// All.
     All,
-    /// Those that are true.
+    /// The interrupts whose byte is true.
     Bools(Vec<bool>),
     /// All, with an eventfd for each, or without any.
     Eventfds(Vec<OwnedFd>),

@@ -12,23 +12,7 @@ use crate::message::{
     self, Request, TRANSFER_MAX, access_reply, device_reply, irq_reply, region_reply, unmap_reply,
     version_reply,
 };
-
-/// Why a request was not served. The VMM gets the number, and the log the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// The error number.
-    pub errno: Errno,
-    /// The reason.
-    pub why: String,
-}
-
-impl Refused {
-    /// A refusal.
-    #[must_use]
-    pub fn new(errno: Errno, why: impl Into<String>) -> Self {
-        Self { errno, why: why.into() }
-    }
-}
+use crate::refused::Refused;
 
 /// The body of a reply, and the descriptor beside it.
 pub type Reply<'a> = (Vec<u8>, Option<BorrowedFd<'a>>);
@@ -122,9 +106,9 @@ impl<'a> Session<'a> {
             Request::RegionRead { region, offset, count } => {
                 self.check(region, offset, count)?;
                 let mut body = access_reply(region, offset, count);
-                let front = body.len();
-                body.resize(front + count as usize, 0);
-                device.read(region, offset, &mut body[front..]);
+                let data = body.len();
+                body.resize(data + count as usize, 0);
+                device.read(region, offset, &mut body[data..]);
                 body
             }
             Request::RegionWrite { region, offset, data } => {

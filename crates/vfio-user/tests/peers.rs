@@ -1,7 +1,7 @@
 //! The server with a client of another author, and with peers that send what they like.
 
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -294,8 +294,7 @@ fn garbage_costs_a_connection_and_says_why() {
         bytes[4..8].copy_from_slice(&size.to_ne_bytes());
         bytes
     };
-    let mut at = 0;
-    for (greeted, bytes, why) in [
+    let cases = [
         (true, header(15, 0), "the VMM sent a message of 15 bytes"),
         (true, header(long, 0), "the VMM sent a message of 65569 bytes"),
         (true, header(16, 1), "the VMM sent a message with flags 0x1"),
@@ -304,12 +303,12 @@ fn garbage_costs_a_connection_and_says_why() {
         (false, message(command::DEVICE_RESET, 0, &[]), "a request in front of the version"),
         (false, message(command::VERSION, 0, &[1, 0, 0, 0]), "version 1 of vfio-user"),
         (false, message(command::VERSION, 0, b"\0\0\0\0{\0"), "capabilities that make no sense"),
-    ] {
+    ];
+    for (at, (greeted, bytes, why)) in cases.into_iter().enumerate() {
         let mut stream = if greeted { server.greet() } else { server.connect() };
         stream.write_all(&bytes).expect("room");
         assert_eq!(stream.read(&mut [0; 99]).unwrap_or(0), 0, "the connection ends");
         assert!(server.end(at).contains(why), "{why}: {}", server.end(at));
-        at += 1;
     }
 }
 
@@ -331,5 +330,4 @@ fn a_client_that_reads_no_replies_waits_and_loses_none() {
         assert_eq!((error, body.len()), (0, 16 + 4096));
     }
     thread.join().expect("it sent all");
-    assert!(stream.as_fd().as_raw_fd() >= 0);
 }
