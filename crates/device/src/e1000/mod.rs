@@ -37,9 +37,10 @@
 //! # What is absent
 //!
 //! Half duplex, flow control, wake-up, management, loopback, flexible filters, flash, the FCS (no
-//! frame has one; IFCS says nothing), and the pieces of the packet buffer. The owner has the PCI
-//! configuration space. No memory of the guest is kept mapped between two calls: it is looked up by
-//! address each time, because firmware maps it again and again.
+//! frame has one; IFCS says nothing), the padding of frames that are sent (PSP; receivers pad), and
+//! the pieces of the packet buffer. The owner has the PCI configuration space. No memory of the
+//! guest is kept mapped between two calls: it is looked up by address each time, because firmware
+//! maps it again and again.
 //!
 //! Everything that the driver writes is bounded where it is read: an offset by the table of
 //! registers, a head or a tail by its ring, an address by the guest's memory, a frame by bytes and
@@ -245,7 +246,7 @@ impl E1000 {
     #[must_use]
     pub fn pending(&mut self, memory: &GuestMemory) -> bool {
         self.csb(memory);
-        self.transmitter.pending(&self.registers)
+        self.transmitter.pending(memory, &self.registers)
     }
 
     /// Offers the frames of at most `budget` descriptors. Where `send` says [`Sent::Later`], the

@@ -145,8 +145,13 @@ impl Context {
     /// Makes the headers those of one long segment, and leaves its segmentation (3.5.7).
     fn leave_segments(self, head: &mut [u8], bytes: usize) -> Result<PendingOffload, Malformed> {
         let (l3, l4) = (self.ip.start, self.transport.start);
-        let is_ipv4 = self.command & tucmd::IPV4 != 0;
-        let (min, version) = if is_ipv4 { (IPV4_MIN, 4) } else { (IPV6, 6) };
+        // FreeBSD's driver sets the bit of IPv4 for IPv6, too.
+        let version = head.get(l3).map_or(0, |first| first >> 4);
+        let (is_ipv4, min) = match version {
+            4 if self.command & tucmd::IPV4 != 0 => (true, IPV4_MIN),
+            6 => (false, IPV6),
+            _ => return Err(Malformed),
+        };
         let tcp = self.header_len.checked_sub(l4).filter(|len| *len >= TCP_MIN);
         let fits = self.command & tucmd::TCP != 0
             && l4 >= l3 + min
@@ -154,8 +159,7 @@ impl Context {
             && bytes == self.header_len + self.payload_len
             && self.transport.at == l4 + TCP_CHECKSUM;
         let tcp = tcp.filter(|_| fits).ok_or(Malformed)?;
-        let same = head[l3] >> 4 == version
-            && usize::from(head[l4 + 12] >> 4) * 4 == tcp
+        let same = usize::from(head[l4 + 12] >> 4) * 4 == tcp
             && (!is_ipv4 || usize::from(head[l3] & 0xf) * 4 == l4 - l3);
         let l4_len = u16::try_from(bytes - l4).ok().filter(|_| same).ok_or(Malformed)?;
         let ip_len = u16::try_from(bytes - l3).map_err(|_| Malformed)?;

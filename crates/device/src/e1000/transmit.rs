@@ -203,10 +203,12 @@ impl Transmitter {
         self.packet.clear();
     }
 
-    /// Whether there is a descriptor to read or a frame to send.
-    pub fn pending(&self, registers: &Registers) -> bool {
+    /// Whether there is a descriptor to read or a frame to send. A ring that is not in the guest's
+    /// memory has none, however often its owner looks.
+    pub fn pending(&self, memory: &GuestMemory, registers: &Registers) -> bool {
+        let there = || Ring::new(registers, TDBAL).read(memory, self.next).is_some();
         let ready = self.packet.stage == Stage::Ready;
-        is_on(registers) && (ready || self.available(registers) > 0)
+        is_on(registers) && (ready || self.available(registers) > 0 && there())
     }
 
     fn available(&self, registers: &Registers) -> u32 {
@@ -242,7 +244,7 @@ impl Transmitter {
                 self.finish(memory, registers, &mut done);
             }
         }
-        progress.more = self.pending(registers);
+        progress.more = self.pending(memory, registers);
         done.emptied &= self.available(registers) == 0;
         (progress, done)
     }

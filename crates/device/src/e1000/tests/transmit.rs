@@ -303,6 +303,30 @@ fn a_run_of_segments_is_handed_on_with_right_headers() {
     }
 }
 
+/// 3.3.6.1: FreeBSD's driver sets IFCS in contexts, which is the bit of IPv4 there.
+#[test]
+fn a_run_over_ipv6_may_have_the_bit_of_ipv4() {
+    let mut driver = Driver::new();
+    let (bytes, l4) = tcp(true, 3000);
+    let fields = Fields { command: 7, ..Fields::tcp(true, l4, 3000, 1440) };
+    let out = send_with(&mut driver, fields, &bytes, TSE | TXSM);
+    assert!(finished(&out[0]).iter().all(|frame| is_right(frame, true, l4)));
+}
+
+/// A ring that is not in the guest's memory has nothing to send: its owner would look for ever.
+#[test]
+fn a_ring_outside_of_memory_is_not_pending() {
+    let mut driver = Driver::new();
+    driver.set(TDBAH, 1);
+    driver.give(&[[BUFFERS, 60 | EOP]; 3]);
+    let Driver { device, memory, .. } = &mut driver;
+    let progress = device.transmit(memory, 0, 100, |_| Sent::Taken);
+    assert!(progress == Progress::default() && !device.pending(memory));
+    driver.set(TDBAH, 0);
+    let Driver { device, memory, .. } = &mut driver;
+    assert!(device.pending(memory) && !device.pending(&GuestMemory::default()));
+}
+
 /// 3.5: a run that fits one segment is a frame with a checksum left; a mark of congestion is told.
 #[test]
 fn a_run_of_one_segment_is_none_and_cwr_is_told() {
