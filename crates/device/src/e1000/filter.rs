@@ -161,6 +161,15 @@ mod tests {
         }
     }
 
+    /// 13.5.1: the manual's own example, xx:xx:xx:xx:9x:BC with the offset 0.
+    #[test]
+    fn the_manuals_address_is_bit_9_of_row_94() {
+        let mut registers = registers(0);
+        registers.set(MTA + 94 * 4, 1 << 9);
+        let to = [1, 0, 0x5e, 0, 0x9a, 0xbc];
+        assert_eq!(verdict(&registers, &frame(to, 60)), Verdict::Inexact);
+    }
+
     /// 9.3 and 13.5.4.
     #[test]
     fn with_the_vlan_filter_a_tagged_frame_needs_its_bit() {

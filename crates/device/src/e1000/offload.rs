@@ -16,15 +16,18 @@
 
 use packet::EtherType;
 use packet::checksum::{Sum, checksum};
+use packet::ethernet::network_header;
 use packet::offload::{PendingOffload, VNET_LEN};
 
 const IPV4_MIN: usize = 20;
 const IPV6: usize = 40;
 const TCP_MIN: usize = 20;
 const TCP: u8 = 6;
-const TCP_CHECKSUM: usize = 16;
-/// The byte of the TCP header with the flags, and the flag that a mark of congestion leaves.
+/// Bytes of the TCP header: its own length, the flags, the checksum.
+const TCP_OFFSET: usize = 12;
 const TCP_FLAGS: usize = 13;
+const TCP_CHECKSUM: usize = 16;
+/// The flag that a mark of congestion leaves.
 const CWR: u8 = 0x80;
 
 /// What the driver left to the device does not fit the frame.
@@ -144,47 +147,60 @@ fn leave_checksum(
 impl Context {
     /// Makes the headers those of one long segment, and leaves its segmentation (3.5.7).
     fn leave_segments(self, head: &mut [u8], bytes: usize) -> Result<PendingOffload, Malformed> {
+        let ip = self.network(head, bytes).ok_or(Malformed)?;
+        self.fill_in(ip, head, bytes)?;
+        let l4 = self.transport.start;
+        let left = PendingOffload::partial(l4, TCP_CHECKSUM, bytes).map_err(|_| Malformed)?;
+        if self.payload_len <= self.segment_size {
+            return Ok(left);
+        }
+        let congested = head[l4 + TCP_FLAGS] & CWR != 0;
+        left.tcp_run(ip, congested, self.header_len, self.segment_size, bytes)
+            .map_err(|_| Malformed)
+    }
+
+    /// The kind of IP, if the frame has the headers that the context names: IP, and directly behind
+    /// it, or behind its extensions, TCP, and all the bytes that are to be segmented.
+    fn network(&self, head: &[u8], bytes: usize) -> Option<EtherType> {
         let (l3, l4) = (self.ip.start, self.transport.start);
-        // FreeBSD's driver sets the bit of IPv4 for IPv6, too.
-        let version = head.get(l3).map_or(0, |first| first >> 4);
-        let (is_ipv4, min) = match version {
-            4 if self.command & tucmd::IPV4 != 0 => (true, IPV4_MIN),
-            6 => (false, IPV6),
-            _ => return Err(Malformed),
-        };
-        let tcp = self.header_len.checked_sub(l4).filter(|len| *len >= TCP_MIN);
-        let fits = self.command & tucmd::TCP != 0
-            && l4 >= l3 + min
+        let (ip, at) = network_header(head);
+        let tcp = self.header_len.checked_sub(l4).filter(|len| *len >= TCP_MIN)?;
+        let fits = at == l3
+            && self.command & tucmd::TCP != 0
             && self.header_len <= head.len()
             && bytes == self.header_len + self.payload_len
             && self.transport.at == l4 + TCP_CHECKSUM;
-        let tcp = tcp.filter(|_| fits).ok_or(Malformed)?;
-        let same = usize::from(head[l4 + 12] >> 4) * 4 == tcp
-            && (!is_ipv4 || usize::from(head[l3] & 0xf) * 4 == l4 - l3);
-        let l4_len = u16::try_from(bytes - l4).ok().filter(|_| same).ok_or(Malformed)?;
-        let ip_len = u16::try_from(bytes - l3).map_err(|_| Malformed)?;
-        let addresses = if is_ipv4 {
-            put(head, l3 + 2, ip_len);
+        if !fits || usize::from(head[l4 + TCP_OFFSET] >> 4) * 4 != tcp {
+            return None;
+        }
+        let is_whole = match ip {
+            EtherType::IPV4 => {
+                let header = usize::from(head.get(l3)? & 0xf) * 4;
+                self.command & tucmd::IPV4 != 0 && header >= IPV4_MIN && l3 + header == l4
+            }
+            // FreeBSD's driver sets the bit of IPv4 here, too.
+            EtherType::IPV6 => l4 >= l3 + IPV6,
+            _ => false,
+        };
+        is_whole.then_some(ip)
+    }
+
+    /// Fills in what the driver left out: lengths, IPv4's checksum, the pseudo-header's sum.
+    fn fill_in(&self, ip: EtherType, head: &mut [u8], bytes: usize) -> Result<(), Malformed> {
+        let (l3, l4) = (self.ip.start, self.transport.start);
+        let len = |from: usize| u16::try_from(bytes - from).map_err(|_| Malformed);
+        let addresses = if ip == EtherType::IPV4 {
+            put(head, l3 + 2, len(l3)?);
             put(head, l3 + 10, 0);
             put(head, l3 + 10, checksum(&head[l3..l4]));
             l3 + 12..l3 + 20
         } else {
-            put(head, l3 + 4, ip_len - u16::try_from(IPV6).expect("40"));
+            put(head, l3 + 4, len(l3 + IPV6)?);
             l3 + 8..l3 + 40
         };
-        let pseudo = Sum::pseudo_header(&head[addresses], TCP, l4_len);
+        let pseudo = Sum::pseudo_header(&head[addresses], TCP, len(l4)?);
         put(head, l4 + TCP_CHECKSUM, pseudo.fold());
-        let left = PendingOffload::partial(l4, TCP_CHECKSUM, bytes).map_err(|_| Malformed)?;
-        if !left.is_behind(head) {
-            return Err(Malformed);
-        }
-        if self.payload_len <= self.segment_size {
-            return Ok(left);
-        }
-        let ethertype = if is_ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
-        let congested = head[l4 + TCP_FLAGS] & CWR != 0;
-        left.tcp_run(ethertype, congested, self.header_len, self.segment_size, bytes)
-            .map_err(|_| Malformed)
+        Ok(())
     }
 
     /// The segments of a frame, and the bytes of the first ones and of the last.

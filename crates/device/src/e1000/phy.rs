@@ -10,7 +10,7 @@
 //! Negotiation takes no time and always finds the same partner: full duplex at 1000 Mb/s, no flow
 //! control. Registers that steer analogue parts or count line errors only store what was written.
 
-/// The registers that have a meaning here, and the bits of them (13.4.7.1.1 and so on).
+/// The registers that have a meaning here, and the bits of them (13.4.7.1).
 mod pctrl {
     pub const NUMBER: usize = 0;
     pub const RESTART: u16 = 1 << 9;
@@ -197,7 +197,7 @@ mod tests {
         phy
     }
 
-    /// 13.4.7.1.3 and 13.4.7.1.4: by this a driver knows the 82540EM's PHY.
+    /// 13.4.7.1, PID and EPID: by this a driver knows the 82540EM's PHY.
     #[test]
     fn it_is_an_m88e1011() {
         let mut phy = Phy::new();
@@ -218,7 +218,7 @@ mod tests {
         assert!(phy.access(mdic::INTERRUPT | mdic::READ << 26 | ADDRESS << 21).interrupt);
     }
 
-    /// 13.4.7.1.2: the bit is latched low.
+    /// 13.4.7.1, PSTATUS: the bit is latched low.
     #[test]
     fn a_lost_link_is_seen_once_when_it_is_back() {
         let mut phy = plugged();
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((link(&mut phy), link(&mut phy)), (0x20, 0x24));
     }
 
-    /// 13.4.7.1.1: bits that clear themselves.
+    /// 13.4.7.1, PCTRL: bits that clear themselves.
     #[test]
     fn negotiation_and_reset_end_with_the_link_up() {
         let mut phy = plugged();
@@ -247,7 +247,7 @@ mod tests {
         assert!(!write(&mut phy, 0, 0x1140 | 1 << 9).link_changed && !phy.link());
     }
 
-    /// 13.4.7.1.1 and 13.4.7.1.13: power-down, and what the driver reads the speed from.
+    /// 13.4.7.1, PCTRL, PSSTAT, GSTATUS, LPA: power-down, and what a driver reads the speed from.
     #[test]
     fn a_phy_without_power_has_no_link() {
         let mut phy = plugged();

@@ -165,7 +165,7 @@ impl Receiver {
         for descriptor in &self.descriptors {
             let [address, word] = descriptor.words;
             if is_null(descriptor) {
-                // 3.2.4: nothing but DD changes.
+                // 3.2.5: nothing but DD changes.
                 descriptor.write_back(memory, word | rdesc::DD);
                 continue;
             }
@@ -240,7 +240,7 @@ fn available(registers: &Registers, ring: Ring) -> u32 {
     ring.between(registers.get(RDH), registers.get(RDT))
 }
 
-/// 3.2.4: a descriptor without a buffer is passed over.
+/// 3.2.5: a descriptor without a buffer is passed over.
 fn is_null(descriptor: &Descriptor) -> bool {
     descriptor.words[0] == 0
 }

@@ -189,7 +189,7 @@ fn few_free_descriptors_are_told_at_the_threshold() {
     }
 }
 
-/// 3.2.4: descriptors without a buffer are done at once, and nothing else in them changes.
+/// 3.2.5: descriptors without a buffer are done at once, and nothing else in them changes.
 #[test]
 fn null_descriptors_are_passed_over() {
     let mut driver = Driver::new();
