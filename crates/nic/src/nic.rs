@@ -58,11 +58,6 @@ impl Nic {
         self.config.is_bus_master()
     }
 
-    /// The level of the interrupt line.
-    pub fn line(&self) -> bool {
-        self.config.may_interrupt() && self.model.interrupt()
-    }
-
     /// Plugs the cable in, or pulls it out.
     pub fn set_link(&mut self, link: bool) {
         if std::mem::replace(&mut self.link, link) != link {
@@ -75,7 +70,7 @@ impl Device for Nic {
     fn read(&mut self, region: u32, offset: u64, to: &mut [u8]) {
         if region == region::CONFIG {
             let offset = usize::try_from(offset).expect("bounded by the region");
-            return self.config.read(offset, to, self.line());
+            return self.config.read(offset, to, self.model.interrupt());
         }
         for (at, part) in pieces(offset, to.len()) {
             let (width, now) = (u8::try_from(part.len()).expect("a word"), self.now_ns);
@@ -108,6 +103,10 @@ impl Device for Nic {
     fn reset(&mut self) {
         self.config.reset();
         self.model.reset();
+    }
+
+    fn line(&self) -> bool {
+        self.config.may_interrupt() && self.model.interrupt()
     }
 }
 
@@ -151,5 +150,19 @@ mod tests {
         nic.read(region::BAR0, 0x5400, &mut address);
         assert_eq!(address[..6], [0x52, 0x54, 0, 1, 2, 3]);
         assert!(!nic.line() && !nic.is_bus_master());
+    }
+
+    /// PCI 3.0, 6.2.3: the status shows the level, also where the command register holds it back.
+    #[test]
+    fn the_status_shows_an_interrupt_that_is_disabled() {
+        let mut nic = Nic::new("52:54:00:01:02:03".parse().expect("an address"));
+        // IMS and ICS: a change of the link (13.4.20, 13.4.19).
+        nic.write(region::BAR0, 0xd0, &4u32.to_le_bytes());
+        nic.write(region::BAR0, 0xc8, &4u32.to_le_bytes());
+        assert!(nic.line());
+        nic.write(region::CONFIG, 4, &[0, 4]);
+        let mut status = [0];
+        nic.read(region::CONFIG, 6, &mut status);
+        assert!(!nic.line() && status[0] & 8 != 0);
     }
 }

@@ -187,7 +187,9 @@ fn receive(
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > FDS_MAX {
-        return Err(Ended::Order("more file descriptors than a message may have"));
+        return Err(Ended::Order(
+            "more file descriptors than a message may have, or than this process has room for",
+        ));
     }
     Ok(Some(received.bytes))
 }

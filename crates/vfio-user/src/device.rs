@@ -31,6 +31,8 @@ pub trait Device {
     fn write(&mut self, region: u32, offset: u64, from: &[u8]);
     /// Resets the device.
     fn reset(&mut self);
+    /// The level of the interrupt line, as the accesses so far have left it.
+    fn line(&self) -> bool;
 }
 
 /// The regions and interrupts of a PCI device, which do not change.

@@ -26,6 +26,9 @@ use crate::refused::Refused;
 /// The most maps of a session. QEMU has a map for each module of memory, and about twenty more.
 pub const MAPS_MAX: usize = 1024;
 
+/// What addresses and sizes are multiples of, unless a server says otherwise.
+const PAGE: u64 = 4096;
+
 /// The maps of a session.
 #[derive(Debug, Default)]
 pub struct DmaTable {
@@ -63,8 +66,11 @@ impl DmaTable {
         if self.maps.len() >= MAPS_MAX {
             return Err(Refused::new(Errno::NOSPC, format!("more than {MAPS_MAX} maps of memory")));
         }
-        let end = address.checked_add(size).filter(|_| size > 0);
-        let end = end.ok_or_else(|| Refused::new(Errno::INVAL, "a map that wraps around"))?;
+        let is_whole = [address, size, map.offset].iter().all(|it| it.is_multiple_of(PAGE));
+        let end = address.checked_add(size).filter(|_| size > 0 && is_whole);
+        let end = end.ok_or_else(|| {
+            Refused::new(Errno::INVAL, "a map of no whole pages, or one that wraps around")
+        })?;
         if self.overlaps(address, end) {
             let why = format!("a map at {address:#x} that overlaps another one");
             return Err(Refused::new(Errno::EXIST, why));
@@ -151,8 +157,6 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::os::fd::OwnedFd;
 
-    const PAGE: u64 = 4096;
-
     fn file(pages: u64) -> OwnedFd {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&fd, pages * PAGE).expect("ours");
@@ -172,7 +176,8 @@ mod tests {
     fn maps_that_wrap_overlap_or_are_larger_than_their_file_are_refused() {
         let (mut table, fd) = (DmaTable::default(), file(4));
         table.map(map(8 * PAGE, 4 * PAGE, Some(&fd))).expect("there is room");
-        for (address, size) in [(0, 0), (u64::MAX, 1), (u64::MAX - PAGE, 2 * PAGE)] {
+        let top = u64::MAX - PAGE + 1;
+        for (address, size) in [(0, 0), (u64::MAX, 1), (top, 2 * PAGE), (1, PAGE), (0, PAGE + 1)] {
             assert_eq!(errno(table.map(map(address, size, Some(&fd)))), Errno::INVAL);
         }
         for (address, size) in
@@ -181,7 +186,7 @@ mod tests {
             assert_eq!(errno(table.map(map(address, size, None))), Errno::EXIST, "{address:#x}");
         }
         assert_eq!(errno(table.map(map(0, 5 * PAGE, Some(&fd)))), Errno::INVAL);
-        let beyond = DmaMap { offset: u64::MAX - PAGE, ..map(0, PAGE, Some(&fd)) };
+        let beyond = DmaMap { offset: top - PAGE, ..map(0, 2 * PAGE, Some(&fd)) };
         assert_eq!(errno(table.map(beyond)), Errno::INVAL);
         assert_eq!(table.counts(), (1, 0));
         table.map(map(12 * PAGE, PAGE, Some(&fd))).expect("beside the other");

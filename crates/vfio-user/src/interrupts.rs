@@ -15,6 +15,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -57,8 +58,12 @@ impl Eventfd {
     }
 
     /// Signals it. If its counter is full, the VMM has been told already. A VMM that makes it
-    /// blocking and full holds up its own device only.
+    /// blocking and full at the right moment holds up its own device only.
     fn signal(&self) {
+        let mut room = [PollFd::new(&self.0, PollFlags::OUT)];
+        if poll(&mut room, Some(&Timespec::default())) != Ok(1) {
+            return;
+        }
         while rustix::io::write(&self.0, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
     }
 }

@@ -35,6 +35,12 @@ impl<'a> Session<'a> {
         Self { description, is_open: false, dma: DmaTable::default(), interrupts }
     }
 
+    /// Whether the VMM has said which version it speaks.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// The guest's memory.
     #[must_use]
     pub fn dma(&self) -> &DmaTable {
@@ -62,16 +68,22 @@ impl<'a> Session<'a> {
         request: Request,
     ) -> Result<Result<Reply<'a>, Refused>, Ended> {
         match request {
-            Request::Version { major, minor, .. } if !self.is_open => {
+            Request::Version { major, minor, capabilities } if !self.is_open => {
                 if !message::is_served(major) {
                     return Err(Ended::Version(major));
                 }
                 self.is_open = true;
-                Ok(Ok((version_reply(minor, MAPS_MAX), None)))
+                Ok(Ok((version_reply(minor, &capabilities, MAPS_MAX), None)))
             }
             Request::Version { .. } => Err(Ended::Order("a second version")),
             _ if !self.is_open => Err(Ended::Order("a request in front of the version")),
-            request => Ok(self.answer(device, request)),
+            request => {
+                // The VMM unmasks the line right behind an access that lowers it.
+                self.interrupts.set_line(device.line());
+                let answer = self.answer(device, request);
+                self.interrupts.set_line(device.line());
+                Ok(answer)
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! The server with a client of another author, and with peers that send what they like.
 
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,11 +13,15 @@ use std::time::Duration;
 use ring::guest::Writer;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vfio::message::{BODY_MAX, HEADER, command};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use vfio::message::{BODY_MAX, FDS_MAX, HEADER, command};
 use vfio::{Area, Client, Description, Device, Ended, Irq, Mappable, Region, irq, region};
 
 const BAR: u64 = 4096;
 const PAGE: u64 = 4096;
+
+/// The register whose reading lowers the line.
+const CAUSES: u64 = 2;
 
 /// A device of one register file. A write to its first byte writes to guest memory and interrupts.
 #[derive(Debug)]
@@ -24,12 +29,14 @@ struct Scratchpad {
     bytes: Vec<u8>,
     resets: Arc<AtomicU32>,
     doorbell: Option<u8>,
+    line: bool,
 }
 
 impl Device for Scratchpad {
     fn read(&mut self, _: u32, offset: u64, to: &mut [u8]) {
         let at = usize::try_from(offset).expect("bounded");
         to.copy_from_slice(&self.bytes[at..at + to.len()]);
+        self.line &= offset != CAUSES;
     }
 
     fn write(&mut self, _: u32, offset: u64, from: &[u8]) {
@@ -37,12 +44,17 @@ impl Device for Scratchpad {
         self.bytes[at..at + from.len()].copy_from_slice(from);
         if at == 0 {
             self.doorbell = from.first().copied();
+            self.line = from.first().is_some_and(|value| value & 1 != 0);
         }
     }
 
     fn reset(&mut self) {
         self.bytes.fill(0);
         self.resets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn line(&self) -> bool {
+        self.line
     }
 }
 
@@ -62,6 +74,8 @@ fn description() -> Description {
 
 /// A server for one connection after the other, and how each of them ended.
 struct Server {
+    /// How often a reply waited for room.
+    full: Arc<AtomicU32>,
     dir: tempfile::TempDir,
     resets: Arc<AtomicU32>,
     ends: Arc<Mutex<Vec<String>>>,
@@ -72,19 +86,22 @@ impl Server {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("room");
         let listener = UnixListener::bind(dir.path().join("socket")).expect("a socket");
+        let full = Arc::new(AtomicU32::new(0));
+        let waits = full.clone();
         let (resets, ends) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
         let (counted, noted) = (resets.clone(), ends.clone());
         let thread = std::thread::spawn(move || {
             let description = description();
             for stream in listener.incoming() {
                 let bytes = vec![0; 2 * 4096];
-                let mut device = Scratchpad { bytes, resets: counted.clone(), doorbell: None };
+                let mut device =
+                    Scratchpad { bytes, resets: counted.clone(), doorbell: None, line: false };
                 let socket = stream.expect("a client").into();
-                let end = serve(Client::new(socket, &description), &mut device);
+                let end = serve(Client::new(socket, &description), &mut device, &waits);
                 noted.lock().expect("no panic").push(end.to_string());
             }
         });
-        Self { dir, resets, ends, _thread: thread }
+        Self { full, dir, resets, ends, _thread: thread }
     }
 
     fn path(&self) -> PathBuf {
@@ -107,17 +124,19 @@ impl Server {
 
     /// How the `at`-th connection ended.
     fn end(&self, at: usize) -> String {
-        loop {
+        for _ in 0..10_000 {
             if let Some(end) = self.ends.lock().expect("no panic").get(at) {
                 return end.clone();
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+        panic!("connection {at} did not end");
     }
 }
 
-fn serve(mut client: Client<'_>, device: &mut Scratchpad) -> Ended {
+fn serve(mut client: Client<'_>, device: &mut Scratchpad, full: &AtomicU32) -> Ended {
     loop {
+        full.fetch_add(u32::from(client.wants_room()), Ordering::Relaxed);
         let flags = if client.wants_room() { PollFlags::OUT } else { PollFlags::IN };
         poll(&mut [PollFd::new(&client, flags)], None).expect("a socket");
         if let Err(end) = client.serve(device, 3) {
@@ -130,7 +149,6 @@ fn serve(mut client: Client<'_>, device: &mut Scratchpad) -> Ended {
             }
             let interrupts = client.session_mut().interrupts_mut();
             interrupts.send(1);
-            interrupts.set_line(value & 1 != 0);
         }
     }
 }
@@ -257,6 +275,66 @@ fn posted_writes_have_no_reply_and_pipelined_requests_are_served_in_order() {
 }
 
 #[test]
+fn an_interrupt_that_the_guest_has_seen_is_not_signalled_again_by_the_unmask_behind_it() {
+    let server = Server::start();
+    let mut stream = server.greet();
+    let line = event();
+    let words = |words: &[u32]| words.iter().flat_map(|it| it.to_ne_bytes()).collect::<Vec<_>>();
+    let connect = message(command::DEVICE_SET_IRQS, 0, &words(&[20, 0x24, irq::INTX, 0, 1]));
+    send_with(&stream, &connect, &[&line]);
+    assert_eq!(reply(&mut stream).0, 0);
+    let raise = message(command::REGION_WRITE, 0, &access(0, 0, 1, &[1]));
+    let see = message(command::REGION_READ, 0, &access(0, CAUSES, 1, &[]));
+    let unmask = message(command::DEVICE_SET_IRQS, 0, &words(&[20, 0x11, irq::INTX, 0, 1]));
+    for _ in 0..20 {
+        stream.write_all(&raise).expect("room");
+        assert_eq!((reply(&mut stream).0, heard(&line)), (0, 1));
+        // Both come before the event loop has a turn.
+        stream.write_all(&[&see[..], &unmask].concat()).expect("room");
+        assert_eq!([reply(&mut stream).0, reply(&mut stream).0], [0, 0]);
+        assert!(rustix::io::read(&line, &mut [0; 8]).is_err(), "it was seen");
+    }
+}
+
+/// Sends bytes and descriptors.
+fn send_with(stream: &UnixStream, bytes: &[u8], fds: &[&OwnedFd]) {
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX + 1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty());
+    assert_eq!(sent, Ok(bytes.len()));
+}
+
+#[test]
+fn descriptors_come_with_the_header_or_the_body_and_only_so_many() {
+    let server = Server::start();
+    let mut stream = server.greet();
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&file, 4 * PAGE).expect("ours");
+    let words = |words: &[u32]| words.iter().flat_map(|it| it.to_ne_bytes()).collect::<Vec<_>>();
+    let map = message(command::DMA_MAP, 0, &words(&[32, 3, 0, 0, 0, 0, 4 * 4096, 0]));
+    let (header, body) = map.split_at(HEADER);
+    stream.write_all(header).expect("room");
+    send_with(&stream, body, &[&file]);
+    assert_eq!(reply(&mut stream).0, 0);
+    // All of it, whatever the range says.
+    let unmap = message(command::DMA_UNMAP, 0, &words(&[24, 2, 0, 0, 0, 0]));
+    for _ in 0..2 {
+        stream.write_all(&unmap).expect("room");
+        assert_eq!(reply(&mut stream).0, 0);
+    }
+    send_with(&stream, &map, &vec![&file; FDS_MAX + 1]);
+    assert_eq!(stream.read(&mut [0; 99]).unwrap_or(0), 0, "the connection ends");
+    assert!(server.end(0).contains("more file descriptors"), "{}", server.end(0));
+    // Half a message, and nothing more.
+    let mut stream = server.greet();
+    stream.write_all(&map[..20]).expect("room");
+    drop(stream);
+    assert_eq!(server.end(1), "the VMM has gone");
+}
+
+#[test]
 fn what_cannot_be_done_is_refused_and_the_session_goes_on() {
     const EINVAL: u32 = 22;
     const EOPNOTSUPP: u32 = 95;
@@ -299,6 +377,7 @@ fn garbage_costs_a_connection_and_says_why() {
         (true, header(long, 0), "the VMM sent a message of 65569 bytes"),
         (true, header(16, 1), "the VMM sent a message with flags 0x1"),
         (true, message(command::DMA_MAP, 0, &[0; 31]), "a body of 31 bytes for command 2"),
+        (true, message(command::REGION_READ, 0, &[0; 17]), "a body of 17 bytes for command 9"),
         (true, message(command::VERSION, 0, &[0; 4]), "the VMM sent a second version"),
         (false, message(command::DEVICE_RESET, 0, &[]), "a request in front of the version"),
         (false, message(command::VERSION, 0, &[1, 0, 0, 0]), "version 1 of vfio-user"),
@@ -324,7 +403,9 @@ fn a_client_that_reads_no_replies_waits_and_loses_none() {
             sender.write_all(&message(command::REGION_READ, 0, &body)).expect("room");
         }
     });
-    std::thread::sleep(Duration::from_millis(50));
+    while server.full.load(Ordering::Relaxed) == 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
     for _ in 0..count {
         let (error, body) = reply(&mut stream);
         assert_eq!((error, body.len()), (0, 16 + 4096));

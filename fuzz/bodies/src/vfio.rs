@@ -28,6 +28,10 @@ impl Device for Scratchpad {
     fn reset(&mut self) {
         self.0.fill(0);
     }
+
+    fn line(&self) -> bool {
+        self.0[0] & 1 != 0
+    }
 }
 
 fn description() -> Description {
@@ -61,9 +65,12 @@ pub fn vfio_user_message(data: &[u8]) {
         let body = body(&mut input);
         let fds = (0..input.below(4)).map(|_| descriptor(input.u8())).collect();
         let Ok(request) = Request::parse(command, &body, fds) else { continue };
+        let most = most(&request);
         match session.handle(&mut device, request) {
             Err(_) => session = opened(&description, &mut device),
-            Ok(Ok((body, _))) => {
+            Ok(Ok((body, fd))) => {
+                assert!(body.len() <= most, "{command}: {} bytes", body.len());
+                assert!(fd.is_none() || command == 5, "only a region has a descriptor");
                 assert_eq!(header.reply(&body).len(), HEADER + body.len());
             }
             Ok(Err(refused)) => {
@@ -81,6 +88,17 @@ fn opened<'a>(description: &'a Description, device: &mut Scratchpad) -> Session<
     let version = Request::parse(1, &[0; 4], Vec::new()).expect("a version");
     session.handle(device, version).expect("the first").expect("ours").0.clear();
     session
+}
+
+/// The most bytes that a request's reply may have.
+fn most(request: &Request) -> usize {
+    match request {
+        Request::RegionRead { count, .. } => 16 + *count as usize,
+        Request::RegionInfo { room, .. } => (*room as usize).max(32),
+        Request::DmaMap(_) | Request::SetIrqs(_) | Request::Reset => 0,
+        Request::Version { .. } => 200,
+        _ => 24,
+    }
 }
 
 /// Words, most of them small or a number of pages, and some bytes.
@@ -107,7 +125,6 @@ fn use_it(session: &mut Session<'_>, input: &mut Input<'_>) {
     }
     let bits = input.u8();
     let interrupts = session.interrupts_mut();
-    interrupts.set_line(bits & 1 != 0);
     interrupts.send(u16::from(bits >> 1 & 3));
     if bits & 8 != 0 {
         interrupts.unmasked();

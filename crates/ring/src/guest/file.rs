@@ -13,10 +13,6 @@ use rustix::io::Errno;
 
 use super::GuestMapping;
 
-/// Magic numbers of file systems (`linux/magic.h`).
-const TMPFS: u64 = 0x0102_1994;
-const HUGETLBFS: u64 = 0x9584_58f6;
-
 /// Why a part of a file is not mapped.
 #[derive(Debug)]
 pub enum BadFile {
@@ -54,10 +50,9 @@ impl FilePart {
     /// # Errors
     /// [`BadFile`]
     pub fn new(fd: impl AsFd, offset: u64, size: u64) -> Result<Self, BadFile> {
+        // Other file systems have no seals; they are not asked anything, for they could block.
+        rustix::fs::fcntl_get_seals(&fd).map_err(|_| BadFile::NotMemory)?;
         let place = rustix::fs::fstatfs(&fd)?;
-        if ![TMPFS, HUGETLBFS].contains(&u64::try_from(place.f_type).unwrap_or(0)) {
-            return Err(BadFile::NotMemory);
-        }
         let file = rustix::fs::fstat(&fd)?;
         let end = offset.checked_add(size).ok_or(BadFile::Small)?;
         if !i64::try_from(end).is_ok_and(|end| end <= file.st_size) {
