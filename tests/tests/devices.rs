@@ -2,8 +2,9 @@
 //! and by real guests under QEMU.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -195,7 +196,7 @@ fn exchange(driver: &mut Driver, port: &mut Port) {
             let soon = Some(wait::PATIENCE);
             assert!(port.recv_timeout(&mut came, soon).expect("a daemon"), "{len} bytes");
         }
-        driver.is_interrupted();
+        wait::until("an interrupt", || driver.is_interrupted());
         let frame = named(2, seq, len);
         port.send(&frame).expect("a daemon");
         // Frames of others may stand in front of it.
@@ -258,7 +259,7 @@ fn a_deleted_port_pulls_the_cable_and_a_process_that_ends_is_missed() {
     wait::until("no link", || driver.read(register::STATUS) & 2 == 0);
     device.process.signal(Signal::TERM);
     assert!(device.process.wait().success());
-    assert!(!device.socket.exists(), "the socket goes with it");
+    wait::until("the socket to go", || !device.socket.exists());
     // A machine that has this card is told of by the doctor.
     let card = r#"{"driver":"vfio-user-pci","socket":{"path":"DIR/vale0:nic.vfio"}}"#;
     let memory = "-object memory-backend-memfd,id=m,size=1G,share=on -numa node,memdev=m";
@@ -267,6 +268,60 @@ fn a_deleted_port_pulls_the_cable_and_a_process_that_ends_is_missed() {
         let said = String::from_utf8_lossy(&daemon.uvala(&["doctor"]).stdout).into_owned();
         said.contains("PROBLEM  vale0:nic: process") && said.contains("where no process listens")
     });
+    let mut device = Device::start(&daemon);
+    wait::until("the doctor's word", || {
+        let said = String::from_utf8_lossy(&daemon.uvala(&["doctor"]).stdout).into_owned();
+        said.contains("PROBLEM  vale0:nic: process") && said.contains("is not connected")
+    });
+    device.process.kill();
+    wait::until("the socket to go", || !device.socket.exists());
+}
+
+/// Whether a process waits, whatever for.
+fn sleeps(process: &Owned) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).expect("it lives");
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
+
+#[test]
+fn a_ring_that_is_nowhere_costs_no_processor() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    driver.write(register::TDBAL, 0x4000_0000);
+    driver.write(register::TDBAL + register::TAIL, 9);
+    (0..20).for_each(|_| wait::until("the device to sleep", || sleeps(&device.process)));
+    // Nor a ring whose memory goes while there is something in it.
+    driver.write(register::TDBAL, u32::try_from(RINGS[0]).expect("low"));
+    driver.client.dma_unmap(0, MEMORY).expect("a reply");
+    driver.write(register::TDBAL + register::TAIL, 20);
+    (0..20).for_each(|_| wait::until("the device to sleep", || sleeps(&device.process)));
+}
+
+#[test]
+fn a_vmm_that_truncates_memory_loses_its_connection() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    let mut port = daemon.open("vale0:peer");
+    exchange(&mut driver, &mut port);
+    ftruncate(&driver.memory, 0).expect("ours");
+    port.send(&named(1, 0, 60)).expect("a daemon");
+    wait::until("the end of the session", || device.said().contains("truncated"));
+    assert_eq!(device.holdings().0, 0, "nothing of it is mapped");
+    exchange(&mut Driver::start(&device), &mut port);
+}
+
+#[test]
+fn one_vmm_has_the_device_and_one_that_says_nothing_has_it_not() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let silent = UnixStream::connect(&device.socket).expect("a device");
+    let mut driver = Driver::start(&device);
+    assert_eq!((&silent).read(&mut [0; 1]).expect("an end"), 0, "another one came");
+    assert!(vfio_user::Client::new(&device.socket).is_err(), "there is one");
+    wait::until("a word of it", || device.said().contains("turned away"));
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
 }
 
 #[test]
@@ -303,6 +358,12 @@ fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
                 driver.client.dma_map(0, 0, MEMORY, fd).expect("a reply");
             }
             3 => driver.client.region_write(CONFIG, 4, &[7, 0]).expect("a reply"),
+            4..20 => driver.client.region_write(1, random.below(57), &value).expect("a reply"),
+            20..30 => {
+                let fds = [driver.line.as_raw_fd()];
+                let fds = &fds[..random.index(2)];
+                driver.client.set_irqs(0, 0x24, 0, 1, fds).expect("a reply");
+            }
             _ => {}
         }
         if round % 10 == 0 {
@@ -367,7 +428,8 @@ fn an_e1000_by_vfio_user_carries_whole_frames_and_outlives_the_daemon() {
     for _ in 0..2 {
         daemon.kill();
         daemon.restart();
-        println!("an e1000 is reached {:?} after the daemon is back", a.reach("10.0.0.2"));
+        let pause = a.reach("10.0.0.2");
+        println!("an e1000 is reached {pause:?} after the daemon is back");
     }
     assert_eq!(a.run("cat /sys/class/net/eth0/carrier_changes"), carrier);
     let (said, hangs) = a.try_run("dmesg | grep -E 'Tx Unit Hang|Reset adapter|NETDEV WATCHDOG'");

@@ -30,8 +30,8 @@ pub struct Outbox {
     /// The frame that is being made into others.
     frame: Vec<u8>,
     segmenter: Option<Segmenter>,
-    /// A frame found no room in this turn.
-    is_full: bool,
+    /// The slots of the frame that found no room in this turn.
+    wanted: u32,
     /// Frames that were dropped: too short, too long, or nonsense.
     pub dropped: u64,
 }
@@ -48,19 +48,15 @@ impl Outbox {
         let tx = port.tx(0);
         tx.space();
         let mut turn = Turn::default();
-        self.is_full = false;
+        self.wanted = 0;
         self.go_on(tx);
         if self.segmenter.is_none() {
-            let send = |frame: TxFrame<'_>| {
-                let sent = self.send(tx, frame);
-                self.is_full |= matches!(sent, Sent::Later);
-                sent
-            };
+            let send = |frame: TxFrame<'_>| self.send(tx, frame);
             let progress = model.transmit(memory, now_ns, BUDGET, send);
             turn.more = progress.more;
             turn.moved = progress.descriptors > 0;
         }
-        turn.blocked = self.segmenter.is_some() || self.is_full;
+        turn.blocked = self.wanted > 0;
         turn.moved |= self.filled > 0;
         let filled = std::mem::take(&mut self.filled);
         if filled > 0 {
@@ -72,6 +68,7 @@ impl Outbox {
     /// Takes a frame of the device, if there is room.
     fn send(&mut self, tx: &mut Tx, frame: TxFrame<'_>) -> Sent {
         if self.segmenter.is_some() || tx.owned() == self.filled {
+            self.wanted = self.wanted.max(1);
             return Sent::Later;
         }
         if frame.left != FINISHED {
@@ -91,7 +88,10 @@ impl Outbox {
         self.gather(frame);
         match tx.put(self.filled, &self.frame) {
             Ok(Some(slots)) => self.filled += slots,
-            Ok(None) => return Sent::Later,
+            Ok(None) => {
+                self.wanted = tx.slots_for(self.frame.len()).unwrap_or(1);
+                return Sent::Later;
+            }
             Err(_) => self.dropped += 1,
         }
         Sent::Taken
@@ -130,8 +130,17 @@ impl Outbox {
                 self.segmenter = None;
                 return;
             };
-            self.filled += put(tx, self.filled, pieces).unwrap_or(0);
+            match put(tx, self.filled, pieces) {
+                Some(slots) => self.filled += slots,
+                None => self.dropped += 1,
+            }
         }
+        self.wanted = slots;
+    }
+
+    /// Free slots of the port that the next frame waits for.
+    pub fn wanted(&self) -> u32 {
+        self.wanted
     }
 
     /// Takes frames of the device that go nowhere.

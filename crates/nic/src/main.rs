@@ -18,8 +18,10 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
 
 mod frames;
+mod log;
 mod nic;
 mod pci;
+mod remover;
 mod serve;
 mod socket;
 mod uplink;
@@ -62,7 +64,7 @@ struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Address of the device [default: one in QEMU's range, made of the port's name]
-    #[arg(long, value_name = "MAC")]
+    #[arg(long, value_name = "MAC", value_parser = one_card)]
     mac: Option<MacAddr>,
     /// Directory of the daemon's socket
     #[arg(long, value_name = "DIR")]
@@ -75,6 +77,15 @@ struct Args {
     sandbox: Mode,
 }
 
+/// An address that one card can have.
+fn one_card(text: &str) -> Result<MacAddr, String> {
+    let mac: MacAddr = text.parse().map_err(|error: packet::ParseError| error.to_string())?;
+    match mac == MacAddr::ZERO || mac.is_multicast() {
+        true => Err("a card's address has an even first byte and is not zero: 52:54:…".to_owned()),
+        false => Ok(mac),
+    }
+}
+
 /// A network card.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Model {
@@ -83,10 +94,13 @@ enum Model {
 
 const EXAMPLES: &str = "\
 Example:
-  uvala-device --nic e1000 --port vale0:vm1 &
+  uvala-device --nic e1000 --port vale0:vm1         it says when it listens; then:
   qemu-system-x86_64 $(uvala vm-args vale0:vm1 --nic e1000) -drive file=disk.qcow2";
 
 fn main() -> ExitCode {
+    if remover::is_done() {
+        return ExitCode::SUCCESS;
+    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -108,8 +122,8 @@ fn run(args: &Args) -> Result<()> {
     let default =
         || protocol::paths::daemon_dir(args.dir.as_deref()).join(format!("{}.vfio", args.port));
     let listener = Listener::bind(&args.socket.clone().unwrap_or_else(default))?;
-    let uplink = Uplink::open(&options, &args.port.to_string())?;
-    enter_sandbox(args.sandbox, &listener)?;
+    let uplink = Uplink::open(options, &args.port.to_string())?;
+    enter_sandbox(args.sandbox)?;
     let mac = args.mac.unwrap_or_else(|| args.port.guest_mac());
     let description = nic::description();
     say::out(format_args!(
@@ -130,7 +144,7 @@ fn signals() -> Result<OwnedFd> {
 }
 
 /// Confines the process while it has one thread.
-fn enter_sandbox(mode: Mode, listener: &Listener) -> Result<()> {
+fn enter_sandbox(mode: Mode) -> Result<()> {
     if mode == Mode::Off {
         return Ok(());
     }
@@ -138,8 +152,7 @@ fn enter_sandbox(mode: Mode, listener: &Listener) -> Result<()> {
         .and("/proc", Access::Read)
         .and("/sys/devices/system/cpu", Access::Read)
         .and("/dev/null", Access::Write)
-        .and("/dev/urandom", Access::Read)
-        .and(listener.dir(), Access::Sockets);
+        .and("/dev/urandom", Access::Read);
     let report = confine::enter(mode, Thread::Function, &files)
         .context("cannot enter the sandbox; run without it: --sandbox=off")?;
     if mode == Mode::On && !report.is_whole() {

@@ -11,6 +11,7 @@
 //! The loop ends by a signal. It survives each VMM, and the switch: one listens again, the other is
 //! opened again ([`crate::uplink`]).
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
@@ -18,17 +19,17 @@ use client::{Interest, Lost, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use terminal::say;
-use vfio::{Client, Description, Device, Ended};
+use vfio::{Client, Description, Device};
 
 use crate::frames::{Outbox, Turn, discard, receive};
+use crate::log::Log;
 use crate::nic::Nic;
 use crate::socket::Listener;
 use crate::uplink::Uplink;
 
 /// Requests of a VMM that are served before frames get their turn.
 const REQUESTS: usize = 32;
-/// Free slots of the port that a frame waits for: more than the longest one needs.
+/// Free slots of the port that a frame waits for, if it does not need more.
 const ROOM: u32 = 64;
 /// Refusals of one VMM's requests that are logged.
 const REFUSALS: u32 = 8;
@@ -37,9 +38,10 @@ const REFUSALS: u32 = 8;
 pub struct Server<'a> {
     nic: Nic,
     listener: Listener,
-    uplink: Option<Uplink>,
+    uplink: Uplink,
     machine: Option<Machine<'a>>,
     outbox: Outbox,
+    log: Log,
     joined: Vec<u8>,
     description: &'a Description,
     /// Readable when the process is to end.
@@ -70,8 +72,8 @@ impl<'a> Server<'a> {
         signals: OwnedFd,
         stop: Stop,
     ) -> Self {
-        let (uplink, outbox, joined) = (Some(uplink), Outbox::default(), Vec::new());
-        Self { nic, listener, uplink, machine: None, outbox, joined, description, signals, stop }
+        let (machine, outbox, log, joined) = (None, Outbox::default(), Log::default(), Vec::new());
+        Self { nic, listener, uplink, machine, outbox, log, joined, description, signals, stop }
     }
 
     /// Runs until a signal.
@@ -86,6 +88,7 @@ impl<'a> Server<'a> {
                 }
             };
             self.signal_line();
+            self.look_for_loss(turn);
             if self.wait(turn, wants)? {
                 self.stop.stop();
                 return Ok(());
@@ -100,7 +103,7 @@ impl<'a> Server<'a> {
         if nic.model.deadline().is_some_and(|deadline| deadline <= now) {
             nic.model.expire(now);
         }
-        let port = uplink.as_mut().and_then(Uplink::port);
+        let port = uplink.port();
         let memory = machine.as_ref().filter(|_| nic.is_bus_master());
         let memory = memory.map(|machine| machine.client.session().dma().memory());
         let (out, back) = match (memory, port) {
@@ -125,6 +128,14 @@ impl<'a> Server<'a> {
         }
     }
 
+    /// Ends the session of a VMM that has taken memory away while it was used.
+    fn look_for_loss(&mut self, turn: Turn) {
+        let lost = |machine: &Machine<'_>| machine.client.session().dma().memory().is_lost();
+        if turn.moved && self.machine.as_ref().is_some_and(lost) {
+            self.end(&"the VMM truncated the guest's memory while it was used");
+        }
+    }
+
     /// Serves what is ready, after a sleep if nothing is. `true`: the process is to end.
     fn wait(&mut self, turn: Turn, wants: Wants) -> Result<bool> {
         let is_busy = turn.moved || turn.more;
@@ -137,6 +148,7 @@ impl<'a> Server<'a> {
         if ready.uplink || sleeps {
             self.disarm()?;
         }
+        self.nic.set_link(self.uplink.has_cable());
         self.nic.now_ns = now_ns();
         if ready.unmask
             && let Some(machine) = &mut self.machine
@@ -145,7 +157,8 @@ impl<'a> Server<'a> {
         }
         if ready.machine {
             self.serve();
-        } else if ready.listener {
+        }
+        if ready.listener {
             self.accept();
         }
         Ok(false)
@@ -153,22 +166,17 @@ impl<'a> Server<'a> {
 
     /// Asks the switch for kicks. `false`: there is something to do already.
     fn arm(&mut self, wants: Wants) -> bool {
-        let Some(port) = self.uplink.as_mut().and_then(Uplink::port) else { return true };
-        (!wants.frames || port.arm(Interest::Rx)) && (!wants.room || port.arm(Interest::Tx(ROOM)))
+        let room = Interest::Tx(self.outbox.wanted().max(ROOM));
+        let Some(port) = self.uplink.port() else { return true };
+        (!wants.frames || port.arm(Interest::Rx)) && (!wants.room || port.arm(room))
     }
 
     fn disarm(&mut self) -> Result<()> {
-        match self.uplink.take() {
-            Some(Uplink::Attached(mut port)) => {
-                let lost = port.disarm().is_err();
-                self.uplink = Some(Uplink::Attached(port));
-                if lost { self.lose() } else { Ok(()) }
-            }
-            away => {
-                let uplink = away.map(Uplink::resume);
-                let is_up = uplink.as_ref().is_some_and(|uplink| !uplink.is_deleted());
-                self.uplink = uplink;
-                self.nic.set_link(is_up);
+        match self.uplink.port().map(client::Port::disarm) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(Lost)) => self.lose(),
+            None => {
+                self.uplink.hear();
                 Ok(())
             }
         }
@@ -177,13 +185,7 @@ impl<'a> Server<'a> {
     /// The switch is gone.
     fn lose(&mut self) -> Result<()> {
         self.outbox.clear();
-        let uplink = self.uplink.take().expect("it is there between calls");
-        let uplink = uplink.lose(&self.stop).context("cannot attach again")?;
-        if uplink.is_deleted() {
-            self.nic.set_link(false);
-        }
-        self.uplink = Some(uplink);
-        Ok(())
+        self.uplink.lose(&self.stop).context("cannot attach again")
     }
 
     /// The time until the model has something to do.
@@ -196,37 +198,29 @@ impl<'a> Server<'a> {
     }
 
     fn poll(&self, timeout: Option<Timespec>) -> Result<Ready> {
-        let uplink = self.uplink.as_ref().expect("it is there between calls");
         let read = PollFlags::IN;
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(self.signals.as_fd(), read),
-            PollFd::from_borrowed_fd(uplink.fd(), read),
+        let watch = |fd| PollFd::from_borrowed_fd(fd, read);
+        let (signals, machine) = (self.signals.as_fd(), self.machine.as_ref());
+        let unmask = machine.and_then(|it| it.client.session().interrupts().unmask_fd());
+        let vmm = machine.map(|it| {
+            let flags = if it.client.wants_room() { PollFlags::OUT } else { read };
+            PollFd::from_borrowed_fd(it.client.as_fd(), flags)
+        });
+        let mut fds = [
+            watch(signals),
+            watch(self.uplink.fd()),
+            watch(self.listener.as_fd()),
+            vmm.clone().unwrap_or(watch(signals)),
+            watch(unmask.unwrap_or(signals)),
         ];
-        match &self.machine {
-            None => fds.push(PollFd::new(&self.listener, read)),
-            Some(machine) => {
-                let flags = if machine.client.wants_room() { PollFlags::OUT } else { read };
-                let session = machine.client.session();
-                fds.push(PollFd::from_borrowed_fd(machine.client.as_fd(), flags));
-                if let Some(unmask) = session.interrupts().unmask_fd() {
-                    fds.push(PollFd::from_borrowed_fd(unmask, read));
-                }
-            }
-        }
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(Errno::INTR) => return Ok(Ready::default()),
             Err(errno) => return Err(errno).context("cannot wait"),
         }
-        let is_ready = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let has_machine = self.machine.is_some();
-        Ok(Ready {
-            signal: is_ready(0),
-            uplink: is_ready(1),
-            machine: has_machine && is_ready(2),
-            listener: !has_machine && is_ready(2),
-            unmask: is_ready(3),
-        })
+        let [signal, uplink, listener, socket, unmasked] = fds.map(|fd| !fd.revents().is_empty());
+        let (machine, unmask) = (vmm.is_some() && socket, unmask.is_some() && unmasked);
+        Ok(Ready { signal, uplink, machine, listener, unmask })
     }
 
     /// Serves requests of the VMM.
@@ -238,7 +232,8 @@ impl<'a> Server<'a> {
                     && machine.refusals < REFUSALS
                 {
                     machine.refusals += 1;
-                    say::remark(format_args!("uvala-device: refused the VMM {}", refused.why));
+                    let text = format_args!("refused the VMM {}", refused.why);
+                    self.log.line(self.nic.now_ns, text);
                 }
             }
             Err(end) => self.end(&end),
@@ -246,23 +241,32 @@ impl<'a> Server<'a> {
     }
 
     /// The VMM has gone; the device is as new for the next one.
-    fn end(&mut self, end: &Ended) {
-        say::remark(format_args!("uvala-device: {end}"));
+    fn end(&mut self, why: &dyn Display) {
+        let dropped = std::mem::take(&mut self.outbox.dropped);
+        let counts = self.nic.model.counts();
+        let text = format_args!("{why} (frames dropped so far: {dropped}, {counts:?})");
+        self.log.line(self.nic.now_ns, text);
         self.machine = None;
         self.outbox.clear();
         self.nic.reset();
     }
 
+    /// A VMM connects. It takes the place of one that has said nothing yet, and no other.
     fn accept(&mut self) {
+        let now = self.nic.now_ns;
+        let is_taken = |machine: &Machine<'_>| machine.client.session().is_open();
         match self.listener.next() {
+            Ok(Some(_)) if self.machine.as_ref().is_some_and(is_taken) => {
+                self.log.line(now, "another VMM was turned away: the device has one");
+            }
             Ok(Some(socket)) => {
-                say::remark("uvala-device: a VMM has connected");
+                self.log.line(now, "a VMM has connected");
                 let client = Client::new(socket, self.description);
                 self.machine = Some(Machine { client, refusals: 0 });
             }
             Ok(None) => {}
             Err(error) => {
-                say::remark(format_args!("uvala-device: a VMM cannot connect: {error}"));
+                self.log.line(now, format_args!("a VMM cannot connect: {error}"));
                 // It stays readable: no more attempts than this.
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }

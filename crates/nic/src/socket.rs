@@ -1,28 +1,31 @@
 //! The socket that VMMs connect to.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
 
+use crate::remover::{self, File};
+
 /// Access to the socket, for the VMM's user.
 const MODE: u32 = 0o660;
 
-/// A listening socket. Its file goes with it.
+/// A listening socket. Its file goes with it, and with the process.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the file.
-    file: (u64, u64),
+    /// The other end removes the file when this is closed.
+    _remover: ChildStdin,
 }
 
 impl Listener {
@@ -35,7 +38,8 @@ impl Listener {
         };
         clear(&path, &address).with_context(named)?;
         let socket = new_socket().with_context(named)?;
-        rustix::fs::fchmod(&socket, Mode::from(MODE)).with_context(named)?;
+        // No other user may connect before the access rights are set.
+        rustix::fs::fchmod(&socket, Mode::from(0o600)).with_context(named)?;
         match bind(&socket, &address) {
             Err(Errno::NOENT | Errno::NOTDIR) => {
                 bail!("no directory for {}; make it with mkdir -p", named())
@@ -45,15 +49,10 @@ impl Listener {
             }
             bound => bound.with_context(named)?,
         }
-        let found = std::fs::symlink_metadata(&path).with_context(named)?;
-        let listener = Self { socket, path, file: (found.dev(), found.ino()) };
-        listen(&listener.socket, 1).with_context(named)?;
-        Ok(listener)
-    }
-
-    /// The directory of the socket.
-    pub fn dir(&self) -> &Path {
-        self.path.parent().unwrap_or(&self.path)
+        let remover = remover::start(&path, open_to_group(&path).with_context(named)?);
+        let _remover = remover.context("cannot start the process that removes the socket")?;
+        listen(&socket, 1).with_context(named)?;
+        Ok(Self { socket, path, _remover })
     }
 
     /// The path of the socket.
@@ -81,14 +80,16 @@ impl AsFd for Listener {
     }
 }
 
-impl Drop for Listener {
-    /// Removes the file, if it is still the one that was made.
-    fn drop(&mut self) {
-        let found = std::fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
+/// Sets the mode of a socket that was just made. It is opened once, so that another file in its
+/// place is not changed.
+fn open_to_group(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    // The mode of a file that is open with O_PATH can only be set by its name in /proc.
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(name, std::fs::Permissions::from_mode(MODE))?;
+    Ok((found.st_dev, found.st_ino))
 }
 
 fn new_socket() -> rustix::io::Result<OwnedFd> {
@@ -105,31 +106,5 @@ fn clear(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     match connect(new_socket()?, address) {
         Err(Errno::CONNREFUSED) => Ok(std::fs::remove_file(path)?),
         _ => bail!("another program listens on it; choose another --socket, or end it"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stale_socket_is_replaced_and_what_is_in_use_or_no_socket_is_not() {
-        let dir = tempfile::tempdir().expect("room");
-        let path = dir.path().join("s");
-        let first = Listener::bind(&path).expect("room");
-        let why = Listener::bind(&path).expect_err("in use");
-        assert!(format!("{why:#}").contains("another program listens"), "{why:#}");
-        assert!(first.next().expect("none").is_some(), "the question whether it listens");
-        assert!(first.next().expect("none").is_none());
-        drop(first);
-        assert!(!path.exists());
-        drop(std::os::unix::net::UnixListener::bind(&path).expect("room"));
-        drop(Listener::bind(&path).expect("nothing listens there"));
-        std::fs::write(&path, "text").expect("room");
-        let why = format!("{:#}", Listener::bind(&path).expect_err("a file"));
-        assert!(why.contains("is not a socket"), "{why}");
-        assert!(path.exists());
-        let why = format!("{:#}", Listener::bind(&dir.path().join("no/s")).expect_err("no dir"));
-        assert!(why.contains("mkdir -p"), "{why}");
     }
 }

@@ -6,14 +6,16 @@
 //!                                  │ deleted: the cable is out until the port is there again
 //! ```
 //!
-//! A VMM's processor stands still while it waits for a reply, so nothing here may take long:
-//! attaching, which does, happens in a thread. Meanwhile frames of the guest are dropped.
+//! A VMM's processor stands still while it waits for a reply, so nothing here may take long: calls
+//! to the daemon, which may, are made in a thread. Meanwhile frames of the guest are dropped.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::thread::JoinHandle;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use client::{Error, Options, Port, Stop};
+use rustix::event::{EventfdFlags, eventfd};
 use terminal::say;
 
 /// How long the thread waits after an answer that means no.
@@ -28,14 +30,20 @@ pub enum Uplink {
     Away(Away),
 }
 
-/// A thread that opens a port.
+/// What a thread tells that opens a port.
 #[derive(Debug)]
 pub struct Away {
-    thread: JoinHandle<Option<Port>>,
-    /// Said when the thread ends.
-    done: Stop,
-    /// The port was deleted.
-    pub is_deleted: bool,
+    news: Receiver<News>,
+    /// Readable when there are some.
+    bell: OwnedFd,
+    /// An operator deleted the port.
+    is_deleted: bool,
+}
+
+#[derive(Debug)]
+enum News {
+    Deleted,
+    Attached(Box<Port>),
 }
 
 impl Uplink {
@@ -43,8 +51,8 @@ impl Uplink {
     ///
     /// # Errors
     /// There is no daemon, or it refuses.
-    pub fn open(options: &Options, name: &str) -> Result<Self, Error> {
-        options.clone().open(name).map(|port| Self::Attached(Box::new(port)))
+    pub fn open(options: Options, name: &str) -> Result<Self, Error> {
+        options.open(name).map(|port| Self::Attached(Box::new(port)))
     }
 
     /// The port, if it is open.
@@ -59,13 +67,13 @@ impl Uplink {
     pub fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Attached(port) => port.as_ref().as_fd(),
-            Self::Away(away) => away.done.as_fd(),
+            Self::Away(away) => away.bell.as_fd(),
         }
     }
 
-    /// Whether an operator took the port away.
-    pub fn is_deleted(&self) -> bool {
-        matches!(self, Self::Away(Away { is_deleted: true, .. }))
+    /// Whether the cable is plugged in: an operator who deletes the port pulls it out.
+    pub fn has_cable(&self) -> bool {
+        !matches!(self, Self::Away(Away { is_deleted: true, .. }))
     }
 
     /// The other side of the port is gone: a thread opens it again until it succeeds or `stop` is
@@ -73,55 +81,60 @@ impl Uplink {
     ///
     /// # Errors
     /// No thread, or no descriptors left.
-    pub fn lose(self, stop: &Stop) -> std::io::Result<Self> {
-        let Self::Attached(port) = self else { return Ok(self) };
-        let why = port.why_lost();
-        say::remark(format_args!("uvala-device: {}: {why}", port.name()));
-        let (done, stop) = (Stop::new()?, stop.clone());
-        let is_deleted = matches!(why, Error::Deleted(_));
-        let bell = done.clone();
-        let thread = std::thread::Builder::new().name("attach".to_owned()).spawn(move || {
-            let port = open_again(*port, &stop);
-            bell.stop();
-            port
-        })?;
-        Ok(Self::Away(Away { thread, done, is_deleted }))
+    pub fn lose(&mut self, stop: &Stop) -> io::Result<()> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (rings, stop) = (bell.try_clone()?, stop.clone());
+        let (teller, news) = channel();
+        let away = Self::Away(Away { news, bell, is_deleted: false });
+        if let Self::Attached(port) = std::mem::replace(self, away) {
+            let thread = std::thread::Builder::new().name("attach".to_owned());
+            thread.spawn(move || open_again(*port, &stop, &teller, &rings))?;
+        }
+        Ok(())
     }
 
-    /// The port, if the thread has opened it by now.
-    pub fn resume(self) -> Self {
-        match self {
-            Self::Away(away) if away.done.is_said() => match away.thread.join() {
-                Ok(Some(port)) => {
-                    say::remark(format_args!("uvala-device: {} is attached again", port.name()));
-                    Self::Attached(Box::new(port))
+    /// Takes what the thread has told.
+    pub fn hear(&mut self) {
+        let Self::Away(away) = self else { return };
+        // What the counter says does not matter.
+        let _ = rustix::io::read(&away.bell, &mut [0; 8]);
+        while let Ok(news) = away.news.try_recv() {
+            match news {
+                News::Deleted => away.is_deleted = true,
+                News::Attached(port) => {
+                    *self = Self::Attached(port);
+                    return;
                 }
-                // It was told to stop, as the event loop will find.
-                Ok(None) => panic!("the thread ends without a port when the process does"),
-                Err(panic) => std::panic::resume_unwind(panic),
-            },
-            other => other,
+            }
         }
     }
 }
 
-/// Opens a port again; `None`: the process ends.
-fn open_again(mut port: Port, stop: &Stop) -> Option<Port> {
+/// Opens a port again, and tells what becomes of that.
+fn open_again(mut port: Port, stop: &Stop, teller: &Sender<News>, bell: &OwnedFd) {
+    let tell = |news| {
+        // Without a listener the process is at its end.
+        let _ = teller.send(news);
+        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+    };
+    say::remark(format_args!("uvala-device: {}: the switch is gone", port.name()));
     let mut said = String::new();
-    loop {
-        match port.reconnect(None) {
-            Ok(()) => return Some(port),
-            Err(Error::Stopped) => return None,
-            Err(error) => {
-                let why = error.to_string();
-                if why != said {
-                    say::remark(format_args!("uvala-device: {}: {why}", port.name()));
-                    said = why;
-                }
+    while !stop.is_said() {
+        let error = match port.reconnect(None) {
+            Ok(()) => {
+                say::remark(format_args!("uvala-device: {} is attached again", port.name()));
+                return tell(News::Attached(Box::new(port)));
             }
+            Err(error) => error,
+        };
+        if matches!(error, Error::Deleted(_)) {
+            tell(News::Deleted);
         }
-        if stop.wait(PAUSE) {
-            return None;
+        let why = error.to_string();
+        if why != said {
+            say::remark(format_args!("uvala-device: {}: {why}", port.name()));
+            said = why;
         }
+        let _said = stop.wait(PAUSE);
     }
 }

@@ -164,7 +164,8 @@ fn device_text(global: &Global, args: &Args, port: &PortName) -> Result<String, 
         return Err(Usage(why));
     }
     let default = || device::socket(global.dir.as_deref(), port);
-    let socket = args.socket.clone().unwrap_or_else(default);
+    let socket = args.socket.as_ref().and_then(|path| std::path::absolute(path).ok());
+    let socket = socket.unwrap_or_else(default);
     let memory = args.memory.unwrap_or_default();
     match args.vmm {
         Vmm::Qemu => device::qemu(qemu(args)?, &socket, memory)
@@ -198,7 +199,7 @@ Examples:
   uvala vm-args vale0:vm1
   qemu-system-x86_64 $(uvala vm-args vale0:vm1 --memory 2G) -drive file=disk.qcow2
   uvala vm-args vale0:vm1 --vmm libvirt
-  uvala-device --nic e1000 --port vale0:vm2 &
+  uvala-device --nic e1000 --port vale0:vm2          it says when it listens; then:
   qemu-system-x86_64 $(uvala vm-args vale0:vm2 --nic e1000) -drive file=two.qcow2
   uvala port add vale0:old --kind stream
   qemu-system-x86_64 $(uvala vm-args vale0:old --nic e1000) -drive file=old.qcow2";

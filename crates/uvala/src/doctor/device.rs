@@ -8,6 +8,9 @@ use serde::Deserialize;
 use super::facts::Vmm;
 use super::{Finding, machine, problem, vmm};
 
+/// The state of a connected socket in `/proc/net/unix`.
+const CONNECTED: &str = "03";
+
 /// QEMU's `-device` in JSON, as far as it concerns us.
 #[derive(Deserialize)]
 struct Device {
@@ -37,13 +40,19 @@ fn sockets(words: &[String]) -> impl Iterator<Item = String> {
 fn card(vmm: &Vmm, path: &str, unix: &str) -> Option<Finding> {
     let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
     let name = stem.parse::<PortName>().map_or_else(|_| path.to_owned(), |port| port.to_string());
-    let is_held = unix.lines().any(|line| line.ends_with(&format!(" {path}")));
-    if !is_held {
+    let ends = unix.lines().filter(|line| line.ends_with(&format!(" {path}")));
+    let states: Vec<&str> = ends.filter_map(|line| line.split_whitespace().nth(5)).collect();
+    if states.is_empty() {
         let what = format!("process {} has a card at {path}, where no process listens", vmm.pid);
         let cure = format!(
             "start uvala-device --nic e1000 --port PORT --socket {path}, and then the machine \
              again: QEMU does not connect twice"
         );
+        return Some(problem(&name, what, cure));
+    }
+    if !states.contains(&CONNECTED) {
+        let what = format!("process {} has a card at {path}, and is not connected", vmm.pid);
+        let cure = "start the machine again: QEMU does not connect to a uvala-device twice";
         return Some(problem(&name, what, cure));
     }
     machine::unshared(&name, &vmm.words)
@@ -64,7 +73,9 @@ mod tests {
     }
 
     const SHARED: &str = "-object memory-backend-memfd,id=m,size=1G,share=on -numa node,memdev=m";
-    const UNIX: &str = "0: 00000002 00000000 00010000 0001 01 123 /r/vale0:a.vfio\n";
+    const LISTENER: &str = "0: 00000002 00000000 00010000 0001 01 123 /r/vale0:a.vfio\n";
+    const UNIX: &str = "0: 00000002 00000000 00010000 0001 01 123 /r/vale0:a.vfio\n\
+                        1: 00000003 00000000 00000000 0001 03 124 /r/vale0:a.vfio\n";
 
     #[test]
     fn test_a_card_without_a_process_and_one_without_memory_are_problems() {
@@ -72,6 +83,8 @@ mod tests {
         let [missing] = &check(&qemu(SHARED), "")[..] else { panic!("one") };
         assert_eq!(missing.about, "vale0:a");
         assert!(missing.what.contains("process 7") && missing.cure.contains("--socket /r/vale0:a"));
+        let [dead] = &check(&qemu(SHARED), LISTENER)[..] else { panic!("one") };
+        assert!(dead.what.contains("not connected"), "{}", dead.what);
         let [closed] = &check(&qemu("-m 1G"), UNIX)[..] else { panic!("one") };
         assert!(closed.what.contains("not shared"), "{}", closed.what);
     }

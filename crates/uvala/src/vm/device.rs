@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use protocol::name::PortName;
@@ -25,9 +26,11 @@ pub fn holds(info: &PortInfo) -> bool {
     client.is_some_and(|client| client.name == PROGRAM)
 }
 
-/// Where the device of a port listens if nothing else is said.
+/// Where the device of a port listens if nothing else is said. The VMM may run elsewhere, so the
+/// path is absolute.
 pub fn socket(dir: Option<&Path>, port: &PortName) -> PathBuf {
-    paths::daemon_dir(dir).join(format!("{port}.vfio"))
+    let path = paths::daemon_dir(dir).join(format!("{port}.vfio"));
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// QEMU's options for a device at this socket. They have no blanks, so that a shell takes them as
@@ -43,13 +46,18 @@ pub fn qemu(
              port of --kind stream",
         );
     }
-    let socket = serde_json::json!({ "path": socket, "type": "unix" });
+    let Some(path) = socket.to_str() else {
+        return impossible("QEMU reads the path of a socket as UTF-8: choose another --socket");
+    };
+    let socket = serde_json::json!({ "path": path, "type": "unix" });
     let device = serde_json::json!({ "driver": "vfio-user-pci", "socket": socket });
+    // A blank in a path, as JSON has it.
+    let device = device.to_string().replace(' ', "\\u0020");
     Ok(vec![
         ("-m", memory.to_string()),
         ("-object", format!("memory-backend-memfd,id=uvala-memory,size={memory},share=on")),
         ("-numa", "node,memdev=uvala-memory".to_owned()),
-        ("-device", device.to_string()),
+        ("-device", device),
     ])
 }
 
@@ -93,12 +101,21 @@ pub fn start(dir: Option<&Path>, port: &PortName, nic: &str) -> Result<Option<Ru
 }
 
 impl Drop for Running {
-    /// Ends the process, and its port with it.
+    /// Ends the process, and its port with it. A VMM can hold the process up for ever, so it gets
+    /// some time and no more.
     fn drop(&mut self) {
+        const PATIENCE: Duration = Duration::from_secs(3);
         let pid = rustix::process::Pid::from_child(&self.child);
         // It may have ended.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.child.wait();
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
     }
 }
 
@@ -110,10 +127,10 @@ mod tests {
 
     #[test]
     fn test_qemu_gets_shared_memory_and_a_device_in_words_that_a_shell_leaves_alone() {
-        let args = qemu(NEW, Path::new("/run/uvala/a,\"b.vfio"), Memory::default()).unwrap();
+        let args = qemu(NEW, Path::new("/run/uvala/a, \"b.vfio"), Memory::default()).unwrap();
         let [_, object, _, (option, device)] = &args[..] else { panic!("{args:?}") };
         assert!(object.1.ends_with("share=on"), "{object:?}");
-        let socket = r#""socket":{"path":"/run/uvala/a,\"b.vfio","type":"unix"}"#;
+        let socket = r#""socket":{"path":"/run/uvala/a,\u0020\"b.vfio","type":"unix"}"#;
         let expected = format!(r#"{{"driver":"vfio-user-pci",{socket}}}"#);
         assert_eq!((*option, device), ("-device", &expected));
         assert!(args.iter().all(|(_, value)| !value.contains(' ')));
