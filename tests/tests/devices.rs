@@ -12,8 +12,9 @@ use std::time::Duration;
 use client::Port;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, announcement, fill, mac};
-use harness::guest::{Boot, Guest, Kit};
-use harness::process::{Owned, uvala_path};
+use harness::guest::{Boot, Console, Guest, Kit};
+use harness::process::{Owned, uvala, uvala_path};
+use harness::role::Become;
 use harness::{Random, wait};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -462,4 +463,30 @@ fn a_device_that_is_killed_costs_its_guest_a_card_and_nothing_else() {
     while !frame.starts_with(&BROADCAST) {
         assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
     }
+}
+
+#[test]
+fn a_command_boots_a_guest_with_an_e1000_and_leaves_nothing_behind() {
+    let Some(kit) = kit() else { return };
+    let daemon = Daemon::start();
+    let (dir, kernel) = (daemon.dir(), kit.kernel("kernel-generic").expect("it was found"));
+    let words = [dir.as_path(), "--qemu".as_ref(), kit.qemu(), kernel.as_path()];
+    let words = words.map(|word| word.to_str().expect("UTF-8"));
+    let fixed = ["vm", "run", "--nic", "e1000", "--accel", "tcg", "--memory", "192M"];
+    let more = ["--append", "no_timer_check", "--dir"];
+    let words = [&fixed[..], &more, &words].concat();
+    let mut guest = Console::start(&mut uvala(Become::default(), &words, None));
+    guest.hear("This is 10.0.0.1, on port vale0:vm1");
+    guest.hear("vm1# ");
+    guest.enter("basename $(readlink /sys/class/net/eth0/device/driver) | sed s/^/driver-/");
+    guest.hear("driver-e1000");
+    let mut port = daemon.open("vale0:peer");
+    guest.enter("ping -c 1 -W 1 10.0.0.9");
+    let mut frame = Vec::new();
+    while !frame.starts_with(&BROADCAST) {
+        assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
+    }
+    guest.enter("exit");
+    assert!(guest.process().wait().success());
+    wait::until("the end of its port", || daemon.ports() == ["vale0:peer"]);
 }
