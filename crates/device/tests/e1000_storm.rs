@@ -445,7 +445,7 @@ impl Storm {
 
 /// What a switch relies on.
 fn check_frame(mut frame: TxFrame<'_>) {
-    assert!((14..=65_535 + 18 + 4).contains(&frame.bytes));
+    assert!((14..=65_535 + 18).contains(&frame.bytes));
     assert!(frame.head.len() <= 260 && frame.head.len() + frame.rest.left() == frame.bytes);
     let mut bytes = frame.head.to_vec();
     bytes.resize(frame.bytes, 0);

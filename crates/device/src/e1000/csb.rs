@@ -25,14 +25,17 @@
 //! |---|---|---|---|
 //! | `guest_tdt`, `guest_rdt` | driver | device | Release after descriptors / Acquire before them |
 //! | `guest_need_txkick`, `guest_need_rxkick` | driver | device | Relaxed, between fences |
-//! | `guest_csb_on` | driver | device | Relaxed: it takes effect with the driver's next write |
+//! | `guest_csb_on` | driver | device | Relaxed: looked at in each call |
 //! | `host_tdh`, `host_rdh` | device | driver | Release after descriptors / Acquire before them |
 //! | `host_need_txkick`, `host_need_rxkick` | device | driver | Relaxed, between fences |
-//! | `host_isr` | device | driver | Relaxed: a copy of ICR, before the interrupt |
+//! | `host_isr` | device | driver | Relaxed: ICR at the last frame; ICR itself may have more |
 //!
 //! There are two ways to ask for a kick: the flag, and an index (`guest_txkick_at`,
 //! `host_rxkick_at`) that the other side's head or tail has to pass; [`NONE`] is no index. A driver
 //! uses one of them. The device looks at both of the driver's, and sets both of its own.
+//!
+//! A driver may switch the block off and on. While it is off, TDT and RDT come from the registers
+//! again; but a device that goes to sleep asks for kicks in any case, for the time when it is on.
 //!
 //! Each word is looked up by its guest address and read once, and an index of it is bounded like
 //! that of a register. A page that is not in the guest's memory, or not aligned, is none: the
@@ -75,15 +78,19 @@ pub(super) struct Csb<'a> {
 }
 
 impl<'a> Csb<'a> {
-    /// The driver's page, if it has named one and switched it on.
+    /// The driver's page, if it has named one.
     pub fn find(registers: &Registers, memory: &'a GuestMemory) -> Option<Self> {
         let page = registers.pair(CSBAL);
         let last = page.checked_add(PAGE - 4)?;
         if page == 0 || !page.is_multiple_of(PAGE) || memory.atomic_u32(last).is_none() {
             return None;
         }
-        let this = Self { memory, page };
-        (this.load(GUEST_CSB_ON) != 0).then_some(this)
+        Some(Self { memory, page })
+    }
+
+    /// Whether the driver uses it now.
+    pub fn is_on(&self) -> bool {
+        self.load(GUEST_CSB_ON) != 0
     }
 
     fn word(&self, offset: u64) -> Option<&'a AtomicU32> {

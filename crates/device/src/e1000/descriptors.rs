@@ -70,11 +70,12 @@ impl Ring {
         }
     }
 
-    /// Reads a descriptor; none if the ring is not in the guest's memory.
+    /// Reads a descriptor; none if the ring is not in the guest's memory, where words are aligned.
     #[inline]
     pub fn read(&self, memory: &GuestMemory, index: u32) -> Option<Descriptor> {
         let at = self.base.checked_add(u64::from(index) * u64::from(DESCRIPTOR))?;
-        Some(Descriptor { at, words: memory.words(at)? })
+        let word = |at| Some(u64::from_le(memory.atomic_u64(at)?.load(Ordering::Relaxed)));
+        Some(Descriptor { at, words: [word(at)?, word(at.checked_add(8)?)?] })
     }
 }
 

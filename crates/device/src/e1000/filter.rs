@@ -59,7 +59,8 @@ pub(super) fn filter(registers: &Registers, frame: &[u8], cast: Cast) -> Verdict
     if control & promiscuous != 0 || is_ours(registers, octets) {
         return Verdict::Exact;
     }
-    if in_multicast_table(registers, octets) { Verdict::Inexact } else { Verdict::Other }
+    let is_group = cast != Cast::Unicast && in_multicast_table(registers, octets);
+    if is_group { Verdict::Inexact } else { Verdict::Other }
 }
 
 /// 9.3: the bit of the frame's VLAN is set, and the CFI is as it has to be.
@@ -168,6 +169,8 @@ mod tests {
         registers.set(MTA + 94 * 4, 1 << 9);
         let to = [1, 0, 0x5e, 0, 0x9a, 0xbc];
         assert_eq!(verdict(&registers, &frame(to, 60)), Verdict::Inexact);
+        let station = [2, 0, 0x5e, 0, 0x9a, 0xbc];
+        assert_eq!(verdict(&registers, &frame(station, 60)), Verdict::Other, "of groups only");
     }
 
     /// 9.3 and 13.5.4.

@@ -159,13 +159,17 @@ impl E1000 {
     /// A reset of the bus or of the function (14.3): all but the EEPROM and the cable.
     pub fn reset(&mut self) {
         self.phy.reset();
+        self.registers.set_pair(CSBAL, 0);
         self.reset_mac();
         self.io_address = 0;
     }
 
-    /// CTRL.RST: all but the PHY (13.4.1).
+    /// CTRL.RST: all but the PHY (13.4.1). Drivers name the page of the communication status block
+    /// once, and reset the device afterwards.
     fn reset_mac(&mut self) {
+        let page = self.registers.pair(CSBAL);
         self.registers.reset();
+        self.registers.set_pair(CSBAL, page);
         self.eeprom.reset();
         self.interrupts.reset();
         self.transmitter.reset();
@@ -221,16 +225,22 @@ impl E1000 {
 
     /// The communication status block, if the driver uses it; its tails are in the registers then.
     fn csb<'a>(&mut self, memory: &'a GuestMemory) -> Option<Csb<'a>> {
-        let csb = Csb::find(&self.registers, memory).filter(|_| self.has_csb)?;
+        let csb = self.csb_page(memory).filter(Csb::is_on)?;
         csb.take_tails(&mut self.registers);
         Some(csb)
+    }
+
+    /// The block, whether it is in use or not.
+    fn csb_page<'a>(&self, memory: &'a GuestMemory) -> Option<Csb<'a>> {
+        Csb::find(&self.registers, memory).filter(|_| self.has_csb)
     }
 
     /// Asks the driver for kicks, before the owner sleeps. The owner passes a fence and looks again
     /// ([`pending`](Self::pending), [`has_buffers`](Self::has_buffers)). A driver without a
     /// communication status block always kicks.
     pub fn want_kicks(&mut self, memory: &GuestMemory) {
-        if let Some(csb) = self.csb(memory) {
+        self.csb(memory);
+        if let Some(csb) = self.csb_page(memory) {
             csb.want_kicks(&self.registers);
         }
     }
@@ -284,11 +294,18 @@ impl E1000 {
         receive::is_on(&self.registers)
     }
 
-    /// Whether a frame of the least length would find a buffer.
+    /// Whether there is a buffer for frames.
     #[must_use]
     pub fn has_buffers(&mut self, memory: &GuestMemory) -> bool {
+        self.has_room(memory, 0)
+    }
+
+    /// Whether there are buffers for a frame of this many bytes. A frame for which there can never
+    /// be enough has room, too: it is not to wait, and [`receive`](Self::receive) drops it.
+    #[must_use]
+    pub fn has_room(&mut self, memory: &GuestMemory, bytes: usize) -> bool {
         self.csb(memory);
-        receive::has_buffers(&self.registers)
+        receive::has_room(memory, &self.registers, bytes)
     }
 
     /// Gives a frame to the guest: finished, without FCS. `checksum_good`: its TCP or UDP checksum

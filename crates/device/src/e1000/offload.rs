@@ -12,23 +12,17 @@
 //! | segments (TSE): everything else | left |
 //!
 //! The context names offsets in the frame, and the driver can name any. What does not fit the
-//! frame, or the headers that are in it, drops the frame ([`Malformed`]).
+//! frame, or the headers that are in it, drops the frame ([`Malformed`]). A real device would send
+//! such a frame with a useless checksum, which no driver is known to want.
 
-use packet::EtherType;
-use packet::checksum::{Sum, checksum};
-use packet::ethernet::network_header;
+use packet::checksum::Sum;
+use packet::offload::run::TcpRun;
 use packet::offload::{PendingOffload, VNET_LEN};
 
-const IPV4_MIN: usize = 20;
-const IPV6: usize = 40;
-const TCP_MIN: usize = 20;
-const TCP: u8 = 6;
-/// Bytes of the TCP header: its own length, the flags, the checksum.
-const TCP_OFFSET: usize = 12;
-const TCP_FLAGS: usize = 13;
+/// The bit of TUCMD for TCP (3.3.6.1); without it, UDP would be cut into fragments.
+const TUCMD_TCP: u8 = 1 << 0;
+/// The offset of the checksum in the TCP header.
 const TCP_CHECKSUM: usize = 16;
-/// The flag that a mark of congestion leaves.
-const CWR: u8 = 0x80;
 
 /// What the driver left to the device does not fit the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +55,8 @@ impl Insert {
         if end > head.len() || self.start >= end || self.at + 2 > end {
             return Err(Malformed);
         }
-        put(head, self.at, Sum::of(&head[self.start..end]).nonzero_checksum());
+        let sum = Sum::of(&head[self.start..end]).nonzero_checksum();
+        head[self.at..self.at + 2].copy_from_slice(&sum.to_be_bytes());
         Ok(())
     }
 }
@@ -75,12 +70,6 @@ pub(super) struct Context {
     payload_len: usize,
     segment_size: usize,
     command: u8,
-}
-
-/// The bits of TUCMD that say what is segmented (3.3.6.1).
-mod tucmd {
-    pub const TCP: u8 = 1 << 0;
-    pub const IPV4: u8 = 1 << 1;
 }
 
 impl Context {
@@ -145,62 +134,20 @@ fn leave_checksum(
 }
 
 impl Context {
-    /// Makes the headers those of one long segment, and leaves its segmentation (3.5.7).
+    /// Makes the headers those of one long segment, and leaves its segmentation (3.5.7). Which IP
+    /// it is, the frame says; FreeBSD's driver sets the bit of IPv4 for both.
     fn leave_segments(self, head: &mut [u8], bytes: usize) -> Result<PendingOffload, Malformed> {
-        let ip = self.network(head, bytes).ok_or(Malformed)?;
-        self.fill_in(ip, head, bytes)?;
-        let l4 = self.transport.start;
-        let left = PendingOffload::partial(l4, TCP_CHECKSUM, bytes).map_err(|_| Malformed)?;
-        if self.payload_len <= self.segment_size {
-            return Ok(left);
-        }
-        let congested = head[l4 + TCP_FLAGS] & CWR != 0;
-        left.tcp_run(ip, congested, self.header_len, self.segment_size, bytes)
-            .map_err(|_| Malformed)
-    }
-
-    /// The kind of IP, if the frame has the headers that the context names: IP, and directly behind
-    /// it, or behind its extensions, TCP, and all the bytes that are to be segmented.
-    fn network(&self, head: &[u8], bytes: usize) -> Option<EtherType> {
-        let (l3, l4) = (self.ip.start, self.transport.start);
-        let (ip, at) = network_header(head);
-        let tcp = self.header_len.checked_sub(l4).filter(|len| *len >= TCP_MIN)?;
-        let fits = at == l3
-            && self.command & tucmd::TCP != 0
-            && self.header_len <= head.len()
-            && bytes == self.header_len + self.payload_len
-            && self.transport.at == l4 + TCP_CHECKSUM;
-        if !fits || usize::from(head[l4 + TCP_OFFSET] >> 4) * 4 != tcp {
-            return None;
-        }
-        let is_whole = match ip {
-            EtherType::IPV4 => {
-                let header = usize::from(head.get(l3)? & 0xf) * 4;
-                self.command & tucmd::IPV4 != 0 && header >= IPV4_MIN && l3 + header == l4
-            }
-            // FreeBSD's driver sets the bit of IPv4 here, too.
-            EtherType::IPV6 => l4 >= l3 + IPV6,
-            _ => false,
+        let run = TcpRun {
+            l3: self.ip.start,
+            l4: self.transport.start,
+            payload: self.header_len,
+            size: self.segment_size,
         };
-        is_whole.then_some(ip)
-    }
-
-    /// Fills in what the driver left out: lengths, IPv4's checksum, the pseudo-header's sum.
-    fn fill_in(&self, ip: EtherType, head: &mut [u8], bytes: usize) -> Result<(), Malformed> {
-        let (l3, l4) = (self.ip.start, self.transport.start);
-        let len = |from: usize| u16::try_from(bytes - from).map_err(|_| Malformed);
-        let addresses = if ip == EtherType::IPV4 {
-            put(head, l3 + 2, len(l3)?);
-            put(head, l3 + 10, 0);
-            put(head, l3 + 10, checksum(&head[l3..l4]));
-            l3 + 12..l3 + 20
-        } else {
-            put(head, l3 + 4, len(l3 + IPV6)?);
-            l3 + 8..l3 + 40
-        };
-        let pseudo = Sum::pseudo_header(&head[addresses], TCP, len(l4)?);
-        put(head, l4 + TCP_CHECKSUM, pseudo.fold());
-        Ok(())
+        let is_tcp = self.command & TUCMD_TCP != 0 && self.transport.at == run.l4 + TCP_CHECKSUM;
+        if !is_tcp || bytes != self.header_len + self.payload_len {
+            return Err(Malformed);
+        }
+        run.fill_in(head, bytes).map_err(|_| Malformed)
     }
 
     /// The segments of a frame, and the bytes of the first ones and of the last.
@@ -217,8 +164,4 @@ impl Context {
 /// The ten bytes of a virtio-net header.
 pub(super) fn header(left: Option<PendingOffload>) -> [u8; VNET_LEN] {
     left.map_or([0; VNET_LEN], PendingOffload::bytes)
-}
-
-fn put(head: &mut [u8], at: usize, word: u16) {
-    head[at..at + 2].copy_from_slice(&word.to_be_bytes());
 }

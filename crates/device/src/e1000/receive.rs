@@ -231,9 +231,14 @@ pub(super) fn is_on(registers: &Registers) -> bool {
     registers.has(RCTL, rctl::EN) && registers.has(STATUS, status::LU)
 }
 
-/// Whether there is a buffer.
-pub(super) fn has_buffers(registers: &Registers) -> bool {
-    is_on(registers) && available(registers, Ring::new(registers, RDBAL)) > 0
+/// Whether there are buffers for a frame of this many bytes, or could never be.
+pub(super) fn has_room(memory: &GuestMemory, registers: &Registers, bytes: usize) -> bool {
+    let ring = Ring::new(registers, RDBAL);
+    let free = available(registers, ring);
+    let needed = (bytes + FCS as usize).div_ceil(buffer_size(registers));
+    let most = (ring.len.saturating_sub(1) as usize).min(DESCRIPTORS_MAX);
+    let enough = free as usize >= needed.min(most).max(1);
+    is_on(registers) && enough && ring.read(memory, registers.get(RDH)).is_some()
 }
 
 fn available(registers: &Registers, ring: Ring) -> u32 {

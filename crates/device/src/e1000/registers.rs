@@ -28,8 +28,9 @@ pub(super) struct Register {
     pub name: &'static str,
     /// Byte offset in BAR 0.
     pub offset: u32,
-    /// How many words there are, one behind the other.
+    /// How many words there are, and how many bytes from one to the next.
     pub words: u32,
+    pub stride: u32,
     pub kind: Kind,
     /// After a reset.
     pub reset: u32,
@@ -38,7 +39,10 @@ pub(super) struct Register {
 }
 
 macro_rules! registers {
-    ($($name:ident $offset:literal $words:literal $kind:ident $reset:literal $writable:expr;)*) => {
+    ($(
+        $name:ident $offset:literal $words:literal $(/ $stride:literal)?
+        $kind:ident $reset:literal $writable:expr;
+    )*) => {
         $(pub(super) const $name: u32 = $offset;)*
 
         /// All registers, by section of the manual.
@@ -47,11 +51,17 @@ macro_rules! registers {
             name: stringify!($name),
             offset: $name,
             words: $words,
+            stride: stride(&[$($stride)?]),
             kind: Kind::$kind,
             reset: $reset,
             writable: $writable,
         },)*];
     };
+}
+
+/// Words follow each other, unless the table says otherwise.
+const fn stride(given: &[u32]) -> u32 {
+    if given.is_empty() { 4 } else { given[0] }
 }
 
 /// Bits that a write changes: all, none.
@@ -78,6 +88,7 @@ IMS        0x00d0   1 Word  0           NONE;
 IMC        0x00d8   1 Word  0           NONE;
 RCTL       0x0100   1 Word  0           0x07ff_fffe;
 FCTTV      0x0170   1 Word  0           0xffff;
+TXCW       0x0178   1 Word  0           0xc000_ffff;
 TCTL       0x0400   1 Word  0x0000_0008 0x07ff_fffe;
 TIPG       0x0410   1 Word  0x0060_2008 0x3fff_ffff;
 AIFS       0x0458   1 Word  0           0xffff;
@@ -108,9 +119,10 @@ RXCSUM     0x5000   1 Word  0           0x07ff;
 // Of no chapter: where the communication status block is. See `csb`.
 CSBAL      0x2830   1 Word  0           ALL;
 CSBAH      0x2834   1 Word  0           ALL;
-// 13.5: filters. RAL and RAH alternate.
+// 13.5: filters.
 MTA        0x5200 128 Word  0           ALL;
-RAL        0x5400  32 Word  0           ALL;
+RAL        0x5400  16/8 Word 0          ALL;
+RAH        0x5404  16/8 Word 0          0x8003_ffff;
 VFTA       0x5600 128 Word  0           ALL;
 // 13.6: wake-up. Stored; no packet wakes this device.
 WUC        0x5800   1 Word  0           0x000f;
@@ -207,11 +219,12 @@ const fn rows() -> [u8; WORDS] {
     let (mut row, mut number) = (0, 0);
     while row < TABLE.len() {
         number += 1;
-        let first = TABLE[row].offset as usize / 4;
-        let mut word = first;
-        while word < first + TABLE[row].words as usize {
-            assert!(rows[word] == 0, "two registers at one offset");
-            rows[word] = number;
+        let Register { offset, words, stride, .. } = TABLE[row];
+        let mut word = 0;
+        while word < words {
+            let at = (offset + word * stride) as usize / 4;
+            assert!(rows[at] == 0, "two registers at one offset");
+            rows[at] = number;
             word += 1;
         }
         row += 1;
@@ -422,6 +435,31 @@ mod tests {
         ] {
             registers.store(register(name).offset, u32::MAX);
             assert_eq!(registers.load(register(name).offset), value, "{name}");
+        }
+    }
+
+    /// What the self-test of Linux's driver (`ethtool -t`) writes, and finds again.
+    #[test]
+    fn the_patterns_of_a_self_test_are_stored() {
+        let whole = [FCAL, RDBAH, TDBAH, RAL, RAL + 8 * 15, MTA, MTA + 4 * 127].map(|at| (at, ALL));
+        let low = [FCAH, FCT, VET, RDTR, RDH, RDT, FCTTV, TIDV].map(|at| (at, 0xffff));
+        let others = [
+            (RDLEN, 0x000f_ff80),
+            (TDLEN, 0x000f_ff80),
+            (FCRTH, 0xfff8),
+            (TIPG, 0x3fff_ffff),
+            (RDBAL, 0xffff_fff0),
+            (TDBAL, 0xffff_fff0),
+            (TXCW, 0xc000_ffff),
+            (RAH, 0x8003_ffff),
+            (RAH + 8 * 15, 0x8003_ffff),
+        ];
+        let mut registers = Registers::new();
+        for (offset, mask) in whole.into_iter().chain(low).chain(others) {
+            for pattern in [0x5a5a_5a5a, 0xa5a5_a5a5, 0, ALL] {
+                registers.store(offset, pattern);
+                assert_eq!(registers.load(offset), pattern & mask, "{offset:x}");
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 //! All lengths are those on a wire: with the FCS, which no frame has here. Counters stay at their
 //! greatest value.
 
+use packet::MacAddr;
+
 use super::registers::{
     BPRC, BPTC, GORCL, GOTCL, GPRC, GPTC, MPC, MPRC, MPTC, PRC64, PTC64, RLEC, RNBC, ROC, RUC,
     Registers, TORL, TOTL, TPR, TPT, TSCTC, TSCTFC,
@@ -21,9 +23,9 @@ pub(super) enum Cast {
 
 impl Cast {
     pub fn of(destination: [u8; 6]) -> Self {
-        match destination {
-            [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => Self::Broadcast,
-            [first, ..] if first & 1 != 0 => Self::Multicast,
+        match MacAddr::new(destination) {
+            address if address.is_broadcast() => Self::Broadcast,
+            address if address.is_multicast() => Self::Multicast,
             _ => Self::Unicast,
         }
     }

@@ -17,7 +17,7 @@
 //! A driver can write any descriptor. What does not fit is dropped and counted ([`Counts`]), its
 //! descriptors are written back like those of a frame, and the transmitter goes on.
 
-use packet::ethernet::ETHERNET_HEADER;
+use packet::ethernet::{ETHERNET_HEADER, field};
 use packet::offload::VNET_LEN;
 use ring::frame::FRAME_MAX;
 use ring::guest::{GuestMemory, GuestSlice, Reader};
@@ -31,9 +31,8 @@ use super::statistics::{Cast, segmented, transmitted};
 /// The bytes of a frame that are copied out, at most; all headers must lie in them if the device is
 /// to change any. HDRLEN, IPCSS and the like have eight bits.
 const HEAD_MAX: usize = 256;
-/// The length of a VLAN tag, and where it goes.
+/// The length of a VLAN tag.
 const TAG: usize = 4;
-const TAG_AT: usize = 12;
 /// The longest frame without segmentation: as long as the receiver's with LPE.
 const LONGEST: u32 = 16384;
 /// The most pieces of a frame, and the most descriptors of a frame that are to be written back.
@@ -351,8 +350,15 @@ impl Transmitter {
         let (slices, pieces) = (&mut self.slices, &self.packet.pieces);
         let there = pieces.iter().all(|(at, len)| memory.slices(*at, *len, slices, SLICES_MAX));
         let bytes = self.packet.bytes as usize;
-        if !there || bytes < ETHERNET_HEADER {
-            *if there { &mut counts.too_short } else { &mut counts.outside } += 1;
+        let (begin, more) = if self.packet.tci.is_some() { (0, TAG) } else { (TAG, 0) };
+        let wrong = match bytes {
+            _ if !there => Some(&mut counts.outside),
+            ..ETHERNET_HEADER => Some(&mut counts.too_short),
+            _ if bytes + more > FRAME_MAX as usize => Some(&mut counts.too_long),
+            _ => None,
+        };
+        if let Some(count) = wrong {
+            *count += 1;
             self.drop_run(registers);
             return Sent::Taken;
         }
@@ -366,7 +372,6 @@ impl Transmitter {
             return Sent::Taken;
         };
         let cast = Cast::of(*head.first_chunk().expect("a whole header"));
-        let (begin, more) = if self.packet.tci.is_some() { (0, TAG) } else { (TAG, 0) };
         let end = TAG + head.len();
         if let Some(tci) = self.packet.tci {
             insert_tag(&mut self.head, registers.get(VET), tci);
@@ -420,10 +425,11 @@ fn legacy_task(word: u64) -> Task {
 
 /// Moves the addresses to the front and writes a tag behind them (9.2).
 fn insert_tag(head: &mut [u8; TAG + HEAD_MAX], ethertype: u32, tci: u16) {
-    head.copy_within(TAG..TAG + TAG_AT, 0);
+    let at = field::SOURCE.end;
+    head.copy_within(TAG..TAG + at, 0);
     let [low, high, ..] = ethertype.to_le_bytes();
     let [first, second] = tci.to_be_bytes();
-    head[TAG_AT..TAG_AT + TAG].copy_from_slice(&[high, low, first, second]);
+    head[at..at + TAG].copy_from_slice(&[high, low, first, second]);
 }
 
 /// Counts a frame that was taken, as the frames that it is on a wire.

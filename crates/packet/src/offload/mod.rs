@@ -17,6 +17,7 @@
 //! what makes no sense is refused.
 
 pub mod partial;
+pub mod run;
 
 use std::ops::Range;
 
@@ -196,26 +197,6 @@ impl PendingOffload {
         this.set(vnet::CSUM_START, start);
         this.set(vnet::CSUM_OFFSET, offset);
         Self::read(this.0, bytes)?.ok_or(OffloadError)
-    }
-
-    /// This checksum for each segment of a run over TCP: over which IP, whether it carries a mark
-    /// of congestion, the length of all headers, and the payload of each segment.
-    ///
-    /// # Errors
-    /// [`OffloadError`]: these are no segments.
-    pub fn tcp_run(
-        mut self,
-        ip: EtherType,
-        congested: bool,
-        header_len: usize,
-        size: usize,
-        bytes: usize,
-    ) -> Result<Self, OffloadError> {
-        let kind = if ip == EtherType::IPV4 { vnet::GSO_TCPV4 } else { vnet::GSO_TCPV6 };
-        self.0[vnet::GSO_TYPE] = if congested { kind | vnet::GSO_ECN } else { kind };
-        self.set(vnet::HDR_LEN, header_len);
-        self.set(vnet::GSO_SIZE, size);
-        Self::read(self.0, bytes)?.ok_or(OffloadError)
     }
 
     /// Whether the checksum lies behind the headers that `head`, the first bytes of the frame,

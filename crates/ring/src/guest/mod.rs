@@ -148,25 +148,6 @@ impl GuestSlice {
 #[derive(Clone, Copy)]
 struct Word(u64);
 
-macro_rules! atomics {
-    ($($name:ident $atomic:ident $int:ident,)*) => {$(
-        /// The aligned word at a guest address. It is little-endian, and the guest writes it, too.
-        #[inline]
-        #[must_use]
-        pub fn $name(&self, guest: u64) -> Option<&$atomic> {
-            const BYTES: u32 = $int::BITS / 8;
-            let slice = self.slice(guest, BYTES).filter(|slice| slice.len == BYTES)?;
-            let word = self.at(slice, 0);
-            if !word.addr().is_multiple_of(align_of::<$atomic>()) {
-                return None;
-            }
-            // SAFETY: the slice has these bytes, they are aligned, and their mapping lives as long
-            // as `self`; an atomic may be shared with its other writers.
-            Some(unsafe { $atomic::from_ptr(word.cast::<$int>()) })
-        }
-    )*};
-}
-
 /// All memory of a guest, as it is mapped at one time.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
@@ -274,11 +255,6 @@ impl GuestMemory {
         Some([0, 1].map(|i| u64::from_le(unsafe { first.add(i).read_volatile() }.0)))
     }
 
-    atomics! {
-        atomic_u32 AtomicU32 u32,
-        atomic_u64 AtomicU64 u64,
-    }
-
     /// `len` bytes at an address of the process that lends them, in one piece and aligned.
     #[must_use]
     pub fn window(&self, user: u64, len: usize, align: usize) -> Option<Window> {
@@ -303,6 +279,33 @@ impl GuestMemory {
         assert!(skip <= slice.len);
         let lent = &self.extents[slice.extent as usize].lent;
         lent.at(slice.offset + skip as usize, (slice.len - skip) as usize)
+    }
+}
+
+macro_rules! atomics {
+    ($($name:ident $atomic:ident $int:ident,)*) => {$(
+        /// The word at a guest address; `None`: it is not there, or not aligned. It is
+        /// little-endian, and the guest writes it, too.
+        #[inline]
+        #[must_use]
+        pub fn $name(&self, guest: u64) -> Option<&$atomic> {
+            const BYTES: u32 = $int::BITS / 8;
+            let slice = self.slice(guest, BYTES).filter(|slice| slice.len == BYTES)?;
+            let word = self.at(slice, 0);
+            if !word.addr().is_multiple_of(align_of::<$atomic>()) {
+                return None;
+            }
+            // SAFETY: the slice has these bytes, they are aligned, and their mapping lives as long
+            // as `self`; an atomic may be shared with its other writers.
+            Some(unsafe { $atomic::from_ptr(word.cast::<$int>()) })
+        }
+    )*};
+}
+
+impl GuestMemory {
+    atomics! {
+        atomic_u32 AtomicU32 u32,
+        atomic_u64 AtomicU64 u64,
     }
 }
 

@@ -155,6 +155,24 @@ fn a_frame_without_buffers_is_missed() {
     assert_eq!(driver.receive(&bytes), Received::Stored);
 }
 
+/// A frame that needs several buffers can wait for them; one that needs more than the ring has
+/// cannot.
+#[test]
+fn room_is_for_a_frame_of_a_length() {
+    let mut driver = Driver::new();
+    driver.set(RCTL, rctl::EN | rctl::LPE | 3 << 16);
+    let room = |driver: &mut Driver, bytes| driver.device.has_room(&driver.memory, bytes);
+    assert!(!room(&mut driver, 60) && !room(&mut driver, 10_000), "no buffer at all");
+    driver.give_buffers(3, 256);
+    assert!(room(&mut driver, 60) && room(&mut driver, 3 * 256 - 4));
+    assert!(!room(&mut driver, 3 * 256 - 3) && !room(&mut driver, 10_000));
+    driver.set(RDT, 15);
+    assert!(room(&mut driver, 15 * 256 - 4) && room(&mut driver, 10_000), "it never will have");
+    assert_eq!(driver.receive(&frame(MAC, 0x88b5, 10_000)), Received::NoBuffers);
+    driver.set(RDBAH, 1);
+    assert!(!room(&mut driver, 60), "the ring is not there");
+}
+
 /// 13.4.22 (EN) and 13.4.2 (LU).
 #[test]
 fn a_receiver_that_is_off_or_without_link_stores_nothing() {
