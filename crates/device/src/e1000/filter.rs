@@ -12,7 +12,7 @@ use packet::ethernet::field;
 use super::registers::{MTA, RAL, RCTL, Registers, VET, VFTA, rah, rctl};
 use super::statistics::{Cast, FCS};
 
-/// The longest frame with and without LPE, with the FCS (13.7.15).
+/// The longest frame with LPE or SBP, and without.
 const LONG: usize = 16384;
 const SHORT: usize = 1522;
 /// Addresses that are compared as a whole.
@@ -40,11 +40,15 @@ pub(super) fn is_tagged(registers: &Registers, frame: &[u8]) -> bool {
     frame.len() >= field::TCI.end && u32::from(ethertype) == registers.get(VET)
 }
 
+/// The longest frame that passes, with the FCS (13.7.15).
+pub(super) fn longest(registers: &Registers) -> usize {
+    if registers.has(RCTL, rctl::LPE | rctl::SBP) { LONG } else { SHORT }
+}
+
 /// What the filters say of a frame that has a whole Ethernet header.
 pub(super) fn filter(registers: &Registers, frame: &[u8], cast: Cast) -> Verdict {
     let control = registers.get(RCTL);
-    let longest = if control & rctl::LPE == 0 { SHORT } else { LONG };
-    if frame.len() + FCS as usize > longest && control & rctl::SBP == 0 || frame.len() > LONG {
+    if frame.len() + FCS as usize > longest(registers) {
         return Verdict::Oversized;
     }
     if control & rctl::VFE != 0 && is_tagged(registers, frame) && !passes_vlan(registers, frame) {
@@ -211,7 +215,7 @@ mod tests {
             (rctl::SBP, 1519, false),
             (rctl::LPE, 16380, false),
             (rctl::LPE, 16381, true),
-            (rctl::SBP, 16385, true),
+            (rctl::SBP, 16381, true),
         ] {
             let verdict = verdict(&registers(control), &frame(OURS, bytes));
             assert_eq!(verdict == Verdict::Oversized, is_oversized, "{bytes}");

@@ -17,7 +17,7 @@ use ring::guest::{GuestMemory, GuestSlice, Writer};
 
 use super::Counts;
 use super::descriptors::{Descriptor, Ring};
-use super::filter::{Verdict, filter, is_tagged};
+use super::filter::{Verdict, filter, is_tagged, longest};
 use super::registers::{
     CTRL, RCTL, RDBAL, RDH, RDT, RXCSUM, Registers, STATUS, cause, ctrl, rctl, rxcsum, status,
 };
@@ -231,11 +231,13 @@ pub(super) fn is_on(registers: &Registers) -> bool {
     registers.has(RCTL, rctl::EN) && registers.has(STATUS, status::LU)
 }
 
-/// Whether there are buffers for a frame of this many bytes, or could never be.
+/// Whether there are buffers for a frame of this many bytes, or could never be. One that is too
+/// long to be stored needs no more than the longest that is.
 pub(super) fn has_room(memory: &GuestMemory, registers: &Registers, bytes: usize) -> bool {
     let ring = Ring::new(registers, RDBAL);
     let free = available(registers, ring);
-    let needed = (bytes + FCS as usize).div_ceil(buffer_size(registers));
+    let stored = (bytes + FCS as usize).min(longest(registers));
+    let needed = stored.div_ceil(buffer_size(registers));
     let most = (ring.len.saturating_sub(1) as usize).min(DESCRIPTORS_MAX);
     let enough = free as usize >= needed.min(most).max(1);
     is_on(registers) && enough && ring.read(memory, registers.get(RDH)).is_some()

@@ -166,6 +166,10 @@ fn room_is_for_a_frame_of_a_length() {
     driver.give_buffers(3, 256);
     assert!(room(&mut driver, 60) && room(&mut driver, 3 * 256 - 4));
     assert!(!room(&mut driver, 3 * 256 - 3) && !room(&mut driver, 10_000));
+    driver.set(RCTL, rctl::EN | 3 << 16);
+    driver.set(RDT, 6);
+    assert!(room(&mut driver, 10_000), "it is not stored at all");
+    driver.set(RCTL, rctl::EN | rctl::LPE | 3 << 16);
     driver.set(RDT, 15);
     assert!(room(&mut driver, 15 * 256 - 4) && room(&mut driver, 10_000), "it never will have");
     assert_eq!(driver.receive(&frame(MAC, 0x88b5, 10_000)), Received::NoBuffers);
