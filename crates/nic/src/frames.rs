@@ -200,7 +200,7 @@ pub fn receive(
     }
     let (count, mut done, mut turn) = (rx.available(), 0, Turn::default());
     for frame in rx.frames() {
-        turn.blocked = !model.has_buffers(memory);
+        turn.blocked = !model.has_room(memory, frame.len());
         turn.more = done >= BUDGET;
         if turn.blocked || turn.more {
             break;
