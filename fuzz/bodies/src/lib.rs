@@ -4,6 +4,7 @@
 //! `fuzz/targets`; `tests/smoke.rs` calls them with a few thousand seeded inputs on every test run.
 
 mod chain;
+mod e1000;
 mod fdb;
 mod flow;
 mod frame;
@@ -19,6 +20,7 @@ mod vfio;
 mod vxlan;
 
 pub use chain::chain;
+pub use e1000::{e1000, e1000_samples};
 pub use fdb::fdb_ops;
 pub use flow::flow;
 pub use frame::frame_header;

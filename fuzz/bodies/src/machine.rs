@@ -24,7 +24,7 @@ const FAR: u64 = 8 * PAGE;
 const USER: u64 = 1 << 40;
 const SIZE: u32 = 8;
 
-fn memory() -> GuestMemory {
+pub(crate) fn memory() -> GuestMemory {
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
     ftruncate(&file, 4 * PAGE).expect("ours");
     let lent = GuestMapping::map(&file, 0, 4 * 4096).expect("memory");

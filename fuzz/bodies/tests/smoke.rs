@@ -232,6 +232,13 @@ fn vfio_user_message() {
 }
 
 #[test]
+fn e1000() {
+    let samples = fuzz_bodies::e1000_samples();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    smoke_bytes("e1000", fuzz_bodies::e1000, &samples);
+}
+
+#[test]
 fn vhost_message() {
     let samples: Vec<Vec<u8>> = (1..=40u8)
         .flat_map(|request| [0, 8, 32, 40].map(|size| (request, size)))
