@@ -128,9 +128,9 @@ const DESCRIPTORS: Check = Is(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREA
 const LOCAL_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64]);
 /// Sockets for a collector.
 const INTERNET_SOCKETS: Check = Is(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
-/// Sockets of tunnels: datagrams, no connections.
-const DATAGRAM_SOCKETS: Check =
-    Both(&INTERNET_SOCKETS, &Masked(1, &[(SOCKET_TYPE, libc::SOCK_DGRAM as u64)]));
+/// Sockets of tunnels: UDP, no connections.
+const DATAGRAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &Both(&DATAGRAMS, &Is(2, &[0])));
+const DATAGRAMS: Check = Masked(1, &[(SOCKET_TYPE, libc::SOCK_DGRAM as u64)]);
 /// The type of a socket, without the flags beside it.
 const SOCKET_TYPE: u64 = 0xf;
 /// Sockets that see the frames of an interface.

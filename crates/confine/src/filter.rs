@@ -123,6 +123,7 @@ fn conditions_of(check: Check) -> io::Result<Vec<Vec<SeccompCondition>>> {
         Check::Any => return Ok(Vec::new()),
         Check::Both(first, second) => {
             let (first, second) = (conditions_of(*first)?, conditions_of(*second)?);
+            assert!(!first.is_empty() && !second.is_empty(), "each restricts something");
             let with = |one: &Vec<_>| {
                 let one = one.clone();
                 second.iter().map(move |other| [&one[..], other].concat()).collect::<Vec<_>>()

@@ -67,6 +67,31 @@ fn a_confined_process_executes_traces_and_reaches_nothing() {
     });
 }
 
+/// For ports of kind vxlan.
+#[test]
+fn a_confined_control_thread_opens_sockets_for_datagrams_and_no_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    confined("victim", dir.path(), || {
+        let number = |value: i32| usize::try_from(value).expect("small");
+        let socket = |family: i32, kind: i32| {
+            error_of(libc::SYS_socket, [number(family), number(kind), 0, 0, 0])
+        };
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for flags in [0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
+                assert_ne!(socket(family, libc::SOCK_DGRAM | flags), libc::EPERM);
+                assert_eq!(socket(family, libc::SOCK_STREAM | flags), libc::EPERM);
+                assert_eq!(socket(family, libc::SOCK_RAW | flags), libc::EPERM);
+            }
+        }
+        assert_eq!(socket(libc::AF_BLUETOOTH, libc::SOCK_DGRAM), libc::EPERM);
+        let work = || {
+            confine::narrow(Thread::Worker);
+            assert_eq!(socket(libc::AF_INET, libc::SOCK_DGRAM), libc::EPERM);
+        };
+        std::thread::scope(|scope| scope.spawn(work).join()).expect("no panic");
+    });
+}
+
 #[test]
 fn a_confined_process_has_its_directories_and_no_other_file() {
     if confine::landlock_version().is_none() {

@@ -53,6 +53,27 @@ impl Vxlan {
         self.dst_port.unwrap_or(UDP_PORT)
     }
 
+    /// Time to live, or hop limit, of the packets.
+    #[must_use]
+    pub fn hop_limit(&self) -> u8 {
+        self.ttl.unwrap_or(64)
+    }
+
+    /// The tunnel with its defaults, and its lists in order: equal ones look equal.
+    #[must_use]
+    pub fn normal(&self) -> Self {
+        let mut normal = Self {
+            dst_port: Some(self.udp_port()),
+            ttl: Some(self.hop_limit()),
+            dscp: self.dscp.or(Some(0)),
+            df: self.df.or(Some(true)),
+            ..self.clone()
+        };
+        normal.remote.sort_unstable();
+        normal.fdb.sort_unstable_by_key(|station| station.mac);
+        normal
+    }
+
     /// The tunnel without remotes and static entries: what a [`VxlanChange`] leaves as it is.
     #[must_use]
     pub fn without_hosts(&self) -> Self {

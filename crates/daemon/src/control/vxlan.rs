@@ -56,11 +56,11 @@ pub(super) fn changed(
         return Err(AccessRefusal::Vxlan.into());
     }
     let mut new = now.clone();
-    if let Some(all) = &change.all {
+    if let Some(all) = check::vxlan(port.kind, change.all.as_ref().or(Some(now))).map_err(wrong)? {
         if let Some(what) = difference(&now.without_hosts(), &all.without_hosts()) {
             return Err(PortRefusal::Differs(name.clone(), what.into()).into());
         }
-        new.clone_from(all);
+        new = all;
     }
     delete(&mut new, change).map_err(wrong)?;
     for &remote in &change.add_remote {
@@ -71,8 +71,8 @@ pub(super) fn changed(
     let is_replaced = |mac| change.add_fdb.iter().any(|station| station.mac == mac);
     new.fdb.retain(|station| !is_replaced(station.mac));
     new.fdb.extend(&change.add_fdb);
-    check::vxlan(port.kind, Some(&new)).map_err(wrong)?;
-    Ok(new)
+    let new = check::vxlan(port.kind, Some(&new)).map_err(wrong)?;
+    Ok(new.expect("the kind has one"))
 }
 
 /// Takes remotes and stations out.

@@ -1,7 +1,7 @@
 //! Ports of tunnels: opened here, used by a worker, changed and read by its jobs.
 
 use port::host::Absent;
-use port::vxlan::{Around, TTL, VxlanPort, inner_mtu, open};
+use port::vxlan::{Around, VxlanPort, inner_mtu, open};
 use protocol::{Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
 
@@ -94,7 +94,7 @@ impl VxlanPorts for Workers {
             local: vxlan.local,
             dst_port: vxlan.udp_port(),
             mtu: inner_mtu(vxlan),
-            ttl: vxlan.ttl.unwrap_or(TTL),
+            ttl: vxlan.hop_limit(),
             dscp: vxlan.dscp.unwrap_or(0),
             df: vxlan.df.unwrap_or(true),
             remotes: learned.map(|(address, learned)| VxlanRemote { address, learned }).collect(),

@@ -23,6 +23,9 @@ pub const PAYLOAD_MAX: usize = 65_507;
 /// The room for each message, with a byte that it must not have.
 const ROOM: usize = PAYLOAD_MAX + 21;
 
+/// Bytes that the kernel may queue, if `net.core.rmem_max` and `net.core.wmem_max` allow it.
+const QUEUE: c_int = 4 << 20;
+
 /// How the packets of a sending socket look.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketOptions {
@@ -39,13 +42,15 @@ pub struct PacketOptions {
 /// # Errors
 /// The address is in use, or the host does not have it.
 pub fn receiver(local: SocketAddr, anywhere: bool) -> io::Result<OwnedFd> {
-    /// What the kernel may queue, if `net.core.rmem_max` allows it.
-    const QUEUE: c_int = 4 << 20;
     let socket = open(local.ip())?;
     if anywhere {
         set(&socket, libc::SOL_IP, libc::IP_FREEBIND, 1)?;
     }
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE)?;
+    if local.is_ipv6() {
+        // VXLAN may come without a checksum, by IPv6, too (RFC 7348, 4.1.2; RFC 6935).
+        set(&socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    }
     // An older kernel gives the datagrams one by one.
     let _ = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     bind(&socket, local)?;
@@ -61,6 +66,7 @@ pub fn sender(local: IpAddr, options: PacketOptions, anywhere: bool) -> io::Resu
     if anywhere {
         set(&socket, libc::SOL_IP, libc::IP_FREEBIND, 1)?;
     }
+    set(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, QUEUE)?;
     refuse_all(&socket)?;
     let (ttl, tos) = (c_int::from(options.ttl), c_int::from(options.dscp) << 2);
     if local.is_ipv4() {
@@ -79,20 +85,24 @@ pub fn sender(local: IpAddr, options: PacketOptions, anywhere: bool) -> io::Resu
     Ok(socket)
 }
 
-/// The MTU of the path to a host, as far as the kernel knows it: that of the route, at least.
+/// The least MTU of the paths to these hosts, as far as the kernel knows them: those of the routes,
+/// at least. `None`: there is a route to none.
 ///
 /// # Errors
-/// There is no route.
-pub fn path_mtu(local: IpAddr, to: SocketAddr) -> io::Result<u32> {
+/// The host does not have the local address.
+pub fn path_mtu(local: IpAddr, hosts: impl Iterator<Item = SocketAddr>) -> io::Result<Option<u32>> {
     let socket = open(local)?;
     bind(&socket, SocketAddr::new(local, 0))?;
-    let (address, len) = raw(to);
-    // SAFETY: the kernel reads `len` bytes of an address.
-    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
-    match to {
-        SocketAddr::V4(_) => get(&socket, libc::SOL_IP, libc::IP_MTU),
-        SocketAddr::V6(_) => get(&socket, libc::SOL_IPV6, libc::IPV6_MTU),
-    }
+    let mtu = |to| {
+        let (address, len) = raw(to);
+        // SAFETY: the kernel reads `len` bytes of an address.
+        check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+        match to {
+            SocketAddr::V4(_) => get(&socket, libc::SOL_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => get(&socket, libc::SOL_IPV6, libc::IPV6_MTU),
+        }
+    };
+    Ok(hosts.filter_map(|to| mtu(to).ok()).min())
 }
 
 fn open(local: IpAddr) -> io::Result<OwnedFd> {
@@ -118,14 +128,20 @@ fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
     const RETURN: u16 = 0x06;
     let mut program = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
-    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+    let (fd, at) = (socket.as_raw_fd(), (&raw const program).cast());
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the kernel copies the program, which lives longer than the call.
+    check(unsafe { libc::setsockopt(fd, level, option, at, size(&program)) }).map(drop)
 }
 
-fn set<T>(socket: &OwnedFd, level: c_int, option: c_int, value: T) -> io::Result<()> {
-    let size = libc::socklen_t::try_from(size_of::<T>()).expect("a small number");
+fn set(socket: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let (fd, at) = (socket.as_raw_fd(), (&raw const value).cast());
-    // SAFETY: the kernel reads one value; a program that it names lives longer than the call.
-    check(unsafe { libc::setsockopt(fd, level, option, at, size) }).map(drop)
+    // SAFETY: the kernel reads one `int`.
+    check(unsafe { libc::setsockopt(fd, level, option, at, size(&value)) }).map(drop)
+}
+
+fn size<T>(value: &T) -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of_val(value)).expect("a small number")
 }
 
 fn get(socket: &OwnedFd, level: c_int, option: c_int) -> io::Result<u32> {
@@ -238,6 +254,7 @@ pub fn send(socket: &OwnedFd, messages: &[Message<'_>]) -> Result<usize, Errno> 
 /// Control data that says where the kernel cuts: `cmsghdr`, then 16 bits, padded.
 fn segmented(segment: u16) -> [u64; 3] {
     const LEN: u64 = 16 + 2;
+    const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "the kernel's on 64 bits");
     let [a, b, c, d] = libc::SOL_UDP.to_ne_bytes();
     let [e, f, g, h] = libc::UDP_SEGMENT.to_ne_bytes();
     let [low, high] = segment.to_ne_bytes();
@@ -419,7 +436,9 @@ mod tests {
         let missing = receiver(foreign, false).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::AddrNotAvailable);
         receiver(foreign, true).expect("it may come later");
-        let mtu = path_mtu(LOOPBACK, SocketAddr::new(LOOPBACK, 1)).expect("a route");
-        assert!(mtu >= 1500, "{mtu}");
+        let hosts = [SocketAddr::new(LOOPBACK, 1), SocketAddr::new(Ipv4Addr::BROADCAST.into(), 1)];
+        let mtu = |hosts: &[SocketAddr]| path_mtu(LOOPBACK, hosts.iter().copied());
+        assert!(mtu(&hosts).expect("ours") >= Some(1500));
+        assert_eq!(mtu(&[]).expect("ours"), None);
     }
 }

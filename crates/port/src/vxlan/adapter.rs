@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use packet::vxlan::{self, HEADER};
-use protocol::VxlanStation;
+use protocol::{REMOTES_MAX, VxlanStation};
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
@@ -16,8 +16,19 @@ use super::outbox::{Outbox, Run, SENDERS};
 use super::remotes::Remotes;
 use crate::sys::udp::{self, BATCH, Inbox, Message, SEGMENTS_MAX};
 
-/// Copies of flooded frames that a turn makes; those of its first flood are made in any case.
-const COPIES_MAX: usize = 1024;
+/// What a turn may cost, beyond what each frame costs at any port. What exceeds it is dropped.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// Copies of flooded frames.
+    copies: usize,
+    /// Bytes of these copies.
+    bytes: usize,
+    /// Messages that the kernel refuses, each in a call of its own.
+    failures: u32,
+}
+
+const TURN: Budget = Budget { copies: 1024, bytes: 4 << 20, failures: 64 };
+const _: () = assert!(REMOTES_MAX <= TURN.copies, "a frame may go to all remotes");
 /// Milliseconds between two sweeps of the table.
 const SWEEP_MS: u64 = 10;
 
@@ -33,8 +44,8 @@ pub struct VxlanPort {
     /// The next message of the inbox to deliver, and where in it.
     next: (usize, usize),
     outbox: Outbox,
-    /// Copies of flooded frames that this turn may still make.
-    copies_left: usize,
+    /// What this turn may still cost.
+    left: Budget,
     started: Instant,
     swept_ms: u64,
 }
@@ -55,7 +66,7 @@ impl VxlanPort {
             inbox: Box::default(),
             next: (0, 0),
             outbox: Outbox::default(),
-            copies_left: COPIES_MAX,
+            left: TURN,
             started: Instant::now(),
             swept_ms: 0,
         }
@@ -66,9 +77,12 @@ impl VxlanPort {
         self.inlet.remotes.set(remotes, stations);
     }
 
-    /// Learns source addresses, or does not.
+    /// Learns source addresses, or does not, and then forgets those that it has learned.
     pub fn set_learning(&mut self, learning: bool) {
         self.inlet.learning = learning;
+        if !learning {
+            self.inlet.remotes.flush();
+        }
     }
 
     /// The remotes, and the stations behind them.
@@ -114,27 +128,26 @@ impl VxlanPort {
         let remotes = &self.inlet.remotes;
         let (home, copies) = (remotes.find(entry.header.dst(), now), remotes.count());
         if home.is_none() {
-            self.check_flood(copies)?;
+            self.check_flood(copies, copies * entry.bytes as usize)?;
         }
         self.outbox.push(self.header, (batch, delivery), self.longest)?;
         let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
         match home {
             Some(remote) => self.outbox.send_to(remote, sender),
             None => {
-                self.copies_left = self.copies_left.saturating_sub(copies);
+                self.left.copies -= copies;
+                self.left.bytes -= copies * entry.bytes as usize;
                 remotes.all().for_each(|remote| self.outbox.send_to(remote, sender));
             }
         }
         Ok(())
     }
 
-    /// Whether a frame may go to all remotes, of which there are this many.
-    fn check_flood(&self, copies: usize) -> Result<(), DropReason> {
+    /// Whether a frame may go to all remotes, in this many copies of this many bytes together.
+    fn check_flood(&self, copies: usize, bytes: usize) -> Result<(), DropReason> {
         match copies {
             0 => Err(DropReason::NoDestination),
-            _ if copies > self.copies_left && self.copies_left < COPIES_MAX => {
-                Err(DropReason::NoRoom)
-            }
+            _ if copies > self.left.copies || bytes > self.left.bytes => Err(DropReason::NoRoom),
             _ => Ok(()),
         }
     }
@@ -143,7 +156,8 @@ impl VxlanPort {
     fn transmit(&mut self, sent: &mut Sent) {
         for (sender, socket) in (0..SENDERS).zip(&self.senders) {
             let runs = self.outbox.take_runs(sender);
-            send_runs(socket, &runs, &mut self.outbox, &self.inlet.remotes);
+            let to = (&self.inlet.remotes, &mut self.left.failures);
+            send_runs(socket, &runs, &mut self.outbox, to);
             self.outbox.put_back(sender, runs);
         }
         for (bytes, outcome) in self.outbox.drain() {
@@ -156,7 +170,12 @@ impl VxlanPort {
 }
 
 /// Sends runs in order, and notes what became of each.
-fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, remotes: &Remotes) {
+fn send_runs(
+    socket: &OwnedFd,
+    mut runs: &[Run],
+    outbox: &mut Outbox,
+    (remotes, failures): (&Remotes, &mut u32),
+) {
     while let Some((&first, others)) = runs.split_first() {
         let done = match send_some(socket, runs, outbox, remotes) {
             Ok(count) => {
@@ -164,23 +183,19 @@ fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, remotes: &
                 count
             }
             Err(Errno::INTR) => 0,
-            // If one finds no room, the next one does not either.
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
+            // If one finds no room, the next one does not either; and a turn has an end.
+            Err(errno) if is_full(errno) || *failures == 0 => {
                 runs.iter().for_each(|&run| outbox.note(run, Err(DropReason::NoRoom)));
                 return;
             }
-            // Too long for the path; or the kernel cannot cut it for this one.
-            Err(Errno::MSGSIZE | Errno::INVAL | Errno::IO) if first.split().is_some() => {
-                send_split(socket, first, outbox, remotes);
-                1
-            }
-            Err(Errno::MSGSIZE) => {
-                outbox.note(first, Err(DropReason::TooLong));
-                1
-            }
-            // No route, no neighbour, a firewall, no local address any more.
-            Err(_) => {
-                outbox.note(first, Err(DropReason::LinkDown));
+            Err(errno) => {
+                *failures -= 1;
+                // Too long for the path; or the kernel cannot cut it for this one.
+                let may_be_cut = matches!(errno, Errno::MSGSIZE | Errno::INVAL | Errno::IO);
+                match first.split().is_some() && may_be_cut {
+                    true => send_split(socket, first, outbox, (remotes, failures)),
+                    false => outbox.note(first, Err(refused(errno))),
+                }
                 1
             }
         };
@@ -188,15 +203,28 @@ fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, remotes: &
     }
 }
 
+fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// The drop reason for a message that the kernel refused.
+fn refused(errno: Errno) -> DropReason {
+    match errno {
+        Errno::MSGSIZE => DropReason::TooLong,
+        // No route, no neighbour, a firewall, no local address any more.
+        _ => DropReason::LinkDown,
+    }
+}
+
 /// Sends the frames of a run one by one.
-fn send_split(socket: &OwnedFd, run: Run, outbox: &mut Outbox, remotes: &Remotes) {
+fn send_split(socket: &OwnedFd, run: Run, outbox: &mut Outbox, to: (&Remotes, &mut u32)) {
     let mut parts = [run; SEGMENTS_MAX];
     let mut count = 0;
     for (place, part) in parts.iter_mut().zip(run.split().into_iter().flatten()) {
         *place = part;
         count += 1;
     }
-    send_runs(socket, &parts[..count], outbox, remotes);
+    send_runs(socket, &parts[..count], outbox, to);
 }
 
 /// Sends the first of these runs, at least one; returns how many.
@@ -248,7 +276,7 @@ impl Adapter for VxlanPort {
     }
 
     fn flush(&mut self) {
-        self.copies_left = COPIES_MAX;
+        self.left = TURN;
     }
 
     fn as_any(&mut self) -> Option<&mut dyn Any> {
@@ -284,14 +312,19 @@ mod tests {
 
     const AROUND: Around = Around { ageing_ms: 300_000, learning: true, seed: 3 };
 
-    /// Tunnel ends at 127.0.0.`of`, each with these remotes.
+    /// An address of the loopback interface that other processes with these tests do not use.
+    fn ip(last: u8) -> IpAddr {
+        let [low, high, ..] = std::process::id().to_le_bytes();
+        IpAddr::from([127, low, high, last])
+    }
+
+    /// The end of a tunnel at the address with this last byte, with these remotes.
     fn end(of: u8, dst_port: u16, remotes: &[u8]) -> VxlanPort {
         let vxlan = tunnel(of, dst_port, remotes);
         open(&vxlan, AROUND, false).expect("a loopback interface")
     }
 
     fn tunnel(of: u8, dst_port: u16, remotes: &[u8]) -> Vxlan {
-        let ip = |last: u8| IpAddr::from([127, 0, 0, last]);
         let remote = remotes.iter().map(|&last| ip(last)).collect();
         let dst_port = Some(dst_port);
         let (vni, local, fdb) = (100, ip(of), vec![]);
@@ -362,7 +395,7 @@ mod tests {
         send(&mut a, &[more.clone()]);
         assert_eq!(receive(&mut b, 1), [more]);
         assert!(receive(&mut c, 1).is_empty(), "neither the answer nor what follows");
-        assert_eq!(a.remotes().learned()[0], (IpAddr::from([127, 0, 0, 2]), 1));
+        assert_eq!(a.remotes().learned()[0], (ip(2), 1));
         a.remotes().flush();
         send(&mut a, &[frame(mac(2), mac(1), 60)]);
         assert_eq!(receive(&mut c, 1).len(), 1, "it is not known any more");
@@ -394,7 +427,38 @@ mod tests {
     }
 
     #[test]
-    fn what_the_path_does_not_carry_is_too_long() {
+    fn bytes_of_copies_and_refused_messages_of_a_turn_are_bounded() {
+        let others: Vec<u8> = (2..=201).collect();
+        let mut a = end(1, 14_795, &others);
+        let long = vec![frame(MacAddr::BROADCAST, mac(1), 9000); 3];
+        let sent = send(&mut a, &long);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (2, 1));
+        // No interface has this address, so the kernel refuses every message.
+        let local = IpAddr::from([192, 0, 2, 1]);
+        let foreign = Vxlan { local, ..tunnel(1, 14_796, &others) };
+        let mut waits = open(&foreign, AROUND, true).expect("the address may come later");
+        let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
+        assert_eq!(sent.drops.get(DropReason::NoRoom), 1, "after so many refusals it is not tried");
+        waits.set(&[ip(2)], &[]);
+        let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
+        assert_eq!(sent.drops.get(DropReason::LinkDown), 1);
+    }
+
+    #[test]
+    fn a_port_that_learns_no_more_forgets_what_it_has_learned() {
+        let [mut a, mut b] = [(1, 2), (2, 1)].map(|(of, other)| end(of, 14_797, &[other]));
+        let hello = frame(MacAddr::BROADCAST, mac(2), 60);
+        send(&mut b, &[hello.clone()]);
+        assert_eq!(receive(&mut a, 1).len(), 1);
+        assert_eq!(a.remotes().learned(), [(ip(2), 1)]);
+        a.set_learning(false);
+        send(&mut b, &[hello]);
+        assert_eq!(receive(&mut a, 1).len(), 1);
+        assert_eq!(a.remotes().learned(), [(ip(2), 0)]);
+    }
+
+    #[test]
+    fn a_frame_above_the_mtu_is_too_long() {
         let mut a = end(1, 14_792, &[2]);
         a.longest = 1514;
         let frames = [1514, 1515].map(|len| frame(mac(2), mac(1), len));
@@ -413,7 +477,8 @@ mod tests {
         let refused = |vxlan: &Vxlan| open(vxlan, AROUND, false).err().expect("refused");
         let taken = refused(&tunnel(1, 14_793, &[2]));
         assert!(matches!(taken, VxlanError::InUse(_)), "{taken}");
-        assert!(taken.to_string().contains("UDP port 14793 of 127.0.0.1"), "{taken}");
+        let said = format!("UDP port 14793 of {} is in use", ip(1));
+        assert!(taken.to_string().contains(&said), "{taken}");
         let foreign = Vxlan { local: IpAddr::from([192, 0, 2, 1]), ..tunnel(1, 14_794, &[2]) };
         let missing = refused(&foreign);
         assert!(missing.to_string().contains("ip address add 192.0.2.1/"), "{missing}");

@@ -56,8 +56,6 @@ use inlet::Inlet;
 use outbox::SENDERS;
 use remotes::Remotes;
 
-/// Time to live of packets, unless the port says otherwise.
-pub const TTL: u8 = 64;
 /// Bytes of an Ethernet header, which an MTU does not count, and of a VLAN tag, which it does not
 /// count either.
 const ETHERNET_AND_TAG: u32 = 14 + 4;
@@ -136,7 +134,7 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
     let failed = VxlanError::of(local);
     let receiver = udp::receiver(local, anywhere).map_err(&failed)?;
     let options = PacketOptions {
-        ttl: spec.ttl.unwrap_or(TTL),
+        ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
         df: spec.df.unwrap_or(true),
     };
@@ -156,8 +154,7 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
 pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
     let outside = if spec.local.is_ipv4() { 20 } else { 40 };
     let overhead = outside + 8 + 8 + 14;
-    let to = |&remote: &IpAddr| SocketAddr::new(remote, spec.udp_port());
-    let route = |remote| udp::path_mtu(spec.local, to(remote)).ok();
-    let derived = || spec.remote.iter().filter_map(route).min()?.checked_sub(overhead);
+    let hosts = spec.remote.iter().map(|&remote| SocketAddr::new(remote, spec.udp_port()));
+    let derived = || udp::path_mtu(spec.local, hosts).ok()??.checked_sub(overhead);
     spec.mtu.or_else(derived)
 }

@@ -17,8 +17,10 @@ use switch::{Fdb, Flush, Learned, Now};
 
 use crate::sys::udp::Target;
 
-/// The most stations that a port learns, behind all its remotes.
+/// Stations that a port learns behind all its remotes, which have an equal share of them.
 const CAPACITY: usize = 1 << 16;
+/// The least share of a remote.
+const SHARE_MIN: usize = 4096;
 /// Slots that one [sweep](Remotes::sweep) looks at.
 const SWEEP: usize = 256;
 
@@ -80,7 +82,10 @@ impl Remotes {
 
     /// Bounds what each remote can learn, so that none pushes out what others have.
     fn share_out(&mut self) {
-        let share = u32::try_from(CAPACITY / self.numbers.len().max(1)).expect("it has 17 bits");
+        let count = self.numbers.len().max(1);
+        let share = SHARE_MIN.max(CAPACITY / count);
+        self.table.set_capacity(CAPACITY.max(share * count));
+        let share = u32::try_from(share).expect("it has 17 bits");
         self.numbers.values().for_each(|&number| self.table.set_limit(number, Some(share)));
     }
 
@@ -246,6 +251,21 @@ mod tests {
         assert_eq!(remotes.find(mac(3), at(1)), Some(three));
         let count = remotes.learned()[0].1;
         assert_eq!(count as usize, CAPACITY / 2);
+    }
+
+    #[test]
+    fn a_remote_among_many_has_room_for_the_stations_of_a_host() {
+        let many: Vec<IpAddr> = (0..=255).map(ip).collect();
+        let mut remotes = remotes(&many);
+        for remote in [0, 255] {
+            let number = remotes.number(ip(remote)).expect("one of them");
+            for i in 0..5000u16 {
+                let [a, b] = i.to_be_bytes();
+                remotes.learn(MacAddr::new([2, 2, 0, remote, a, b]), number, at(0)).expect("new");
+            }
+        }
+        let learned = remotes.learned();
+        assert_eq!([learned[0].1, learned[255].1].map(|count| count as usize), [SHARE_MIN; 2]);
     }
 
     proptest! {

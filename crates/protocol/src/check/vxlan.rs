@@ -19,14 +19,14 @@ const MTU_MAX: u32 = 65_507 - 8 - 14 - 4;
 /// The greatest code point of 6 bits.
 const DSCP_MAX: u8 = 63;
 
-/// Checks the tunnel of a port of this kind; `None` for kinds that have none.
+/// Checks the tunnel of a port of this kind, and fills in defaults; `None` for kinds that have none.
 ///
 /// # Errors
 /// What does not go together, and what does.
 pub fn vxlan(kind: PortKind, vxlan: Option<&Vxlan>) -> Result<Option<Vxlan>, String> {
     match (kind, vxlan) {
         (PortKind::Vxlan, None) => Err(VXLAN_NEEDS.to_owned()),
-        (PortKind::Vxlan, Some(vxlan)) => check(vxlan).map(|()| Some(vxlan.clone())),
+        (PortKind::Vxlan, Some(vxlan)) => check(vxlan).map(|()| Some(vxlan.normal())),
         (_, None) => Ok(None),
         (kind, Some(_)) => Err(format!(
             "vni, local, remote, dst_port, ttl, dscp, df and fdb: not for kind {}, only for vxlan",
@@ -124,12 +124,20 @@ mod tests {
     #[test]
     fn a_tunnel_is_for_its_kind_and_the_kind_needs_one() {
         let good = tunnel();
-        assert_eq!(vxlan(PortKind::Vxlan, Some(&good)), Ok(Some(good.clone())));
+        assert_eq!(vxlan(PortKind::Vxlan, Some(&good)), Ok(Some(good.normal())));
         assert_eq!(vxlan(PortKind::Shm, None), Ok(None));
         assert!(vxlan(PortKind::Shm, Some(&good)).unwrap_err().contains("only for vxlan"));
         assert_eq!(vxlan(PortKind::Vxlan, None), Err(VXLAN_NEEDS.to_owned()));
         let alone = Vxlan { remote: vec![], fdb: vec![], ..good };
         assert!(vxlan(PortKind::Vxlan, Some(&alone)).is_ok(), "remotes may come later");
+    }
+
+    #[test]
+    fn a_default_that_is_said_and_another_order_make_no_other_tunnel() {
+        let mut said = Vxlan { ttl: Some(64), df: Some(true), dst_port: Some(4789), ..tunnel() };
+        said.remote.reverse();
+        assert_eq!(said.normal(), tunnel().normal());
+        assert_ne!(Vxlan { ttl: Some(9), ..tunnel() }.normal(), tunnel().normal());
     }
 
     #[test]
