@@ -79,6 +79,8 @@ struct Driver {
     memory: OwnedFd,
     line: OwnedFd,
     next: [u32; 2],
+    /// The line was signalled; the causes that were read.
+    seen: (bool, u32),
 }
 
 const RINGS: [u64; 2] = [0x1000, 0x2000];
@@ -100,7 +102,7 @@ impl Driver {
         client.set_irqs(0, 0x24, 0, 1, &[line.as_raw_fd()]).expect("a reply");
         // Memory, and bus master.
         client.region_write(CONFIG, 4, &[6, 0]).expect("a reply");
-        let mut this = Self { client, memory, line, next: [0; 2] };
+        let mut this = Self { client, memory, line, next: [0; 2], seen: (false, 0) };
         for (base, ring) in [register::TDBAL, register::RDBAL].into_iter().zip(RINGS) {
             this.write(base, u32::try_from(ring).expect("low"));
             this.write(base + register::LEN, 16 * DESCRIPTORS);
@@ -172,12 +174,17 @@ impl Driver {
         Some(frame)
     }
 
-    /// Whether the card has interrupted since the last look, as its handler sees it.
+    /// Whether the card has interrupted, as its handler sees it, which may come a little before or
+    /// after the signal.
     fn is_interrupted(&mut self) -> bool {
-        let signalled = rustix::io::read(&self.line, &mut [0; 8]).is_ok();
-        let causes = self.read(register::ICR);
+        self.seen.0 |= rustix::io::read(&self.line, &mut [0; 8]).is_ok();
+        self.seen.1 |= self.read(register::ICR);
         self.client.set_irqs(0, 0x11, 0, 1, &[]).expect("a reply");
-        signalled && causes != 0
+        let is_both = self.seen.0 && self.seen.1 != 0;
+        if is_both {
+            self.seen = (false, 0);
+        }
+        is_both
     }
 }
 
