@@ -19,7 +19,7 @@ const MTU_MAX: u32 = 65_507 - 8 - 14 - 4;
 /// The greatest code point of 6 bits.
 const DSCP_MAX: u8 = 63;
 
-/// Checks the tunnel of a port of this kind, and fills in defaults; `None` for kinds that have none.
+/// Checks the tunnel of a port of this kind, and fills in defaults; `None` for kinds without one.
 ///
 /// # Errors
 /// What does not go together, and what does.
