@@ -272,8 +272,8 @@ fn test_pipes_are_refused_as_the_control_socket_refuses_them() {
     let text = error("[switch.vale0.port.a]\nkind = \"pipe\"\n");
     assert_eq!(
         text,
-        "config test.toml:2: expected shm, null, tap, packet, xdp, stack, vhost-user, stream or \
-         dgram, found \"pipe\""
+        "config test.toml:2: expected shm, null, tap, packet, xdp, stack, vhost-user, stream, \
+         dgram or vxlan, found \"pipe\""
     );
 }
 
