@@ -18,6 +18,7 @@
 //! | [`socket`] | the control socket without the client library |
 //! | [`siege`] | a pair that may lose nothing, and attackers beside it |
 //! | [`ptrace`] | a thread that stands still |
+//! | [`pty`] | a program on a terminal of its own |
 //! | [`wait`] | waiting for a condition, with a deadline |
 //!
 //! Each file in `tests/` covers one subject; each test starts its own daemon, so that they run side
@@ -36,6 +37,7 @@ pub mod net;
 pub mod netmap;
 pub mod process;
 pub mod ptrace;
+pub mod pty;
 pub mod role;
 pub mod siege;
 pub mod socket;

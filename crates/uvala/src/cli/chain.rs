@@ -112,37 +112,9 @@ fn reasons(chains: &[ChainInfo]) -> String {
     let seen: BTreeSet<&str> =
         chains.iter().flat_map(|info| info.drops.keys().map(String::as_str)).collect();
     let all = DROP_REASONS.iter().filter(|reason| seen.contains(reason.name));
-    let line = |reason: &DropReason| {
-        let cure = cure(reason.name).map(|cure| format!(" {cure}")).unwrap_or_default();
-        format!("{}: {}{cure}\n", reason.name, reason.explanation)
-    };
+    let line =
+        |reason: &DropReason| format!("{}: {} {}\n", reason.name, reason.explanation, reason.cure);
     all.map(line).collect()
-}
-
-/// What helps, where it is not plain.
-fn cure(reason: &str) -> Option<&'static str> {
-    match reason {
-        "chain_full" => Some(
-            "Give that function a core of its own, or add an instance of its \
-             service.",
-        ),
-        "no_instance" => Some("Run it: uvala nf run."),
-        "chain_loop" => Some("A function sends frames back to an earlier one."),
-        "bad_index" => {
-            Some("A function sent it twice, or took it from another: uvala nf list, REFUSED.")
-        }
-        "dead_port" => {
-            Some("It was named by the chain (OUT), or by a function: uvala nf list, REFUSED.")
-        }
-        "stale" => {
-            Some("A function held it for too long, or wrote a wrong position: uvala nf list.")
-        }
-        "bad_action" => {
-            Some("The function's program has a fault: uvala nf list, REFUSED, shows which.")
-        }
-        "ingress" => Some("Or its program has left. A function must not change that field."),
-        _ => None,
-    }
 }
 
 /// A line for each chain in which frames may have been overtaken.
@@ -179,14 +151,3 @@ Examples:
   uvala chain add vale0 web firewall,router
   uvala port set vale0:uplink --chain web
   uvala chain list vale0 --watch";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn test_each_advice_is_for_a_reason_that_there_is() {
-        let advised = DROP_REASONS.iter().filter(|reason| cure(reason.name).is_some());
-        assert_eq!(advised.count(), 8);
-    }
-}

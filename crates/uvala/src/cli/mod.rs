@@ -18,12 +18,14 @@ mod ns;
 mod output;
 pub mod port;
 pub mod program;
+mod rates;
 mod rule;
 mod run;
 mod security;
 mod stats;
 mod switch;
 mod target;
+mod top;
 mod trace;
 mod vm;
 mod vm_args;
@@ -81,6 +83,7 @@ enum Command {
     Nf(nf::Args),
     Audit(audit::Args),
     Stats(stats::Args),
+    Top(top::Args),
     Metrics(metrics::Args),
     Worker(worker::Args),
     Events(events::Args),
@@ -184,6 +187,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Audit(args) => audit::run(global, &args),
         Command::Nf(args) => nf::run(global, &args),
         Command::Stats(args) => stats::run(global, &args),
+        Command::Top(args) => top::run(global, &args),
         Command::Metrics(args) => metrics::run(global, &args),
         Command::Worker(args) => worker::run(global, &args),
         Command::Events(args) => events::run(global, &args),
@@ -223,7 +227,8 @@ Examples:
   uvala daemon                              run a switch for this user, until Ctrl-C
   uvala gen -i vale0:a -f tx                send frames; -f rx receives them
   uvala port list                           all ports, with their clients
-  uvala stats --watch                       rates of all ports, every second
+  uvala top                                 rates of all ports, on the whole terminal
+  uvala stats --watch                       the same as plain text, every second
   uvala run -- pkt-gen -i vale0:a -f tx     run a netmap program
   uvala switch set vale0 --mode 666         let all users attach to vale0
 

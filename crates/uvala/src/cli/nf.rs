@@ -4,7 +4,7 @@ mod part;
 mod place;
 mod run;
 mod sandbox;
-mod top;
+pub mod top;
 
 use client::control::Connection;
 use protocol::name::SwitchName;
@@ -86,7 +86,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 }
 
 /// Whether an instance has a process that takes frames.
-fn state(info: &FunctionInfo) -> &'static str {
+pub fn state(info: &FunctionInfo) -> &'static str {
     match (info.pid, info.stalled) {
         (None, _) => "down",
         (Some(_), true) => "stalled",

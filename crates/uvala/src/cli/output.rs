@@ -91,7 +91,7 @@ impl Watch {
 }
 
 /// Whether the daemon no longer answers.
-fn is_gone(error: &anyhow::Error) -> bool {
+pub fn is_gone(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(|error: &ControlError| error.exit_code() == exit::NO_DAEMON)
 }
 
@@ -103,15 +103,18 @@ fn is_to_come(error: &anyhow::Error, back: Option<Instant>) -> bool {
 
 fn wait_for_daemon(global: &Global, error: &anyhow::Error) -> anyhow::Result<Connection> {
     say::remark(format!("uvala: {error}; waiting for it"));
+    let connection = connect_again(global)?;
+    say::remark("uvala: the daemon is back");
+    Ok(connection)
+}
+
+/// Connects to the daemon as soon as there is one again.
+pub fn connect_again(global: &Global) -> Result<Connection, ControlError> {
     loop {
         std::thread::sleep(PAUSE);
         match global.connect() {
             Err(error) if error.exit_code() == exit::NO_DAEMON => {}
-            Ok(connection) => {
-                say::remark("uvala: the daemon is back");
-                return Ok(connection);
-            }
-            Err(error) => return Err(error.into()),
+            other => return other,
         }
     }
 }

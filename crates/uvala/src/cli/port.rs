@@ -442,12 +442,12 @@ fn table(ports: &[PortInfo]) -> String {
 }
 
 /// PID of the VMM that is connected.
-fn vmm(info: &PortInfo) -> Option<u32> {
+pub fn vmm(info: &PortInfo) -> Option<u32> {
     info.machine.as_ref()?.pid
 }
 
 /// Name of the VMM, or of the client as it calls itself.
-fn client_name(info: &PortInfo) -> Option<String> {
+pub fn client_name(info: &PortInfo) -> Option<String> {
     let vmm = vmm(info).and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
     let vmm = vmm.map(|name| name.trim_end().to_owned());
     vmm.or_else(|| info.client.as_ref().map(|client| client.name.clone()))

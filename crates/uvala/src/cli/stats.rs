@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::Global;
 use super::output::{Output, Watch};
+use super::rates::Interval;
 use terminal::table::{Align, Table, short};
 
 /// Show counters of ports
@@ -23,7 +24,7 @@ use terminal::table::{Align, Table, short};
 pub struct Args {
     /// Switch (vale0) or port (vale0:vm1) [default: all that you may see]
     name: Option<String>,
-    /// Explain each reason for a drop, and exit
+    /// Explain each reason for a drop, say what to do about it, and exit
     #[arg(long)]
     explain: bool,
     /// Show one row per ring
@@ -40,17 +41,17 @@ pub struct Args {
 
 /// All counters at one moment.
 #[derive(Serialize)]
-struct Snapshot {
+pub struct Snapshot {
     /// The daemon's clock.
-    at_ns: u64,
-    ports: Vec<PortStats>,
+    pub at_ns: u64,
+    pub ports: Vec<PortStats>,
 }
 
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     if args.explain {
         let reasons = DROP_REASONS.map(|reason| (reason.name, reason.explanation));
-        return args.output.print(&BTreeMap::from(reasons), |_| explain(&reasons));
+        return args.output.print(&BTreeMap::from(reasons), |_| explain());
     }
     let all = StatsQuery { gone: args.gone, ..StatsQuery::default() };
     let query = match &args.name {
@@ -78,7 +79,8 @@ pub fn all(connection: &Connection) -> anyhow::Result<Vec<PortStats>> {
     Ok(snapshot(connection, &StatsQuery::default())?.ports)
 }
 
-fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snapshot> {
+/// The counters that a query is for.
+pub fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snapshot> {
     let mut snapshot = Snapshot { at_ns: 0, ports: Vec::new() };
     let mut query = query.clone();
     loop {
@@ -118,19 +120,22 @@ fn totals(snapshot: &Snapshot, queues: bool) -> String {
     table.to_string()
 }
 
-fn rings(port: &PortStats) -> usize {
+/// The number of its rings, of either kind.
+pub fn rings(port: &PortStats) -> usize {
     port.tx_queues.len().max(port.rx_queues.len())
 }
 
 /// What a ring has sent and received; a port may have more of one kind.
-fn ring(port: &PortStats, queue: usize) -> [Counter; 2] {
+pub fn ring(port: &PortStats, queue: usize) -> [Counter; 2] {
     [&port.tx_queues, &port.rx_queues].map(|all| all.get(queue).copied().unwrap_or_default())
 }
 
-fn explain(reasons: &[(&str, &str)]) -> String {
+/// Each reason, and below it what to do.
+fn explain() -> String {
     let mut table = Table::new(&[("REASON", Align::Left), ("", Align::Left)]);
-    for (name, why) in reasons {
-        table.row([(*name).to_owned(), (*why).to_owned()]);
+    for reason in &DROP_REASONS {
+        table.row([reason.name, reason.explanation].map(str::to_owned));
+        table.row([String::new(), format!("  {}", reason.cure)]);
     }
     table.to_string()
 }
@@ -157,23 +162,14 @@ fn rates(before: &Snapshot, now: &Snapshot, queues: bool) -> String {
     ]);
     let known: HashMap<&PortName, &PortStats> =
         before.ports.iter().map(|port| (&port.port, port)).collect();
-    let seconds = std::time::Duration::from_nanos(now.at_ns.saturating_sub(before.at_ns));
-    let rate = |now: u64, before: u64| {
-        // Counters start again when a port does.
-        let more = if now < before { now } else { now - before };
-        if seconds.is_zero() { 0.0 } else { number(more) / seconds.as_secs_f64() }
-    };
+    let interval = Interval::between(before.at_ns, now.at_ns);
     let row = |name: String, now: [Counter; 2], old: [Counter; 2], drops: String| {
-        let each = |way: usize| {
-            let frames = short(rate(now[way].frames, old[way].frames));
-            [frames, short(rate(now[way].bytes, old[way].bytes) * 8.0)]
-        };
-        let ([tx_frames, tx_bits], [rx_frames, rx_bits]) = (each(0), each(1));
-        [name, tx_frames, tx_bits, rx_frames, rx_bits, drops]
+        let [tx, rx] = [0, 1].map(|way| interval.rate(old[way], now[way]));
+        [name, short(tx.frames), short(tx.bits), short(rx.frames), short(rx.bits), drops]
     };
     for port in &now.ports {
         let old = known.get(&port.port).copied().unwrap_or(port);
-        let drops = short(rate(port.drops.values().sum(), old.drops.values().sum()));
+        let drops = short(interval.growth(old.drops.values().sum(), port.drops.values().sum()));
         table.row(row(port.port.to_string(), [port.tx, port.rx], [old.tx, old.rx], drops));
         for queue in 0..if queues { rings(port) } else { 0 } {
             let (now, old) = (ring(port, queue), ring(old, queue));
@@ -183,19 +179,13 @@ fn rates(before: &Snapshot, now: &Snapshot, queues: bool) -> String {
     table.to_string()
 }
 
-/// Rates need three digits; a counter's difference has at most 53 bits of them in any sane time.
-fn number(n: u64) -> f64 {
-    let (high, low) = (u32::try_from(n >> 32).unwrap_or(u32::MAX), n & u64::from(u32::MAX));
-    f64::from(high) * 4_294_967_296.0 + f64::from(u32::try_from(low).unwrap_or(u32::MAX))
-}
-
 const EXAMPLES: &str = "\
 Examples:
   uvala stats                  all ports
   uvala stats vale0 --watch    rates, every second
   uvala stats vale0:vm1 --queues
   uvala stats --gone           what programs that have ended had sent, received and lost
-  uvala stats --explain        what the reasons for drops mean
+  uvala stats --explain        what the reasons for drops mean, and what to do
   uvala stats --json --watch=5 >> stats.jsonl";
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use client::control::unexpected;
 use packet::MacAddr;
 use protocol::{
-    DROP_REASONS, FdbEntry, FloodClass, Learning, PortRequest, Reply, Request, TagAction, Tagging,
+    DropReason, FdbEntry, FloodClass, Learning, PortRequest, Reply, Request, TagAction, Tagging,
     Trace, TraceQuery, TraceStep,
 };
 
@@ -118,7 +118,7 @@ fn line(step: &TraceStep) -> String {
         }
         TraceStep::Send { port, tag, vlan } => format!("sent to {port}{}", tag_change(*tag, *vlan)),
         TraceStep::Drop { port, reason } => {
-            let known = DROP_REASONS.iter().find(|known| known.name == reason);
+            let known = DropReason::named(reason);
             let why = known.map(|known| format!(": {}", known.explanation)).unwrap_or_default();
             format!("dropped, counted at {port} as {reason}{why}")
         }

@@ -72,6 +72,7 @@ mod tests {
     fn each_reason_of_the_switch_for_a_drop_is_explained() {
         assert_eq!(DROP_REASONS.map(|reason| reason.name), DropReason::ALL.map(DropReason::name));
         assert!(DROP_REASONS.iter().all(|reason| reason.explanation.ends_with('.')));
+        assert!(DROP_REASONS.iter().all(|reason| reason.cure.ends_with('.')));
     }
 
     #[test]

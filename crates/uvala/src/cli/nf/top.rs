@@ -9,19 +9,20 @@ use serde::Serialize;
 
 use super::{Output, Watch, counts, functions, state};
 use crate::cli::Global;
+use crate::cli::rates::Interval;
 use terminal::table::{Table, left, or_dash, right};
 
 /// A function, and what it has done in a second.
 #[derive(Debug, Serialize)]
-struct Busy {
+pub struct Busy {
     #[serde(flatten)]
-    info: FunctionInfo,
+    pub info: FunctionInfo,
     /// Share of a core, in percent; not known of processes that are not here.
-    cpu_percent: Option<f64>,
-    frames_in_per_s: f64,
-    frames_out_per_s: f64,
-    no_room_per_s: f64,
-    dropped_per_s: f64,
+    pub cpu_percent: Option<f64>,
+    pub frames_in_per_s: f64,
+    pub frames_out_per_s: f64,
+    pub no_room_per_s: f64,
+    pub dropped_per_s: f64,
 }
 
 /// Shows them again and again.
@@ -37,21 +38,22 @@ pub fn run(
         let seen: HashMap<_, _> = infos.into_iter().map(|info| (info.port.clone(), info)).collect();
         // Of another daemon's counters nothing can be taken away.
         if let Some((then, old)) = before.take().filter(|_| again) {
-            let seconds = now.duration_since(then).as_secs_f64();
-            output.print(&busiest(&seen, &old, seconds), |rows| table(rows))?;
+            let interval = Interval(now.duration_since(then));
+            output.print(&busiest(&seen, &old, interval), |rows| table(rows))?;
         }
         before = Some((now, seen));
         Ok(())
     })
 }
 
-fn busiest(
+/// What instances have done since the look before, the busiest first.
+pub fn busiest(
     seen: &HashMap<PortName, FunctionInfo>,
     old: &HashMap<PortName, FunctionInfo>,
-    seconds: f64,
+    interval: Interval,
 ) -> Vec<Busy> {
     let mut all: Vec<Busy> =
-        seen.iter().map(|(port, seen)| busy(seen, old.get(port), seconds)).collect();
+        seen.iter().map(|(port, seen)| busy(seen, old.get(port), interval)).collect();
     all.sort_by(|a, b| {
         let by_load = b.frames_in_per_s.total_cmp(&a.frames_in_per_s);
         by_load.then(b.info.waiting.cmp(&a.info.waiting)).then(a.info.port.cmp(&b.info.port))
@@ -59,16 +61,14 @@ fn busiest(
     all
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates")]
-fn busy(seen: &FunctionInfo, old: Option<&FunctionInfo>, seconds: f64) -> Busy {
+fn busy(seen: &FunctionInfo, old: Option<&FunctionInfo>, interval: Interval) -> Busy {
     let rate = |count: fn(&FunctionInfo) -> u64| {
-        let more = old.map_or(0, |old| count(seen).saturating_sub(count(old)));
-        more as f64 / seconds
+        old.map_or(0.0, |old| interval.growth(count(old), count(seen)))
     };
     let same = old.filter(|old| (old.pid, old.thread) == (seen.pid, seen.thread));
-    let cpu_ms = same.and_then(|old| Some(seen.cpu_ms?.saturating_sub(old.cpu_ms?)));
     Busy {
-        cpu_percent: cpu_ms.map(|ms| ms as f64 / 1000.0 / seconds * 100.0),
+        // A millisecond in a second is a tenth of a percent.
+        cpu_percent: same.and_then(|old| Some(interval.growth(old.cpu_ms?, seen.cpu_ms?) / 10.0)),
         frames_in_per_s: rate(|info| info.frames_in),
         frames_out_per_s: rate(|info| info.frames_out),
         no_room_per_s: rate(|info| info.no_room),
@@ -98,6 +98,7 @@ fn table(rows: &[Busy]) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use super::*;
 
@@ -138,7 +139,7 @@ mod tests {
             seen("vale0:b", 3, 1100, 500),
             seen("vale0:c", 4, 9000, 500),
         ]);
-        let all = busiest(&new, &old, 2.0);
+        let all = busiest(&new, &old, Interval(Duration::from_secs(2)));
         let rates: Vec<_> = all.iter().map(|row| row.frames_in_per_s).collect();
         assert_eq!(rates, [500.0, 50.0, 0.0]);
         let known: Vec<_> = all.iter().map(|row| row.cpu_percent.is_some()).collect();
