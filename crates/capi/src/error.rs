@@ -89,7 +89,7 @@ fn code(error: &Error) -> c_int {
         Error::Name(_) => ENAME,
         Error::Control(error) => control_code(error),
         Error::Lost(_) => ELOST,
-        Error::Deleted(_) | Error::CaptureEnded(_) => EDELETED,
+        Error::Deleted(_) | Error::CaptureEnded(_) | Error::DropsEnded(_) => EDELETED,
         Error::Geometry(_) => EPROTOCOL,
         Error::Map(_) => ENOMEM,
         Error::Doorbell(_) => ESYSTEM,

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::name::PortName;
-use protocol::{Bind, BindKind, CaptureOf, Reply, Request, SessionRequest};
+use protocol::name::{PortName, SwitchName};
+use protocol::{Bind, BindKind, CaptureOf, DropsOf, Reply, Request, SessionRequest};
 use ring::abi::slot_flag;
 
 use crate::control::{Connection, ControlError, unexpected};
@@ -13,13 +13,15 @@ use crate::link::Link;
 use crate::port::halves;
 use crate::{Error, Frame, Options, Receiver, Rx, Stop, WaitPolicy};
 
-/// A running capture. The port waits for it never: what finds no room is [missed](Self::missed).
-/// Of a permanent port the capture goes on with the port's next client; else it ends with the port
-/// ([`Error::CaptureEnded`]).
+/// A running capture, of a port or of what a switch drops. No port waits for it: what finds no room
+/// is [missed](Self::missed). Of a permanent port the capture goes on with the port's next client;
+/// else it ends with the port ([`Error::CaptureEnded`]).
 #[derive(Debug)]
 pub struct Capture {
     receiver: Receiver,
     link: Arc<Link>,
+    /// For a capture of drops.
+    switch: Option<SwitchName>,
 }
 
 /// A frame that passed the port.
@@ -42,15 +44,41 @@ impl Capture {
         slots: u32,
         stop: &Stop,
     ) -> Result<Self, Error> {
+        Self::begin(dir, port, BindKind::Capture(of), slots, stop)
+    }
+
+    /// Begins to capture the frames that a switch drops, likewise. Each stands behind a
+    /// [`packet::dropped::Dropped`].
+    ///
+    /// # Panics
+    /// Never: a name is made of the name of a switch.
+    pub fn of_drops(
+        dir: Option<&Path>,
+        switch: &SwitchName,
+        of: DropsOf,
+        slots: u32,
+        stop: &Stop,
+    ) -> Result<Self, Error> {
+        let label = format!("{switch}:d").parse().expect("a name of a port");
+        let capture = Self::begin(dir, label, BindKind::Drops(of), slots, stop)?;
+        Ok(Self { switch: Some(switch.clone()), ..capture })
+    }
+
+    fn begin(
+        dir: Option<&Path>,
+        port: PortName,
+        kind: BindKind,
+        slots: u32,
+        stop: &Stop,
+    ) -> Result<Self, Error> {
         let connection = Connection::open(dir)?;
         connection.hello(&Options::new().introduction())?;
-        let kind = BindKind::Capture(of);
         let bind = Bind { kind, rx_slots: Some(slots), ..Bind::new(port) };
         let (bound, fds) = connection.bind(bind)?;
         let (policy, stop) = (WaitPolicy::default(), Some(stop.clone()));
         let (_, receiver) = halves(&bound.attached, fds, Some(connection), policy, stop)?;
         let link = receiver.link.clone();
-        Ok(Self { receiver, link })
+        Ok(Self { receiver, link, switch: None })
     }
 
     /// Calls `each` for all frames that have arrived, as long as it says `true`. Returns the number
@@ -72,9 +100,10 @@ impl Capture {
 
     /// Waits for a frame. `false`: `timeout` is over.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.receiver.wait(timeout).map_err(|error| match error {
-            Error::Deleted(port) => Error::CaptureEnded(port),
-            error => error,
+        self.receiver.wait(timeout).map_err(|error| match (error, &self.switch) {
+            (Error::Deleted(_), Some(switch)) => Error::DropsEnded(switch.clone()),
+            (Error::Deleted(port), None) => Error::CaptureEnded(port),
+            (error, _) => error,
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use protocol::name::{NameError, PortName};
+use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{ErrorCode, exit};
 use thiserror::Error;
 
@@ -37,6 +37,12 @@ pub enum Error {
          longer be captured (another user's, or with vnet_header); see: uvala port list"
     )]
     CaptureEnded(PortName),
+    /// The daemon is there, but the capture of drops is over.
+    #[error(
+        "the capture of the drops of {0} has ended: the switch was deleted or made anew, it is \
+         no longer yours, or the capture stalled it; see: uvala switch list"
+    )]
+    DropsEnded(SwitchName),
     /// The daemon announced rings or memory that cannot be.
     #[error("invalid port layout from the daemon ({0}); is it another version of uvala?")]
     Geometry(&'static str),
@@ -92,7 +98,7 @@ impl Error {
             Self::Name(_) => exit::BAD_NAME,
             Self::Control(error) => error.exit_code(),
             Self::Lost(_) => exit::NO_DAEMON,
-            Self::Deleted(_) | Self::CaptureEnded(_) => exit::NOT_FOUND,
+            Self::Deleted(_) | Self::CaptureEnded(_) | Self::DropsEnded(_) => exit::NOT_FOUND,
             Self::Geometry(_) => exit::BAD_REQUEST,
             Self::Map(_) => exit::NO_MEMORY,
             Self::Doorbell(_) | Self::TooShort { .. } | Self::TooLong { .. } => exit::FAILURE,

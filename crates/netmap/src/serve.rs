@@ -113,7 +113,9 @@ impl<'a> Service<'a> {
             BindKind::Null => {
                 port_name(name).or_else(|_| interface_name("null").ok_or(Errno::INVAL))?
             }
-            BindKind::Port | BindKind::Monitor(_) | BindKind::Capture(_) => port_name(name)?,
+            BindKind::Port | BindKind::Monitor(_) | BindKind::Capture(_) | BindKind::Drops(_) => {
+                port_name(name)?
+            }
         };
         // Ports of a switch, and pipes, have no other side.
         if side != Side::Nic && (!port.is_interface() || port.pipe().is_some()) {

@@ -14,6 +14,7 @@
 //! | [`checksum`] | the Internet checksum |
 //! | [`bytes`] | fields of packets that may be cut |
 //! | [`build`] | frames from their fields |
+//! | [`dropped`] | what stands in front of a dropped frame that is shown |
 //! | [`vlan`] | VLAN numbers, sets of them, and how a port takes part in VLANs |
 //! | [`port`] | the number of a switch port |
 //! | [`flow`] | flow keys: what rules and flow tables compare |
@@ -30,6 +31,7 @@
 pub mod build;
 pub mod bytes;
 pub mod checksum;
+pub mod dropped;
 pub mod error;
 pub mod ethernet;
 pub mod fields;

@@ -3,6 +3,12 @@
 //! The names stand in the API's `drops` and as labels of metrics. `switch::DropReason` counts
 //! under the same names; a test of the daemon compares the two.
 
+use std::fmt;
+use std::str::FromStr;
+
+use packet::ParseError;
+use serde::{Deserialize, Serialize};
+
 /// A reason for which the switch drops a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropReason {
@@ -209,6 +215,36 @@ impl DropReason {
         DROP_REASONS.iter().find(|reason| reason.name == name)
     }
 }
+
+/// The name of a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DropReasonName(&'static DropReason);
+
+impl DropReasonName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.0.name
+    }
+}
+
+impl fmt::Display for DropReasonName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl FromStr for DropReasonName {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let known = DropReason::named(text).map(Self);
+        known.ok_or_else(|| ParseError::new("a reason that uvala stats --explain lists", text))
+    }
+}
+
+packet::text_form!(DropReasonName);
 
 const fn reason(name: &'static str, explanation: &'static str, cure: &'static str) -> DropReason {
     DropReason { name, explanation, cure }

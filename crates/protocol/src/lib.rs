@@ -58,7 +58,7 @@ pub use chain::{
     SteeringQuery, sent_by_function,
 };
 pub use choices::{Forwarding, OnFull, RunBy};
-pub use drops::{DROP_REASONS, DropReason};
+pub use drops::{DROP_REASONS, DropReason, DropReasonName};
 pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
@@ -66,8 +66,8 @@ pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
 pub use netmap::{
-    Bind, BindKind, Bound, BoundRings, CaptureOf, GeometryQuery, HostBound, HostRings, MonitorOf,
-    Pool, PortGeometry, RingChoice, Room,
+    Bind, BindKind, Bound, BoundRings, CaptureOf, DropsOf, GeometryQuery, HostBound, HostRings,
+    MonitorOf, Pool, PortGeometry, RingChoice, Room,
 };
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
 pub use request::{

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Attached;
+use super::{Attached, DropReasonName};
 use crate::name::PortName;
 
 /// Opens a port, or one end of a pipe, as netmap's `REGISTER` does. What is `None` has the daemon's
@@ -94,6 +94,19 @@ pub enum BindKind {
     /// One receive ring with copies of the frames of a port of a switch. The metadata in a slot is
     /// the time at which the switch saw the frame, in nanoseconds since 1970.
     Capture(CaptureOf),
+    /// One receive ring with copies of the frames that a switch drops, each behind a
+    /// [`Dropped`](packet::dropped::Dropped), with times as in a capture. The name says the switch;
+    /// behind the colon it is a label.
+    Drops(DropsOf),
+}
+
+/// The drops that a capture gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropsOf {
+    /// Only drops for this reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<DropReasonName>,
 }
 
 /// The frames that a capture gets.

@@ -49,7 +49,7 @@ pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerd
 pub use decide::fdb::{Fdb, FdbChange, FdbChanges, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
-pub use mirror::{Clock, Mirror, MirrorPoint, MirrorSource};
+pub use mirror::{Clock, DropReasons, Mirror, MirrorPoint, MirrorSource};
 pub use model::config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig};
 pub use model::heartbeat::{Beat, Heartbeat, HeartbeatReader, Stage};
 pub use model::now::Now;

@@ -19,6 +19,10 @@
 //! A mirror takes what fits. The switch does not wait for it. A frame that finds no room in a
 //! mirror counts as missed and not as dropped, because its destination has got it. A mirror with a
 //! clock gets the time of each batch in its slots.
+//!
+//! Mirrors of [`drops`] get what the switch drops, of all ports.
+
+mod drops;
 
 use std::fmt;
 use std::ops::Range;
@@ -34,6 +38,8 @@ use ring::shared::Shared;
 
 use crate::model::port::Wake;
 use crate::receive::batch::{Batch, Delivery, FRAGS_MAX};
+pub(crate) use drops::DropMirrors;
+pub use drops::DropReasons;
 
 /// Rings that get copies of frames which other ports send or receive.
 pub struct Mirror {

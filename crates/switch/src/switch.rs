@@ -16,7 +16,7 @@ use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::security::Guard;
 use crate::decide::bridge::{Bridge, News};
 use crate::decide::egress::VerdictCache;
-use crate::mirror::{Mirror, MirrorSource, Mirrors, PortMirrors};
+use crate::mirror::{DropMirrors, Mirror, MirrorSource, Mirrors, PortMirrors};
 use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::patience::Patience;
@@ -28,6 +28,8 @@ pub struct Switch {
     pub(crate) bridge: Bridge,
     pub(crate) ports: Vec<Option<Box<Entry>>>,
     pub(crate) mirrors: Mirrors,
+    /// Where mirrors get the frames that the switch drops.
+    pub(crate) drop_mirrors: Option<Box<DropMirrors>>,
     /// Most frames that a turn takes before the switch knows whether it floods them.
     pub(crate) staged_max: usize,
     /// Where the forwarding function is `chain`.
@@ -101,8 +103,9 @@ impl Switch {
     }
 
     fn with_bridge(bridge: Bridge, seed: u64, map: MapTable) -> Self {
-        let (ports, mirrors) = (Vec::new(), Mirrors::default());
-        Self { bridge, ports, mirrors, staged_max: COPIES as usize, steering: None, seed, map }
+        let (ports, mirrors, drop_mirrors) = (Vec::new(), Mirrors::default(), None);
+        let staged_max = COPIES as usize;
+        Self { bridge, ports, mirrors, drop_mirrors, staged_max, steering: None, seed, map }
     }
 
     /// A switch for each of so many workers, as [`Bridge::into_replicas`] makes bridges. Several
@@ -244,6 +247,9 @@ impl Switch {
             {
                 entry.mirrors = None;
             }
+        }
+        if self.drop_mirrors.as_mut().is_some_and(|drops| !drops.remove(place)) {
+            self.drop_mirrors = None;
         }
         self.mirrors.remove(place)
     }

@@ -48,10 +48,11 @@
 //! frames between functions go where the metadata in their slots says. Chains have no backpressure.
 
 use packet::port::{MAX_PORTS, PortId};
-use ring::intake::Intake;
+use ring::intake::{FRAMES, Intake};
 
 use crate::chain::classified::Classified;
 use crate::deliver::groups::Groups;
+use crate::deliver::into_ring::Unsent;
 use crate::deliver::software_offload::SoftwareOffload;
 use crate::model::config::COPIES;
 use crate::model::heartbeat::{Heartbeat, Stage};
@@ -73,6 +74,8 @@ pub struct Scratch {
     pub(crate) reserved: u32,
     /// Metadata of frames that a function has sent without owning their buffers.
     pub(crate) foreign: Vec<u64>,
+    /// Frames of the list that the ring did not get.
+    pub(crate) refused: Vec<Unsent>,
     pub(crate) rung: Vec<PortId>,
     pub(crate) woken: Vec<PortId>,
     pub(crate) owed_wakes: Vec<PortId>,
@@ -97,6 +100,7 @@ impl Scratch {
             targets: Vec::with_capacity(MAX_PORTS),
             reserved: 0,
             foreign: Vec::with_capacity(capacity),
+            refused: Vec::with_capacity(capacity.max(FRAMES as usize)),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
             owed_wakes: Vec::with_capacity(MAX_PORTS),

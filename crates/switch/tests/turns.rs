@@ -4,6 +4,8 @@
 mod adapters;
 #[path = "turns/chain.rs"]
 mod chain;
+#[path = "turns/drops.rs"]
+mod drops;
 #[path = "turns/exchange.rs"]
 mod exchange;
 #[path = "turns/floods.rs"]

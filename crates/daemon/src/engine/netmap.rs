@@ -39,7 +39,7 @@ use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
 use ring::layout::PAGE;
 use ring::leaver::Leaver;
-use switch::{Clock, Mirror, MirrorSource, PortConfig, Wake};
+use switch::{Clock, Mirror, PortConfig, Wake};
 
 use super::memory::{geometry, reconcile};
 use super::{PortPlace, Workers};
@@ -49,7 +49,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::replies::{Binding, Lease};
-use crate::model::specs::{BoundSpec, Claim, RegionSpec, RingSpec};
+use crate::model::specs::{BoundSpec, Claim, Mirrored, RegionSpec, RingSpec};
 
 /// Most doorbells of one holder: processes that have copies of one descriptor.
 const DOORBELLS: usize = 64;
@@ -75,13 +75,15 @@ pub struct BoundPlace {
 pub(super) enum ServedBy {
     /// A switch serves the port, from the moment it is plugged in.
     Switch(SwitchKey),
-    /// No switch yet: the rings are reserved for a null port, or for a monitor of these ports,
-    /// which gets the time if it has a clock.
-    Reserved(Vec<(PortKey, MirrorSource)>, Option<Clock>),
+    /// No switch yet: the rings are reserved for a null port, or for a mirror, which gets the time
+    /// if it has a clock.
+    Reserved(Mirrored, Option<Clock>),
     /// No switch: a null port. When another port of the region goes, its slots are searched here.
     Null(Krings),
     /// The switch of `port` mirrors frames into the rings: a monitor at this place of the switch.
     Monitor { port: PortKey, place: usize },
+    /// The switch mirrors the frames that it drops: a mirror at this place of the switch.
+    Drops { switch: SwitchKey, place: usize },
     /// No switch for now: the port that the capture mirrored has no client.
     Waiting(Box<Mirror>),
     /// No switch any more: the port that the monitor mirrored is gone. The number of frames that it
@@ -228,6 +230,13 @@ impl Workers {
         let bound = &self.bound[&whose];
         let life = Arc::downgrade(self.regions[&bound.region].life());
         self.note_memory(whose, port, &bound.reservation, life);
+    }
+
+    /// Notes where the memory is that a worker touches in steps for any port of a switch.
+    pub(super) fn note_drops_memory(&self, whose: PortKey, switch: SwitchKey) {
+        let bound = &self.bound[&whose];
+        let life = Arc::downgrade(self.regions[&bound.region].life());
+        self.note_memory_of_switch(whose, switch, &bound.reservation, life);
     }
 
     fn region_fd(&self, port: PortKey) -> io::Result<OwnedFd> {

@@ -51,7 +51,7 @@ use super::Workers;
 use super::usage::Usage;
 use super::watchdog::Suspicion;
 use crate::control::datapath::workers::WorkerStall;
-use crate::model::keys::PortKey;
+use crate::model::keys::{PortKey, SwitchKey};
 
 /// Most stalls that wait.
 const QUEUE: usize = 8;
@@ -66,8 +66,8 @@ const SLOW: Duration = Duration::from_millis(20);
 /// takes half of a core at most.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Where a port is: the place of its switch, and its number there.
-type Seat = (usize, PortId);
+/// Where a port is: the place of its switch, and its number there; `None`: any port of the switch.
+type Seat = (usize, Option<PortId>);
 /// By the port whose memory it is.
 type Places = BTreeMap<PortKey, MemoryPlace>;
 
@@ -130,6 +130,21 @@ impl Workers {
         self.slow_memory.places().insert(whose, place);
     }
 
+    /// Notes where the memory is that a worker may touch in steps for each port of a switch, and
+    /// that `whose` answers for.
+    pub(super) fn note_memory_of_switch(
+        &self,
+        whose: PortKey,
+        switch: SwitchKey,
+        memory: &Reservation,
+        life: Weak<()>,
+    ) {
+        let (region, layout) = (Arc::downgrade(memory.region()), *memory.layout());
+        let seat = (self.place(switch).at, None);
+        let place = MemoryPlace { seat, port: whose, region, layout, life };
+        self.slow_memory.places().insert(whose, place);
+    }
+
     /// Notes that a port has another place.
     pub(super) fn note_move(&self, port: PortKey) {
         let Some(seat) = self.seat_of(port) else { return };
@@ -145,7 +160,7 @@ impl Workers {
 
     fn seat_of(&self, port: PortKey) -> Option<Seat> {
         let (switch, id) = self.switch_of(port)?;
-        Some((self.place(switch).at, id))
+        Some((self.place(switch).at, Some(id)))
     }
 }
 
@@ -182,7 +197,7 @@ impl Reader {
         let ports = [beat.port, beat.other];
         let is_touched = |place: &&MemoryPlace| {
             let (switch, id) = place.seat;
-            switch == beat.switch && ports.contains(&Some(id))
+            switch == beat.switch && (id.is_none() || ports.contains(&id))
         };
         let all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         all.values().filter(is_touched).cloned().collect()

@@ -66,11 +66,12 @@ impl Workers {
     }
 
     /// A doorbell for a holder of a bound port. Who holds a monitor answers for it with the port
-    /// that it mirrors.
+    /// that it mirrors, and who captures drops with the capture.
     pub(super) fn bound_waker(&self, port: PortKey) -> io::Result<(OwnedFd, Waker)> {
         let (port, switch) = match &self.bound[&port].served_by {
             ServedBy::Switch(switch) => (port, Some(*switch)),
             ServedBy::Monitor { port, .. } => (*port, self.switch_of(*port).map(|at| at.0)),
+            ServedBy::Drops { switch, .. } => (port, Some(*switch)),
             ServedBy::Reserved(..)
             | ServedBy::Null(_)
             | ServedBy::Waiting(_)

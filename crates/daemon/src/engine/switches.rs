@@ -52,6 +52,7 @@ impl Switches for Workers {
             self.reclaimer.run(move || drop(flows));
             self.on_vxlans_of(key, move |port| port.remotes().set_ageing(ageing_ms));
         } else {
+            self.orphan_drops(key);
             self.stop_switch(key);
             self.start_switch(key, config);
         }
@@ -59,6 +60,7 @@ impl Switches for Workers {
     }
 
     fn del_switch(&mut self, key: SwitchKey) {
+        self.orphan_drops(key);
         self.stop_switch(key);
         if let Some(place) = self.switches.remove(&key) {
             self.places.give_back(place.at);

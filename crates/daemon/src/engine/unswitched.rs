@@ -14,7 +14,8 @@
 //!                                       end_capture
 //! ```
 //!
-//! A capture that waits keeps its rings and what it has missed.
+//! A capture that waits keeps its rings and what it has missed. A capture of drops is a mirror of
+//! its switch (`ServedBy::Drops`), and orphaned when the switch goes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use port::sys::Wakers;
 use ring::krings::Krings;
-use switch::{Clock, Mirror, MirrorSource};
+use switch::{Clock, DropReasons, Mirror, MirrorSource};
 
 use super::Workers;
 use super::netmap::{BoundPlace, ServedBy};
 use super::worker::Worker;
 use crate::control::datapath::unswitched::Unswitched;
 use crate::model::error::DatapathError;
-use crate::model::keys::PortKey;
-use crate::model::specs::{RingSpec, UnswitchedSpec};
+use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::specs::{Mirrored, RingSpec, UnswitchedSpec};
 
 impl Workers {
     /// Has the switch of the ports mirror their frames into the rings of `key`.
@@ -52,8 +53,25 @@ impl Workers {
         ServedBy::Monitor { port, place }
     }
 
-    fn uninstall(&self, key: PortKey, port: PortKey, place: usize) -> Box<Mirror> {
-        let switch = self.ports[&port].switch;
+    /// Has a switch mirror the frames that it drops into the rings of `key`.
+    fn install_drops(
+        &self,
+        key: PortKey,
+        mirror: Mirror,
+        switch: SwitchKey,
+        reasons: DropReasons,
+    ) -> ServedBy {
+        let install = move |worker: &mut Worker, at| {
+            let place = worker.switch(at).add_mirror(mirror);
+            worker.switch(at).mirror_drops(place, reasons);
+            place
+        };
+        let place = self.on_switch(switch, install);
+        self.note_drops_memory(key, switch);
+        ServedBy::Drops { switch, place }
+    }
+
+    fn uninstall(&self, key: PortKey, switch: SwitchKey, place: usize) -> Box<Mirror> {
         let gone = self.on_switch(switch, move |worker, at| worker.switch(at).remove_mirror(place));
         self.forget_memory(key);
         let mirror = gone.expect("it was installed");
@@ -71,13 +89,33 @@ impl Workers {
         let all = self.bound.iter().filter_map(|(key, at)| Some((*key, looks(&at.served_by)?)));
         let monitors: Vec<_> = all.collect();
         for (key, place) in monitors {
-            let mirror = self.uninstall(key, gone, place);
+            let mirror = self.uninstall(key, self.ports[&gone].switch, place);
             let bound = self.bound.get_mut(&key).expect("looked at just now");
             bound.served_by = match mirror.has_clock() {
                 true => ServedBy::Waiting(mirror),
                 false => ServedBy::Orphaned(mirror.missed()),
             };
             self.update_unswitched_wakers(key);
+        }
+    }
+
+    /// A switch goes, or is made anew: captures of its drops end.
+    pub(super) fn orphan_drops(&mut self, gone: SwitchKey) {
+        let switch_of = |bound: &BoundPlace| match bound.served_by {
+            ServedBy::Drops { switch, .. } => Some(switch),
+            _ => None,
+        };
+        let all = self.bound.iter().filter(|(_, bound)| switch_of(bound) == Some(gone));
+        let captures: Vec<_> = all.map(|(key, _)| *key).collect();
+        captures.into_iter().for_each(|key| self.end_capture(key));
+    }
+
+    /// Where a worker mirrors frames into the rings: a switch, and a place there.
+    fn mirror_of(&self, key: PortKey) -> Option<(SwitchKey, usize)> {
+        match self.bound.get(&key)?.served_by {
+            ServedBy::Monitor { port, place } => Some((self.ports[&port].switch, place)),
+            ServedBy::Drops { switch, place } => Some((switch, place)),
+            _ => None,
         }
     }
 
@@ -97,21 +135,22 @@ impl Workers {
     /// Tells the worker which holders to wake. A holder of an orphaned monitor port finds its
     /// doorbell closed.
     pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
+        let mirror = self.mirror_of(key);
         let Some(bound) = self.bound.get_mut(&key) else { return };
         let wakers = Arc::new(bound.wakers());
         match &mut bound.served_by {
-            ServedBy::Switch(_) | ServedBy::Reserved(..) | ServedBy::Null(_) => {}
-            ServedBy::Waiting(mirror) => mirror.set_wake(wakers),
+            ServedBy::Waiting(mirror) => mirror.set_wake(wakers.clone()),
             ServedBy::Orphaned(_) => {
                 bound.holders.values_mut().for_each(|holder| holder.wakers.clear());
             }
-            &mut ServedBy::Monitor { port, place } => {
-                self.on_switch(self.ports[&port].switch, move |worker, at| {
-                    if let Some(monitor) = worker.switch(at).mirror_mut(place) {
-                        monitor.set_wake(wakers);
-                    }
-                });
-            }
+            _ => {}
+        }
+        if let Some((switch, place)) = mirror {
+            self.on_switch(switch, move |worker, at| {
+                if let Some(mirror) = worker.switch(at).mirror_mut(place) {
+                    mirror.set_wake(wakers);
+                }
+            });
         }
     }
 
@@ -136,7 +175,7 @@ impl Unswitched for Workers {
         let (name, label, reservation) =
             (spec.name.clone(), spec.label.clone(), joined?.reservation);
         let clock = spec.is_stamped.then_some(unix_time_ns as Clock);
-        let served_by = ServedBy::Reserved(spec.sources.clone(), clock);
+        let served_by = ServedBy::Reserved(spec.mirrored.clone(), clock);
         let holders = BTreeMap::new();
         let (making, kick) = (Arc::default(), None);
         let bound =
@@ -147,31 +186,37 @@ impl Unswitched for Workers {
 
     fn attach_unswitched(&mut self, key: PortKey) {
         let bound = &self.bound[&key];
-        let ServedBy::Reserved(sources, clock) = &bound.served_by else { panic!("started once") };
+        let ServedBy::Reserved(mirrored, clock) = &bound.served_by else { panic!("started once") };
         let rings = Krings::new(bound.reservation.region(), bound.reservation.layout());
-        let served_by = match sources.first() {
-            None => ServedBy::Null(rings),
-            Some(_) => {
-                let mirror = Mirror::new(rings, Arc::new(Wakers(Vec::new()))).with_clock(*clock);
+        let mirror = |rings| Mirror::new(rings, Arc::new(Wakers(Vec::new()))).with_clock(*clock);
+        let served_by = match mirrored {
+            Mirrored::Nothing => ServedBy::Null(rings),
+            Mirrored::Ports(sources) => {
                 let is_gone = |(port, _): &(PortKey, _)| !self.ports.contains_key(port);
                 match sources.iter().any(is_gone) {
-                    true if clock.is_some() => ServedBy::Waiting(mirror.into()),
+                    true if clock.is_some() => ServedBy::Waiting(mirror(rings).into()),
                     true => ServedBy::Orphaned(0),
-                    false => self.install(key, mirror, sources),
+                    false => self.install(key, mirror(rings), sources),
                 }
             }
+            Mirrored::Drops(switch, reasons) => match self.switches.get(switch) {
+                Some(place) if !place.is_spread => {
+                    self.install_drops(key, mirror(rings), *switch, *reasons)
+                }
+                _ => ServedBy::Orphaned(0),
+            },
         };
         self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
         self.request_huge_pages(key);
     }
 
     fn missed(&self, key: PortKey) -> u64 {
+        if let Some((switch, place)) = self.mirror_of(key) {
+            return self.on_switch(switch, move |worker, at| {
+                worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
+            });
+        }
         match self.bound.get(&key).map(|bound| &bound.served_by) {
-            Some(&ServedBy::Monitor { port, place }) => {
-                self.on_switch(self.ports[&port].switch, move |worker, at| {
-                    worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
-                })
-            }
             Some(ServedBy::Waiting(mirror)) => mirror.missed(),
             Some(ServedBy::Orphaned(missed)) => *missed,
             _ => 0,
@@ -185,10 +230,8 @@ impl Unswitched for Workers {
     }
 
     fn end_capture(&mut self, capture: PortKey) {
-        if let Some(&ServedBy::Monitor { port, place }) =
-            self.bound.get(&capture).map(|bound| &bound.served_by)
-        {
-            let missed = self.uninstall(capture, port, place).missed();
+        if let Some((switch, place)) = self.mirror_of(capture) {
+            let missed = self.uninstall(capture, switch, place).missed();
             let bound = self.bound.get_mut(&capture).expect("looked at just now");
             bound.served_by = ServedBy::Orphaned(missed);
         }
@@ -201,8 +244,8 @@ impl Unswitched for Workers {
         self.take_waiting(key);
         let served_by = self.bound.get(&key).map(|bound| &bound.served_by);
         let seen = !matches!(served_by, Some(ServedBy::Reserved(..)));
-        if let Some(&ServedBy::Monitor { port, place }) = served_by {
-            self.uninstall(key, port, place);
+        if let Some((switch, place)) = self.mirror_of(key) {
+            self.uninstall(key, switch, place);
         }
         self.remove_bound(key, seen);
     }

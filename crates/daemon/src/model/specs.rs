@@ -8,7 +8,7 @@ use port::netmap_region::Parts;
 use protocol::name::PortName;
 use protocol::{BoundRings, HostIf, PortKind, Vxlan};
 use ring::layout::RingCounts;
-use switch::{MirrorSource, PortConfig};
+use switch::{DropReasons, MirrorSource, PortConfig};
 
 use super::keys::{GroupKey, PortKey, SwitchKey};
 use super::opening::Opening;
@@ -147,6 +147,17 @@ pub struct VxlanSpec {
     pub ageing_ms: u64,
 }
 
+/// What rings get that no switch serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mirrored {
+    /// Nothing: a null port.
+    Nothing,
+    /// Frames of ports of one switch.
+    Ports(Vec<(PortKey, MirrorSource)>),
+    /// Frames that a switch drops for these reasons.
+    Drops(SwitchKey, DropReasons),
+}
+
 /// Rings of one connection that no switch serves: a netmap null port or a netmap monitor.
 #[derive(Clone, Debug)]
 pub struct UnswitchedSpec {
@@ -160,8 +171,8 @@ pub struct UnswitchedSpec {
     pub rings: RingSpec,
     /// The region to use.
     pub region: RegionSpec,
-    /// Ports and directions that a monitor mirrors; empty for a null port.
-    pub sources: Vec<(PortKey, MirrorSource)>,
+    /// What is mirrored into the rings.
+    pub mirrored: Mirrored,
     /// The worker writes the time into the slots.
     pub is_stamped: bool,
 }

@@ -53,6 +53,27 @@ impl TxKring {
     pub fn mirror(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
         mirror(&self.ring, from, self.published(), slot_flag::TXMON, to, room)
     }
+
+    /// Copies to `to` the frames in the slots from `from` on that were taken and not published,
+    /// each with `head` in the place of its virtio-net header; returns how many frames found no
+    /// room.
+    pub fn mirror_taken(
+        &self,
+        from: Index,
+        head: &[u8],
+        to: &mut RxKring,
+        room: &mut Vec<Frag>,
+    ) -> u64 {
+        let (mut at, mut missed) = (from, 0);
+        let prologue = Prologue { skip: self.vnet_header_len(), ..Prologue::NONE };
+        while at != self.next {
+            if let Some(bytes) = gather(&self.ring, &mut at, self.next, room) {
+                let frame = Frame { pieces: Pieces::Region(&self.ring.region, room), bytes };
+                missed += u64::from(to.put_behind(head, frame, prologue).is_err());
+            }
+        }
+        missed
+    }
 }
 
 impl RxKring {

@@ -149,9 +149,11 @@ impl Turn<'_> {
         budget: u32,
     ) -> Option<Moved> {
         let alike = |mark: u64| (mark ^ first) & Metadata::EXIT_MASK == 0;
+        let from = self.tx().next_index();
         let run = drop_by_metadata(self.tx(), None, true, budget, alike);
         self.count_taken(run.frames, run.bytes);
         self.count_drop(self.src, reason, run.frames);
+        self.show_taken(self.src, reason, from);
         if let (Some(steering), Some(meta)) = (&mut self.switch.steering, Metadata::read(first)) {
             // The look-up of the next hop has counted one.
             steering.adjust_drops(meta.chain(), reason, i64::from(run.frames) - 1);
@@ -193,9 +195,11 @@ impl Turn<'_> {
         budget: u32,
     ) -> Option<Moved> {
         let src = self.src;
+        let from = self.tx().next_index();
         let run = drop_run(self.tx(), header.map_or(Key::new(0, 0), key), budget);
         self.count_taken(run.frames, run.bytes);
         self.count_drop(src, reason, run.frames);
+        self.show_taken(src, reason, from);
         debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         let more = i64::from(run.frames) - 1;
         self.switch.steering.as_mut()?.adjust_refused(src, reason, more);
@@ -242,15 +246,19 @@ impl Turn<'_> {
             End::Full => {
                 self.note_crowded(leg.dst, queue);
                 let is_same = |mark: u64| change(mark).is_some();
+                let from = self.tx().next_index();
                 let lost =
                     drop_by_metadata(self.tx(), key, from_function, budget - run.frames, is_same);
                 self.count_drop(leg.dst, DropReason::NoRoom, lost.frames);
+                self.show_taken(leg.dst, DropReason::NoRoom, from);
                 lost
             }
             End::Foreign => {
                 let mark = self.tx().peek_metadata().unwrap_or(0);
+                let from = self.tx().next_index();
                 let lost = drop_by_metadata(self.tx(), None, from_function, 1, |_| true);
                 self.count_end(mark, DropReason::BadIndex, lost.frames);
+                self.show_taken(self.src, DropReason::BadIndex, from);
                 lost
             }
             _ => return Some(Steered { run, lost: 0 }),
@@ -267,6 +275,13 @@ impl Turn<'_> {
         if let Some(steering) = &mut self.switch.steering {
             steering.count_ended(mark, reason, frames);
         }
+    }
+
+    /// Drops a frame of the batch because of its sender.
+    #[cold]
+    fn end_frame(&mut self, frame: usize, mark: u64, reason: DropReason) {
+        self.count_end(mark, reason, 1);
+        self.show_batch(self.src, reason, frame..frame + 1);
     }
 
     /// Corrects the count of an instance that did not get these frames.
@@ -293,7 +308,7 @@ impl Turn<'_> {
         for frame in 0..count {
             let run = frame..frame + 1;
             if self.is_tag_truncated(&run) {
-                self.count_drop(self.src, DropReason::TooShort, 1);
+                self.drop_batch(self.src, DropReason::TooShort, run);
                 continue;
             }
             match self.next_hop_of(frame) {
@@ -302,7 +317,9 @@ impl Turn<'_> {
                     self.scratch.groups.link(dst, TagAction::Keep, run);
                 }
                 Ok(NextHop::Leave { from, out }) => self.leave(frame, from, out, &mut recent),
-                Ok(NextHop::Drop(reason)) | Err(reason) => self.count_drop(self.src, reason, 1),
+                Ok(NextHop::Drop(reason)) | Err(reason) => {
+                    self.drop_batch(self.src, reason, run);
+                }
             }
         }
         debug_assert_eq!(count, self.scratch.batch.frames().len(), "steering keeps the batch");
@@ -368,10 +385,10 @@ impl Turn<'_> {
         let flags = flags.without_learning();
         let decide = || self.egress_leaving(from, out, header, flags);
         match recent.get(header, (from, out, flags), decide) {
-            Egress::Drop(reason) => self.count_end(mark, reason, 1),
+            Egress::Drop(reason) => self.end_frame(frame, mark, reason),
             Egress::Flood(verdict) if !self.may_flood(from, &verdict, frame) => {
                 let Verdict::Flood(class) = verdict.forward else { return };
-                self.count_end(mark, class.storm(), 1);
+                self.end_frame(frame, mark, class.storm());
             }
             Egress::Flood(verdict) => self.flood_out(frame, from, &verdict),
             Egress::To(dst, tag) => {
@@ -429,7 +446,7 @@ impl Turn<'_> {
         let all = self.switch.bridge.flood_targets(from, verdict);
         targets.extend(all.filter(|&dst| dst != self.src && !self.is_function(dst)));
         if targets.is_empty() {
-            self.count_drop(self.src, DropReason::NoDestination, 1);
+            self.drop_batch(self.src, DropReason::NoDestination, frame..frame + 1);
         }
         if !self.pays_for(&(frame..frame + 1), to_u32(targets.len())) {
             targets.clear();
@@ -441,7 +458,7 @@ impl Turn<'_> {
                     self.scratch.list.push(Delivery { frame: to_u16(frame), tag });
                     self.send(dst, false);
                 }
-                Err(reason) => self.count_drop(dst, reason, 1),
+                Err(reason) => self.drop_batch(dst, reason, frame..frame + 1),
             }
         }
         self.scratch.targets = targets;

@@ -36,7 +36,8 @@ impl Turn<'_> {
         for at in begin..end {
             let Self { scratch, .. } = self;
             if let Err(why) = scratch.software.begin(&scratch.batch, scratch.list[at]) {
-                self.count_drop(dst, why, 1);
+                let frame = usize::from(scratch.list[at].frame);
+                self.drop_batch(dst, why, frame..frame + 1);
                 continue;
             }
             while !self.scratch.software.fill() {

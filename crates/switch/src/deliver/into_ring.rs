@@ -20,8 +20,17 @@ pub(crate) struct Source<'a> {
     pub(crate) foreign: Option<&'a mut Vec<u64>>,
 }
 
+/// A frame of the list that a ring did not get.
+#[derive(Clone, Copy)]
+pub(crate) struct Unsent {
+    /// The number of the frame in its batch.
+    pub(crate) frame: u16,
+    /// The reason that the destination counts; `None`: the sender does not own the buffer.
+    pub(crate) reason: Option<DropReason>,
+}
+
 /// Why a frame was not sent.
-enum Unsent {
+enum Fault {
     Refused(Refused),
     /// The sender does not own the buffer.
     Foreign,
@@ -29,6 +38,7 @@ enum Unsent {
 
 /// Delivers a list into a receive ring. Where the frames come from the same region, buffers are
 /// exchanged with the port that gives them. `marks`: a function reads the metadata in the slots.
+/// What the ring does not get is added to `refused`.
 pub(crate) fn send_to_ring(
     rx: &mut RxKring,
     marks: bool,
@@ -36,6 +46,7 @@ pub(crate) fn send_to_ring(
     list: &[Delivery],
     from: Option<Source<'_>>,
     taps: &mut Option<(usize, &mut PortMirrors, &mut Mirrors)>,
+    refused: &mut Vec<Unsent>,
 ) -> Sent {
     let mut sent = Sent::default();
     // The client's index is on a line that another core writes: it is read where it must be, and
@@ -71,8 +82,12 @@ pub(crate) fn send_to_ring(
         }
         match put(rx, batch, *delivery, giver, functions) {
             Ok(bytes) => sent.delivered.add(1, u64::from(bytes)),
-            Err(Unsent::Refused(why)) => sent.drops.add(refusal(why), 1),
-            Err(Unsent::Foreign) => {
+            Err(Fault::Refused(why)) => {
+                sent.drops.add(refusal(why), 1);
+                refused.push(Unsent { frame: delivery.frame, reason: Some(refusal(why)) });
+            }
+            Err(Fault::Foreign) => {
+                refused.push(Unsent { frame: delivery.frame, reason: None });
                 let mark = batch.frames()[usize::from(delivery.frame)].metadata;
                 foreign.iter_mut().for_each(|marks| marks.push(mark));
             }
@@ -94,25 +109,25 @@ fn put(
     delivery: Delivery,
     from: Option<Giver<'_>>,
     functions: Functions,
-) -> Result<u32, Unsent> {
+) -> Result<u32, Fault> {
     let entry = &batch.frames()[usize::from(delivery.frame)];
     if rx.vnet_header_len() != 0 {
         let head = prologue(entry, delivery.tag);
         let len = rx.vnet_header_len();
         let vnet_header = &batch.vnet_header(delivery, len)[..usize::from(len)];
-        return rx.put_behind(vnet_header, batch.frame(entry), head).map_err(Unsent::Refused);
+        return rx.put_behind(vnet_header, batch.frame(entry), head).map_err(Fault::Refused);
     }
     if let (TagAction::Keep, &[piece]) = (delivery.tag, batch.pieces(entry)) {
         match (from.filter(|_| rx.can_swap(piece)), entry.slot()) {
             (Some(Giver::Ring(tx)), Some(slot)) => {
                 if functions.sender && !tx.owns(piece) {
-                    return Err(Unsent::Foreign);
+                    return Err(Fault::Foreign);
                 }
                 let sent = rx.put_swapped(tx, slot, piece, functions.receiver);
-                return sent.map_err(Unsent::Refused);
+                return sent.map_err(Fault::Refused);
             }
             (Some(Giver::Port(trader)), _) => {
-                if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Unsent::Refused)? {
+                if let Some(spare) = rx.put_exchanged(piece, trader).map_err(Fault::Refused)? {
                     batch.replace_buffer(delivery.frame, spare);
                     return Ok(u32::from(piece.len()));
                 }
@@ -121,11 +136,11 @@ fn put(
         }
         if rx.fits(piece) {
             let header = u128::from_le_bytes(entry.header.bytes());
-            return rx.put_single(batch.region(), piece, header).map_err(Unsent::Refused);
+            return rx.put_single(batch.region(), piece, header).map_err(Fault::Refused);
         }
     }
     let head = prologue(entry, delivery.tag);
-    rx.put(batch.frame(entry), head).map_err(Unsent::Refused)
+    rx.put(batch.frame(entry), head).map_err(Fault::Refused)
 }
 
 /// Whether the frames of a list are sure to fit into a ring, as of its last look at the client.

@@ -123,22 +123,21 @@ impl Turn<'_> {
         run: Run,
         max: u32,
     ) -> Moved {
-        let lost = self.drop_frames(header, max);
-        self.count_drop(dst, reason, lost);
-        Moved::slots(run.frames + lost)
+        Moved::slots(run.frames + self.drop_frames(dst, reason, header, max))
     }
 
     /// Drops a run, and counts it at the source.
     pub(crate) fn run_drop(&mut self, header: Header, budget: u32, reason: DropReason) -> Moved {
-        let lost = self.drop_frames(header, budget);
-        self.count_drop(self.src, reason, lost);
-        Moved::slots(lost)
+        Moved::slots(self.drop_frames(self.src, reason, header, budget))
     }
 
-    /// Takes a run that goes nowhere. The caller counts the reason.
-    pub(crate) fn drop_frames(&mut self, header: Header, max: u32) -> u32 {
+    /// Takes a run that goes nowhere, and counts it at a port.
+    fn drop_frames(&mut self, port: PortId, reason: DropReason, header: Header, max: u32) -> u32 {
+        let from = self.tx().next_index();
         let run = drop_run(self.tx(), key(header), max);
         self.count_taken(run.frames, run.bytes);
+        self.count_drop(port, reason, run.frames);
+        self.show_taken(port, reason, from);
         run.frames
     }
 

@@ -87,12 +87,12 @@ impl Turn<'_> {
         fitting: impl FnOnce(&mut Self, Range<usize>, Target<'_>) -> Fitting,
     ) -> (usize, Option<Full>) {
         let Entry { header, flags, .. } = self.scratch.batch.frames()[run.start];
-        let (end, all) = (run.end, to_u32(run.len()));
+        let end = run.end;
         match self.decide_taken(header, flags) {
-            Egress::Drop(reason) => self.count_drop(self.src, reason, all),
+            Egress::Drop(reason) => self.drop_batch(self.src, reason, run),
             // One that leaves as it came would have passed in a run, too.
             egress if !egress.keeps_frame() && self.is_tag_truncated(&run) => {
-                self.count_drop(self.src, DropReason::TooShort, all);
+                self.drop_batch(self.src, DropReason::TooShort, run);
             }
             Egress::To(dst, tag) => {
                 let (run, full) = fitting(self, run, Target::One(dst));
@@ -147,7 +147,7 @@ impl Turn<'_> {
         let may_flood = |frame: &usize| self.may_flood(self.src, verdict, *frame);
         let end = run.start + run.clone().take_while(may_flood).count();
         if let Verdict::Flood(class) = verdict.forward {
-            self.count_drop(self.src, class.storm(), to_u32(run.end - end));
+            self.drop_batch(self.src, class.storm(), end..run.end);
         }
         run.start..end
     }
@@ -164,7 +164,7 @@ impl Turn<'_> {
         let targets = std::mem::take(&mut self.scratch.targets);
         debug_assert!(!targets.contains(&self.src), "a flood does not go back");
         if targets.is_empty() {
-            self.count_drop(self.src, DropReason::NoDestination, to_u32(run.len()));
+            self.drop_batch(self.src, DropReason::NoDestination, run.clone());
         }
         if self.pays_for(&run, to_u32(targets.len())) {
             for &dst in &targets {
@@ -175,7 +175,7 @@ impl Turn<'_> {
                         self.scratch.list.extend(list);
                         self.send(dst, false);
                     }
-                    Err(reason) => self.count_drop(dst, reason, to_u32(run.len())),
+                    Err(reason) => self.drop_batch(dst, reason, run.clone()),
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Turn<'_> {
         self.copies_left = self.copies_left.saturating_sub(copies);
         let is_too_much = copies > 2 * COPIES && segments > to_u32(run.len());
         if is_too_much {
-            self.count_drop(self.src, DropReason::Offload, to_u32(run.len()));
+            self.drop_batch(self.src, DropReason::Offload, run.clone());
         }
         !is_too_much
     }
@@ -211,18 +211,19 @@ impl Turn<'_> {
         let marks = self.is_function(dst);
         let pair = [self.src.index(), dst.index()];
         let reserved = std::mem::take(&mut self.scratch.reserved);
-        let Scratch { batch, list, software, crowded, foreign, heartbeat, .. } = &mut *self.scratch;
+        let Scratch { batch, list, software, crowded, foreign, refused, heartbeat, .. } =
+            &mut *self.scratch;
         // Also of segments: they are made of these frames.
         let is_own = batch.is_own_memory();
-        let (batch, list) = match part {
-            Part::Batch(part) => (&mut *batch, &list[part]),
+        let (batch, list) = match &part {
+            Part::Batch(part) => (&mut *batch, &list[part.clone()]),
             Part::Segments => (&mut software.batch, &software.list[..]),
         };
         let Switch { ports, mirrors, .. } = &mut *self.switch;
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
             let lost = to_u32(list.len());
             self.count_drop(self.src, DropReason::DeadPort, lost);
-            return;
+            return self.show_list(self.src, DropReason::DeadPort, &part);
         };
         let mut rx_queue = 0;
         match (&from.plug, &to.plug) {
@@ -244,7 +245,7 @@ impl Turn<'_> {
                 let from = giver.map(|giver| Source { giver, foreign });
                 let rx = &mut *rings.rx[rx_queue].lock();
                 rx.release(reserved);
-                send_to_ring(rx, marks, batch, list, from, &mut taps)
+                send_to_ring(rx, marks, batch, list, from, &mut taps, refused)
             }
         };
         debug_assert!(sent.delivered.frames <= list.len() as u64, "a frame arrives once");
@@ -253,6 +254,9 @@ impl Turn<'_> {
         to.stats.drops += &sent.drops;
         if sent.drops.get(DropReason::NoRoom) > 0 {
             *crowded |= to.look_full(rx_queue, 0, self.now);
+        }
+        if lost > 0 {
+            self.show_unsent(dst, &part, &sent);
         }
         if lost > 0 && self.switch.steering.is_some() {
             self.uncount_sent(dst, lost);

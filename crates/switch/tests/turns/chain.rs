@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::*;
 use packet::fields::{Fields, Network};
 use packet::metadata::{self, Metadata};
+use switch::DropReasons;
 use switch::chain::rule::{Action, Rule};
 use switch::chain::service::Balance;
 use switch::chain::{Chain, Out, Plan, ServicePlan};
@@ -324,6 +325,20 @@ fn when_an_instance_goes_its_flows_are_the_others_from_the_next_frame_on() {
     assert!(net.switch.remove_port(id(3)).is_some());
     net.enter(0, &frames);
     assert_eq!((net.received(2).len(), net.drops(0, DropReason::DeadPort)), (20, 0));
+}
+
+#[test]
+fn what_ends_in_a_chain_is_shown_as_it_is_counted() {
+    let mut net = net(2);
+    net.steer(line(&[0, 1]));
+    let (_, eye) = net.watch_drops(DropReasons::ALL);
+    // The first does nothing.
+    net.enter(0, &vec![flow(1, 1); 31]);
+    assert!(net.shown(eye).is_empty());
+    net.enter(0, &vec![flow(1, 1); 9]);
+    let shown = net.shown(eye);
+    let lost = ("no_room".to_owned(), 2, 0, flow(1, 1));
+    assert_eq!((shown.len() as u64, shown), (net.drops(2, DropReason::NoRoom), vec![lost; 9]));
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl Wake for Count {
 
 impl Net {
     /// A mirror in a region of its own; returns its place and its client's number.
-    fn add_mirror(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
+    pub(super) fn add_mirror(&mut self, woken: &Arc<AtomicU32>) -> (usize, usize) {
         self.add_mirror_with_clock(woken, None)
     }
 

@@ -1,19 +1,23 @@
 //! `uvala capture`
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use client::capture::Capture;
+use client::control::Connection;
 use client::{Error, Stop};
-use protocol::CaptureOf;
+use packet::PortId;
+use packet::dropped::Dropped;
+use protocol::name::{PortName, SwitchName};
+use protocol::{CaptureOf, DropReasonName, DropsOf, PortInfo};
 
-use super::Global;
-use crate::pcap::Seen;
+use super::{Global, port};
 use crate::pcap::files::{Files, Rotation};
 use crate::pcap::filter::Filter;
-use crate::pcap::{decode, write::Interface};
+use crate::pcap::{Lost, Seen, decode, write::Interface};
 use terminal::Usage;
 use terminal::say;
 
@@ -24,18 +28,25 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// How often the switch is asked how many frames it had no room for.
 const ASK: Duration = Duration::from_secs(1);
 
-/// Capture the frames of a port of a switch
+/// Capture the frames of a port of a switch, or those that a switch drops
 ///
 /// Prints a line for each frame, or writes pcapng with -w. The user that has the port, users that
 /// its owner lets attach to it, the owner of the switch and root may capture. The port does not
 /// wait for the capture: frames that the capture is too slow for are counted as missed at the end.
 /// Of a permanent port the capture goes on with the next client. The ends of pipes, whose frames
 /// pass no switch, cannot be captured.
+///
+/// With --drops, captures the frames that a switch drops, with the reason, the port that counts the
+/// drop and the port that the frame came from; for the owner of the switch and root. In pcapng each
+/// port is an interface, and the reason is a comment of the frame. What is no frame (bad_slot,
+/// bad_fragments), and what an interface or a virtual machine gives that the switch does not take
+/// in, is counted only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Port, such as vale0:vm1
-    port: String,
+    /// Port, such as vale0:vm1; with --drops a switch, such as vale0
+    #[arg(value_name = "PORT|SWITCH")]
+    name: String,
     /// Capture frames that match this expression of tcpdump's filter language only; see
     /// pcap-filter(7)
     #[arg(value_name = "FILTER")]
@@ -51,9 +62,13 @@ pub struct Args {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Frames that enter the switch by the port (in), that leave by it (out), or both
-    #[arg(long, value_name = "DIRECTION", default_value = "both",
+    #[arg(long, value_name = "DIRECTION", default_value = "both", conflicts_with = "drops",
           value_parser = ["in", "out", "both"])]
     direction: String,
+    /// Capture what the switch drops, for this reason or for any [reasons: uvala stats --explain]
+    #[arg(long, value_name = "REASON", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "the option may have a value")]
+    drops: Option<Option<DropReasonName>>,
     /// Begin another file after this many million bytes; FILE gets a number
     #[arg(short = 'C', value_name = "MB", requires = "write",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -68,6 +83,12 @@ pub struct Args {
     files: Option<u32>,
 }
 
+/// What is captured.
+enum Source {
+    Port(PortName, CaptureOf),
+    Drops(SwitchName, DropsOf),
+}
+
 /// Where frames go.
 enum Sink {
     Text,
@@ -78,6 +99,8 @@ enum Sink {
 struct Session {
     sink: Sink,
     filter: Option<Filter>,
+    /// Names of ports, for drops.
+    names: Option<PortNames>,
     /// Frames still wanted.
     left: u64,
     captured: u64,
@@ -89,11 +112,21 @@ struct Session {
 /// Runs `uvala capture`.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
     let stop = stop_by_signals()?;
-    let of = CaptureOf { entering: args.direction != "out", leaving: args.direction != "in" };
-    let mut capture = Capture::open(global.dir.as_deref(), args.port.parse()?, of, SLOTS, &stop)?;
+    let (dir, source) = (global.dir.as_deref(), args.source()?);
+    let mut capture = match &source {
+        Source::Port(port, of) => Capture::open(dir, port.clone(), *of, SLOTS, &stop)?,
+        Source::Drops(switch, of) => Capture::of_drops(dir, switch, *of, SLOTS, &stop)?,
+    };
+    let (what, names) = match source {
+        Source::Port(port, _) => (port.to_string(), None),
+        Source::Drops(switch, _) => {
+            let what = format!("drops of {switch}");
+            (what, Some(PortNames::of(global.connect()?, switch)))
+        }
+    };
     // A file that is there is kept where there is nothing to capture.
-    let mut session = args.session()?;
-    say::remark(format_args!("uvala: capturing {}; Ctrl-C ends it", args.port));
+    let mut session = Session { names, ..args.session()? };
+    say::remark(format_args!("uvala: capturing {what}; Ctrl-C ends it"));
     let ended = session.capture(&mut capture, &stop);
     // Once the port is gone, the switch knows no more than it said before.
     let Session { sink, captured, missed: (before, _), .. } = session;
@@ -109,16 +142,32 @@ impl Args {
     /// A capture of a port into a FIFO.
     pub fn into_fifo(port: &str, filter: Option<String>, fifo: &Path, direction: &str) -> Self {
         Self {
-            port: port.to_owned(),
+            name: port.to_owned(),
             filter: filter.into_iter().collect(),
             write: Some(fifo.to_owned()),
             snap: 262_144,
             count: None,
             direction: direction.to_owned(),
+            drops: None,
             file_mb: None,
             file_s: None,
             files: None,
         }
+    }
+
+    fn source(&self) -> Result<Source> {
+        let Some(reason) = self.drops else {
+            let (entering, leaving) = (self.direction != "out", self.direction != "in");
+            return Ok(Source::Port(self.name.parse()?, CaptureOf { entering, leaving }));
+        };
+        let name = &self.name;
+        let wrong = || match name.split_once(':') {
+            Some((switch, _)) => Usage(format!("--drops is for a switch, such as {switch}")),
+            None => Usage(format!(
+                "{name:?} is neither a switch nor a reason that uvala stats --explain lists"
+            )),
+        };
+        Ok(Source::Drops(name.parse().map_err(|_| wrong())?, DropsOf { reason }))
     }
 
     fn session(&self) -> Result<Session> {
@@ -136,7 +185,7 @@ impl Args {
         };
         let left = self.count.unwrap_or(u64::MAX);
         let (frame, missed) = (Vec::new(), (0, Instant::now()));
-        Ok(Session { sink, filter, left, captured: 0, frame, missed })
+        Ok(Session { sink, filter, names: None, left, captured: 0, frame, missed })
     }
 
     fn files(&self, path: PathBuf) -> Result<Files> {
@@ -149,7 +198,7 @@ impl Args {
         if path.is_none() && (rotation.bytes.is_some() || rotation.age.is_some()) {
             return Err(Usage("-C and -G are for files, not for stdout".to_owned()).into());
         }
-        let interface = Interface { name: self.port.clone(), snap: self.snap };
+        let interface = Interface { name: self.name.clone(), snap: self.snap };
         Files::begin(path, rotation, interface).context("cannot write the capture")
     }
 }
@@ -184,7 +233,13 @@ impl Session {
 
     /// Writes the frame, if it matches.
     fn keep(&mut self, time_ns: u64, is_entering: bool) -> io::Result<()> {
-        let seen = Seen { bytes: &self.frame, time_ns, is_entering };
+        let mut seen = Seen { bytes: &self.frame, time_ns, is_entering, lost: None };
+        let lost = self.names.as_mut().and_then(|names| names.split(seen.bytes));
+        if let Some((reason, [at, from], frame)) = &lost {
+            let is_entering = at == from;
+            seen = Seen { bytes: frame, is_entering, ..seen };
+            seen.lost = Some(Lost { reason, at, from });
+        }
         if self.filter.as_ref().is_some_and(|filter| !filter.passes(seen.bytes)) {
             return Ok(());
         }
@@ -201,6 +256,51 @@ impl Session {
             Sink::Files(files) => files.flush(),
             Sink::Text => io::stdout().lock().flush(),
         }
+    }
+}
+
+/// Names of the ports of a switch by their numbers, which are all that is known of a drop.
+struct PortNames {
+    connection: Connection,
+    switch: SwitchName,
+    names: HashMap<PortId, String>,
+    /// When the daemon was asked for them.
+    asked: Instant,
+}
+
+impl PortNames {
+    fn of(connection: Connection, switch: SwitchName) -> Self {
+        let mut names = Self { connection, switch, names: HashMap::new(), asked: Instant::now() };
+        names.ask();
+        names
+    }
+
+    /// Asks for all names. A port of before has its number no more.
+    fn ask(&mut self) {
+        self.asked = Instant::now();
+        // Without an answer the names stay: a switch that is gone ends the capture.
+        let Ok(ports) = port::list(&self.connection, Some(&self.switch)) else { return };
+        let numbered =
+            |info: PortInfo| Some((PortId::new(info.number?.into())?, info.port.to_string()));
+        self.names = ports.into_iter().filter_map(numbered).collect();
+    }
+
+    /// The name now, or the number.
+    fn name(&mut self, port: PortId) -> String {
+        if !self.names.contains_key(&port) && self.asked.elapsed() >= PAUSE
+            || self.asked.elapsed() >= ASK
+        {
+            self.ask();
+        }
+        let unknown = || format!("{}:#{port}", self.switch);
+        self.names.get(&port).cloned().unwrap_or_else(unknown)
+    }
+
+    /// The reason, the names of the ports that count the drop and that the frame came from, and the
+    /// frame.
+    fn split<'a>(&mut self, bytes: &'a [u8]) -> Option<(&'a str, [String; 2], &'a [u8])> {
+        let (Dropped { reason, at, from }, frame) = Dropped::split(bytes)?;
+        Some((reason, [at, from].map(|port| self.name(port)), frame))
     }
 }
 
@@ -231,4 +331,6 @@ Examples:
   uvala capture vale0:vm1 -w vm1.pcapng -c 1000   1000 frames into a file
   uvala capture vale0:vm1 -w - | tcpdump -r -
   uvala capture vale0:vm1 -w - | wireshark -k -i -
-  uvala capture vale0:vm1 -w day -G 3600 -W 24    a file for each of 24 hours";
+  uvala capture vale0:vm1 -w day -G 3600 -W 24    a file for each of 24 hours
+  uvala capture --drops vale0                     what vale0 drops, and why
+  uvala capture --drops no_room vale0 -w lost.pcapng";

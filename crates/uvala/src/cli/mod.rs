@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use client::control::{Connection, ControlError};
 use protocol::name::NameError;
-use protocol::{Failure, exit};
+use protocol::{DropReason, Failure, exit};
 
 use crate::{bridge, cni, demo};
 use bench::traffic;
@@ -125,7 +125,7 @@ pub fn main() -> ExitCode {
     if name.is_some_and(|name| name.file_name() == Some(OsStr::new("uvala-cni"))) {
         return ExitCode::from(cni::run());
     }
-    match dispatch(Cli::parse_from(join_watch(as_command(std::env::args_os())))) {
+    match dispatch(Cli::parse_from(join_values(as_command(std::env::args_os())))) {
         Ok(status) => ExitCode::from(status),
         Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
         Err(error) => {
@@ -146,14 +146,20 @@ fn as_command(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsSt
     })
 }
 
-/// `--watch 2` is `--watch=2`: no switch or port has a number for a name. What `run` runs has
-/// options of its own.
-fn join_watch(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let is_number = |text: &OsStr| text.to_str().is_some_and(|text| text.parse::<u64>().is_ok());
+/// `--watch 2` is `--watch=2`, and `--drops vlan` is `--drops=vlan`: no switch or port has a number
+/// or a reason for a name. What `run` runs has options of its own.
+fn join_values(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let is_value =
+        |option: &OsStr, text: &OsStr, captures: bool| match (option.to_str(), text.to_str()) {
+            (Some("--watch"), Some(text)) => text.parse::<u64>().is_ok(),
+            (Some("--drops"), Some(text)) => captures && DropReason::named(text).is_some(),
+            _ => false,
+        };
     args.fold(Vec::new(), |mut args, arg| {
         let ours = !args.iter().any(|arg| arg == "run");
+        let captures = args.iter().any(|arg| arg == "capture");
         match args.last_mut() {
-            Some(last) if ours && last == "--watch" && is_number(&arg) => {
+            Some(last) if ours && is_value(last, &arg, captures) => {
                 last.push("=");
                 last.push(arg);
             }
@@ -253,13 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn test_watch_takes_the_number_that_follows_it() {
+    fn test_options_take_the_value_that_follows_them() {
         let join =
-            |line: &str| join_watch(line.split(' ').map(OsString::from)).join(OsStr::new(" "));
+            |line: &str| join_values(line.split(' ').map(OsString::from)).join(OsStr::new(" "));
         assert_eq!(join("uvala stats --watch 2"), "uvala stats --watch=2");
         assert_eq!(join("uvala stats --watch vale0"), "uvala stats --watch vale0");
         assert_eq!(join("uvala gen -n 2 --watch"), "uvala gen -n 2 --watch");
         assert_eq!(join("uvala run x --watch 2"), "uvala run x --watch 2");
+        assert_eq!(join("uvala capture --drops vlan vale0"), "uvala capture --drops=vlan vale0");
+        assert_eq!(join("uvala capture --drops vale0"), "uvala capture --drops vale0");
     }
 
     #[test]

@@ -7,14 +7,19 @@ use packet::ethernet::{ETHERNET_HEADER, Header, network_header};
 use packet::flow::{FlowKey, Prefix};
 use packet::{EtherType, MacAddr, PortId, VlanId};
 
-use super::Seen;
+use super::{Lost, Seen};
 
 /// The line of a captured frame.
 #[must_use]
 pub fn line(seen: Seen<'_>) -> String {
-    let direction = if seen.is_entering { "in " } else { "out" };
+    let passed = if seen.is_entering { "in " } else { "out" };
+    let what = match seen.lost {
+        None => passed.to_owned(),
+        Some(Lost { reason, at, from }) if at == from => format!("{reason} at {at}:"),
+        Some(Lost { reason, at, from }) => format!("{reason} at {at}, from {from}:"),
+    };
     let (time, frame) = (time_of_day(seen.time_ns), frame(seen.bytes));
-    format!("{time} {direction} {frame}, {} bytes\n", seen.bytes.len())
+    format!("{time} {what} {frame}, {} bytes\n", seen.bytes.len())
 }
 
 /// The time of day in UTC.
@@ -104,7 +109,8 @@ mod tests {
             ("arp 10.0.0.1 > 10.0.0.2", "arp who-has 10.0.0.2 tell 10.0.0.1"),
         ] {
             let bytes = expression::frame(expression, ends).unwrap();
-            let seen = Seen { bytes: &bytes, time_ns: 86_399_000_000_001, is_entering: true };
+            let time_ns = 86_399_000_000_001;
+            let seen = Seen { bytes: &bytes, time_ns, is_entering: true, lost: None };
             let text = line(seen);
             let head = "23:59:59.000000001 in  02:00:00:00:00:01 > 02:00:00:00:00:02 ";
             assert_eq!(
@@ -115,5 +121,16 @@ mod tests {
         for len in 0..64 {
             frame(&vec![8; len]);
         }
+    }
+
+    #[test]
+    fn test_drops_have_reason_and_ports() {
+        let text = |from| {
+            let lost = Some(Lost { reason: "no_room", at: "vale0:b", from });
+            line(Seen { bytes: &[8; 60], time_ns: 0, is_entering: false, lost })
+        };
+        let head = "00:00:00.000000000 no_room at vale0:b";
+        assert!(text("vale0:a").starts_with(&format!("{head}, from vale0:a: 08:")));
+        assert!(text("vale0:b").starts_with(&format!("{head}: 08:")), "{}", text("vale0:b"));
     }
 }

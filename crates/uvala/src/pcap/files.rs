@@ -13,8 +13,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::Seen;
 use super::write::{self, Interface};
+use super::{Lost, Seen};
 
 /// When another file is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +35,8 @@ pub struct Files {
     number: u32,
     to: Counted,
     opened: Instant,
+    /// Ports that drop, in the order of their interfaces in this file: after the first one.
+    ports: Vec<String>,
     /// Frames of this file, and the time of the last one.
     frames: u64,
     last_ns: u64,
@@ -79,6 +81,7 @@ impl Files {
             number,
             to,
             opened,
+            ports: Vec::new(),
             frames: 0,
             last_ns: 0,
             missed_before: 0,
@@ -102,7 +105,24 @@ impl Files {
         }
         self.frames += 1;
         self.last_ns = seen.time_ns;
-        write::frame(&mut self.to, &self.interface, seen).map_err(|error| self.named(error))
+        let interface = self.interface_of(seen).map_err(|error| self.named(error))?;
+        write::frame(&mut self.to, interface, self.interface.snap, seen)
+            .map_err(|error| self.named(error))
+    }
+
+    /// The number of the interface of a frame: a port that drops its first one gets one.
+    fn interface_of(&mut self, seen: Seen<'_>) -> io::Result<u32> {
+        let Some(Lost { at: name, .. }) = seen.lost else { return Ok(0) };
+        let known = self.ports.iter().position(|port| port == name);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                write::interface(&mut self.to, name, self.interface.snap)?;
+                self.ports.push(name.to_owned());
+                self.ports.len() - 1
+            }
+        };
+        u32::try_from(at + 1).map_err(io::Error::other)
     }
 
     /// Writes out what is in the buffer.
@@ -132,6 +152,7 @@ impl Files {
         };
         self.to = Counted { to: BufWriter::new(to), bytes: 0 };
         (self.opened, self.frames) = (Instant::now(), 0);
+        self.ports.clear();
         write::begin(&mut self.to, &self.interface).map_err(|error| self.named(error))?;
         self.flush()
     }
@@ -168,7 +189,7 @@ mod tests {
         let rotation = Rotation { bytes: Some(1), age: None, files: Some(3) };
         let mut files = Files::begin(Some(path), rotation, interface).unwrap();
         for fill in 0..7 {
-            let seen = Seen { bytes: &[fill; 60], time_ns: 0, is_entering: false };
+            let seen = Seen { bytes: &[fill; 60], time_ns: 0, is_entering: false, lost: None };
             files.write(seen, 0).unwrap();
         }
         files.end(0).unwrap();

@@ -15,4 +15,17 @@ pub struct Seen<'a> {
     pub time_ns: u64,
     /// Whether it entered the switch by the port; else it left by it.
     pub is_entering: bool,
+    /// For a frame that the switch dropped.
+    pub lost: Option<Lost<'a>>,
+}
+
+/// Why and where a frame was dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct Lost<'a> {
+    /// Name of the reason.
+    pub reason: &'a str,
+    /// The port that counts the drop.
+    pub at: &'a str,
+    /// The port that the frame came from.
+    pub from: &'a str,
 }

@@ -1,11 +1,13 @@
-//! Writes pcapng: a section, one interface, its frames, and its counters at the end.
+//! Writes pcapng: a section, its interfaces, their frames, and the counters of the first one at the
+//! end.
 //!
 //! ```text
 //!  block    type:4 length:4 │ fields │ options │ length:4        all multiples of 4 bytes
 //!  option   code:2 length:2 value, padded
 //! ```
 //!
-//! Times are in nanoseconds. Each frame has its direction: inbound entered the switch.
+//! Times are in nanoseconds. Each frame has its direction: inbound entered the switch. One that was
+//! dropped belongs to the interface of the port that counts it, and has a comment.
 
 use std::io::{self, Write};
 
@@ -15,6 +17,7 @@ use super::read::{ETHERNET, block};
 /// Codes of options.
 mod option {
     pub const END: u16 = 0;
+    pub const COMMENT: u16 = 1;
     pub const APPLICATION: u16 = 4;
     pub const INTERFACE_NAME: u16 = 2;
     pub const TIME_RESOLUTION: u16 = 9;
@@ -30,13 +33,13 @@ const OUTBOUND: u32 = 2;
 /// What stands in front of the frames.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Name of the port.
+    /// Name of the port, or of the switch whose drops these are.
     pub name: String,
     /// Most bytes of a frame that are written.
     pub snap: u32,
 }
 
-/// Writes the section and its interface.
+/// Writes the section and its first interface.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -45,28 +48,38 @@ pub fn begin(to: &mut impl Write, interface: &Interface) -> io::Result<()> {
     let section = [&order[..], &version, &u64::MAX.to_le_bytes()].concat();
     let program = concat!("uvala ", env!("CARGO_PKG_VERSION"));
     write_block(to, block::SECTION, &section, &[(option::APPLICATION, program.as_bytes())])?;
-    let link = u32::from(ETHERNET).to_le_bytes();
-    let fields = [link, interface.snap.to_le_bytes()].concat();
-    let options =
-        [(option::INTERFACE_NAME, interface.name.as_bytes()), (option::TIME_RESOLUTION, &[9][..])];
-    write_block(to, block::INTERFACE, &fields, &options)
+    self::interface(to, &interface.name, interface.snap)
 }
 
-/// Writes a frame; returns how many bytes of it.
+/// Writes an interface. Their numbers are in the order of the file.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn frame(to: &mut impl Write, interface: &Interface, seen: Seen<'_>) -> io::Result<()> {
-    let snap = usize::try_from(interface.snap).unwrap_or(usize::MAX);
+pub fn interface(to: &mut impl Write, name: &str, snap: u32) -> io::Result<()> {
+    let fields = [u32::from(ETHERNET), snap].map(u32::to_le_bytes).concat();
+    let options = [(option::INTERFACE_NAME, name.as_bytes()), (option::TIME_RESOLUTION, &[9][..])];
+    write_block(to, block::INTERFACE, &fields, &options)
+}
+
+/// Writes a frame of the interface with this number, at most `snap` bytes of it.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn frame(to: &mut impl Write, interface: u32, snap: u32, seen: Seen<'_>) -> io::Result<()> {
+    let snap = usize::try_from(snap).unwrap_or(usize::MAX);
     let kept = &seen.bytes[..seen.bytes.len().min(snap)];
     let [len, kept_len] =
         [seen.bytes, kept].map(|bytes| u32::try_from(bytes.len()).unwrap_or(u32::MAX));
     let time = time(seen.time_ns);
-    let head = [0, time[0], time[1], kept_len, len].map(u32::to_le_bytes).concat();
+    let head = [interface, time[0], time[1], kept_len, len].map(u32::to_le_bytes).concat();
     let mut fields = [&head[..], kept].concat();
     fields.resize(fields.len().next_multiple_of(4), 0);
     let direction = if seen.is_entering { INBOUND } else { OUTBOUND };
-    let options = [(option::PACKET_FLAGS, &direction.to_le_bytes()[..])];
+    let direction = direction.to_le_bytes();
+    let comment = seen.lost.map(|lost| format!("dropped: {}, from {}", lost.reason, lost.from));
+    let comment = comment.as_ref().map(|comment| (option::COMMENT, comment.as_bytes()));
+    let flags = (option::PACKET_FLAGS, &direction[..]);
+    let options: Vec<_> = comment.into_iter().chain([flags]).collect();
     write_block(to, block::PACKET, &fields, &options)
 }
 
@@ -118,8 +131,8 @@ mod tests {
         begin(&mut file, &interface).unwrap();
         for len in [60, 61, 300] {
             let bytes = vec![7; len];
-            let seen = Seen { bytes: &bytes, time_ns: 1 << 60, is_entering: true };
-            frame(&mut file, &interface, seen).unwrap();
+            let seen = Seen { bytes: &bytes, time_ns: 1 << 60, is_entering: true, lost: None };
+            frame(&mut file, 0, interface.snap, seen).unwrap();
         }
         end(&mut file, 1 << 60, 3, 0).unwrap();
         let lens = [1, 2, 3].map(|number| read::frame(&file[..], number).unwrap().len());

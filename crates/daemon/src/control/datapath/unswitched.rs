@@ -10,7 +10,8 @@ use crate::model::specs::UnswitchedSpec;
 pub trait Unswitched {
     /// Reserves rings that no connection holds yet, and returns the number of their region. All
     /// ports that a monitor mirrors are in one switch; the monitor sees nothing more when the first
-    /// of them goes. A capture then waits for [`Unswitched::resume_capture`].
+    /// of them goes. A capture then waits for [`Unswitched::resume_capture`]. A capture of drops
+    /// ends with its switch.
     fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError>;
 
     /// Attaches rings whose memory is built.
@@ -41,12 +42,14 @@ mod fake {
     use crate::control::fake::FakeBound;
     use crate::model::error::DatapathError;
     use crate::model::keys::{PortKey, SwitchKey};
-    use crate::model::specs::UnswitchedSpec;
+    use crate::model::specs::{Mirrored, UnswitchedSpec};
 
     impl Unswitched for Fake {
         fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
             self.allocate()?;
-            assert!(spec.sources.iter().all(|(port, _)| self.ports.contains_key(port)));
+            if let Mirrored::Ports(sources) = &spec.mirrored {
+                assert!(sources.iter().all(|(port, _)| self.ports.contains_key(port)));
+            }
             let region = self.find_or_make_region(&spec.region);
             let (name, holders) = (spec.name.clone(), BTreeMap::new());
             let switch = SwitchKey(u32::MAX);

@@ -6,11 +6,11 @@
 
 use std::io;
 
-use protocol::name::PortName;
-use protocol::{Bind, BindKind, BoundRings, CaptureOf, MonitorOf, Reply};
+use protocol::name::{PortName, SwitchName};
+use protocol::{Bind, BindKind, BoundRings, CaptureOf, DropReasonName, DropsOf, MonitorOf, Reply};
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{MirrorPoint, MirrorSource};
+use switch::{DropReason, DropReasons, MirrorPoint, MirrorSource};
 
 use crate::control::datapath::Datapath;
 use crate::control::netmap::refusal::NetmapRefusal;
@@ -20,16 +20,16 @@ use crate::control::ports::attach::Building;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::shared::{COMMON, Region, Shared};
-use crate::control::state::unswitched::{CaptureFor, Open, UnswitchedPort};
+use crate::control::state::unswitched::{CaptureFor, CaptureKind, Open, UnswitchedPort};
 use crate::control::state::{Port, Switch};
 use crate::control::{Answer, Client, Control};
 use crate::model::error::DatapathError;
-use crate::model::keys::{ConnKey, PortKey};
+use crate::model::keys::{ConnKey, PortKey, SwitchKey};
 use crate::model::opening::Build;
 use crate::model::policy::{Access, Caller, Grant};
 use crate::model::settings;
 use crate::model::settings::RequestedRings;
-use crate::model::specs::{RingSpec, UnswitchedSpec};
+use crate::model::specs::{Mirrored, RingSpec, UnswitchedSpec};
 
 /// What is to be made.
 struct Plan {
@@ -39,7 +39,7 @@ struct Plan {
     region: Option<Region>,
     /// The region becomes its user's common one.
     common: bool,
-    sources: Vec<(PortKey, MirrorSource)>,
+    mirrored: Mirrored,
     capture: Option<CaptureFor>,
 }
 
@@ -53,6 +53,7 @@ impl<D: Datapath> Control<D> {
         let plan = match bind.kind {
             BindKind::Monitor(of) => self.plan_monitor(client, bind, of)?,
             BindKind::Capture(of) => self.plan_capture(client, bind, of)?,
+            BindKind::Drops(of) => self.plan_drops(client, bind, of)?,
             BindKind::Null | BindKind::Port => self.plan_null(client, bind)?,
         };
         let claim = claim(bind, plan.rings.counts)?;
@@ -61,12 +62,12 @@ impl<D: Datapath> Control<D> {
         self.state.claim_number(&client.caller)?;
         let key = PortKey(self.state.new_key());
         let (uid, extra) = (client.caller.uid, bind.extra_bufs);
-        let Plan { label, rings, region, common, sources, capture } = plan;
+        let Plan { label, rings, region, common, mirrored, capture } = plan;
         let is_stamped = capture.is_some();
         let place = self.place(uid, region, &needs_of(&rings, extra), None)?;
         let (name, region) = (bind.port.clone(), place.spec());
         let spec =
-            UnswitchedSpec { key, name: name.clone(), label, rings, region, sources, is_stamped };
+            UnswitchedSpec { key, name: name.clone(), label, rings, region, mirrored, is_stamped };
         let made = self.datapath.reserve_unswitched(&spec).map_err(|error| place.refused(error));
         let region = place.region(made?);
         let held = self.datapath.reserve_holder(&[(key, claim)], &[key], client.conn, extra);
@@ -121,25 +122,58 @@ impl<D: Datapath> Control<D> {
         let counts = RingCounts { tx_rings, rx_rings, tx_slots, rx_slots };
         let rings = RingSpec { counts, extra_bufs: 0, stride: self.defaults.rings.stride };
         let label = format!("null:{}", bind.port.netmap_name());
-        let (common, sources) = (bind.mem_id == COMMON, Vec::new());
-        Ok(Plan { label, rings, region, common, sources, capture: None })
+        let common = bind.mem_id == COMMON;
+        Ok(Plan { label, rings, region, common, mirrored: Mirrored::Nothing, capture: None })
     }
 
     /// One receive ring for copies of the frames of a port, and one transmit ring, which leads
     /// nowhere.
     fn plan_capture(&self, client: &Client, bind: &Bind, of: CaptureOf) -> Result<Plan, Refusal> {
-        let name = &bind.port;
-        let capture = CaptureFor { caller: client.caller.clone(), of };
-        let key = self.check_capture(&capture.caller, name)?;
-        let key = key.ok_or_else(|| PortRefusal::Idle(name.clone()))?;
-        let sources = captured(key, of);
+        let key = self.check_capture(&client.caller, &bind.port)?;
+        let key = key.ok_or_else(|| PortRefusal::Idle(bind.port.clone()))?;
+        let mirrored = Mirrored::Ports(captured(key, of));
+        Ok(self.capture_into_a_ring(client, bind, mirrored, CaptureKind::Port(of)))
+    }
+
+    /// One receive ring for the frames that a switch drops.
+    fn plan_drops(&self, client: &Client, bind: &Bind, of: DropsOf) -> Result<Plan, Refusal> {
+        let key = self.check_drops(&client.caller, &bind.port)?;
+        let mirrored = Mirrored::Drops(key, reasons(of));
+        Ok(self.capture_into_a_ring(client, bind, mirrored, CaptureKind::Drops))
+    }
+
+    fn capture_into_a_ring(
+        &self,
+        client: &Client,
+        bind: &Bind,
+        mirrored: Mirrored,
+        of: CaptureKind,
+    ) -> Plan {
         let one = RingCounts { tx_rings: 1, rx_rings: 1, ..self.defaults.rings.counts };
         let requested =
             RequestedRings { tx_rings: None, rx_rings: None, ..RequestedRings::from(bind) };
         let rings = RingSpec { counts: one, ..self.defaults.rings };
         let rings = settings::bound_rings(&requested, &rings);
-        let label = format!("{}/c", name.netmap_name());
-        Ok(Plan { label, rings, region: None, common: false, sources, capture: Some(capture) })
+        let label = format!("{}/c", bind.port.netmap_name());
+        let capture = Some(CaptureFor { caller: client.caller.clone(), of });
+        Plan { label, rings, region: None, common: false, mirrored, capture }
+    }
+
+    /// Whether the caller may see all that a switch drops: frames of all its ports. So it is for
+    /// those that may change the switch.
+    fn check_drops(&self, caller: &Caller, name: &PortName) -> Result<SwitchKey, Refusal> {
+        let switch = self.state.switch(caller, name.switch(), Access::Manage)?;
+        match switch.config.is_spread {
+            true => Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into()),
+            false => Ok(switch.key),
+        }
+    }
+
+    /// After a switch has changed: captures of its drops end if their callers may see them no more.
+    pub(in crate::control) fn refresh_drop_captures(&mut self, name: &SwitchName) {
+        for conn in self.state.drop_captures_of(name) {
+            self.refresh_capture(conn);
+        }
     }
 
     /// Whether there is such a port for the caller to capture; its key, while it carries frames.
@@ -170,6 +204,12 @@ impl<D: Datapath> Control<D> {
         let Some(capture) = self.state.unswitched_of(conn) else { return };
         let (key, name) = (capture.key, &capture.name);
         let Some(CaptureFor { caller, of }) = &capture.capture else { return };
+        let CaptureKind::Port(of) = of else {
+            if self.check_drops(caller, name).is_err() {
+                self.datapath.end_capture(key);
+            }
+            return;
+        };
         match self.check_capture(caller, name) {
             Ok(Some(port)) => self.datapath.resume_capture(key, &captured(port, *of)),
             Ok(None) => {}
@@ -233,8 +273,18 @@ impl<D: Datapath> Control<D> {
         let letters = letters.iter().filter(|(_, has)| *has).map(|(letter, _)| *letter);
         let label = format!("{}/{}", bind.port.netmap_name(), letters.collect::<String>());
         let region = port.region.clone().filter(|_| of.zero_copy);
-        Ok(Plan { label, rings, region, common: false, sources, capture: None })
+        let mirrored = Mirrored::Ports(sources);
+        Ok(Plan { label, rings, region, common: false, mirrored, capture: None })
     }
+}
+
+/// The reasons of the switch that a capture is for.
+fn reasons(of: DropsOf) -> DropReasons {
+    let named = |name: DropReasonName| {
+        let found = DropReason::ALL.into_iter().find(|reason| reason.name() == name.as_str());
+        DropReasons::only(found.expect("both lists have the same names"))
+    };
+    of.reason.map_or(DropReasons::ALL, named)
 }
 
 /// What a capture mirrors.

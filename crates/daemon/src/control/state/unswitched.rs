@@ -10,7 +10,7 @@
 //! outlives the port that it looks at, and sees nothing any more; a capture goes on with the next
 //! client of a permanent port.
 
-use protocol::name::PortName;
+use protocol::name::{PortName, SwitchName};
 use protocol::{CaptureOf, PortKind};
 
 use super::State;
@@ -26,7 +26,16 @@ pub struct CaptureFor {
     /// The process and user that capture.
     pub caller: Caller,
     /// The frames that they get.
-    pub of: CaptureOf,
+    pub of: CaptureKind,
+}
+
+/// The frames that a capture gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureKind {
+    /// Frames of the port.
+    Port(CaptureOf),
+    /// Frames that the switch drops.
+    Drops,
 }
 
 /// Rings of one connection.
@@ -40,6 +49,12 @@ pub struct UnswitchedPort {
     pub shared: Shared,
     /// For a capture.
     pub capture: Option<CaptureFor>,
+}
+
+impl UnswitchedPort {
+    fn captures_drops(&self) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.of == CaptureKind::Drops)
+    }
 }
 
 /// A port that a client has open.
@@ -67,10 +82,24 @@ impl State {
         self.unswitched.get(&conn)
     }
 
+    /// The connections that capture the drops of a switch.
+    #[must_use]
+    pub fn drop_captures_of(&self, switch: &SwitchName) -> Vec<ConnKey> {
+        let all = self.unswitched.iter().filter(|(_, port)| port.captures_drops());
+        let of_switch = all.filter(|(_, port)| port.name.switch() == switch);
+        of_switch.map(|(conn, _)| *conn).collect()
+    }
+
+    /// The capture of drops with rings of this key.
+    #[must_use]
+    pub fn drop_capture_with(&self, key: PortKey) -> Option<&UnswitchedPort> {
+        self.unswitched.values().find(|port| port.key == key && port.captures_drops())
+    }
+
     /// Enters what the workers have made.
     pub fn add_unswitched(&mut self, conn: ConnKey, port: UnswitchedPort) {
         users(&port).for_each(|uid| self.index.enter_unswitched(uid, conn));
-        if port.capture.is_some() {
+        if matches!(&port.capture, Some(CaptureFor { of: CaptureKind::Port(_), .. })) {
             self.index.enter_capture(&port.name, conn);
         }
         let before = self.unswitched.insert(conn, port);

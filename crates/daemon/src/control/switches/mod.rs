@@ -85,6 +85,7 @@ impl<D: Datapath> Control<D> {
             self.forget_first_macs(&spec.switch);
         }
         self.refresh_forwarding(&spec.switch);
+        self.refresh_drop_captures(&spec.switch);
         Ok(Reply::Done)
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::{PageFrom, StallCause, StallStage, WorkerRequest};
+use protocol::{PageFrom, SessionRequest, StallCause, StallStage, WorkerRequest};
 
 use super::*;
 use crate::control::datapath::workers::WorkerStall;
@@ -121,4 +121,25 @@ fn test_stalls_are_listed_and_their_ports_shown_to_users_that_may_see_them() {
     });
     assert_eq!([mine.as_deref(), root.as_deref()], [Some("vale0:a"); 2]);
     assert_eq!(others, None);
+}
+
+#[test]
+fn test_a_capture_of_drops_that_stalls_its_switch_ends() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"owner":1000}}}"#);
+    let bind = r#"{"bind":{"port":"vale0:d","kind":{"drops":{}}}}"#;
+    let Request::Session(SessionRequest::Bind(bind)) = serde_json::from_str(bind).unwrap() else {
+        panic!("another call")
+    };
+    bench.bind_unswitched(2, 1000, bind).unwrap();
+    let key = bench.control.state.unswitched_of(ConnKey(2)).unwrap().key;
+    for ended in [0, 0, 1] {
+        let (port, lasted) = (Some(key), Duration::from_millis(60));
+        let (stage, cause) = (StallStage::Memory, StallCause::Blocked);
+        let stall = WorkerStall { worker: Some(0), port, stage, cause, lasted };
+        bench.control.datapath.stalls.push(stall);
+        bench.control.poll_stalls();
+        assert_eq!(bench.control.datapath.ended_captures.len(), ended);
+    }
+    assert!(bench.attach(3, 1000, "vale0:c").is_err(), "for a minute");
 }

@@ -1,7 +1,7 @@
 //! Null ports and monitors: which users may have them, and that nothing stays behind.
 
 use protocol::{
-    Bind, BindKind, Bound, BoundRings, CaptureOf, MonitorOf, RingChoice, SessionRequest,
+    Bind, BindKind, Bound, BoundRings, CaptureOf, DropsOf, MonitorOf, RingChoice, SessionRequest,
 };
 
 use super::*;
@@ -20,7 +20,12 @@ fn null(mem_id: u16) -> Bind {
 }
 
 impl Bench {
-    fn bind_unswitched(&mut self, conn: u64, uid: u32, bind: Bind) -> Result<Bound, ErrorCode> {
+    pub(super) fn bind_unswitched(
+        &mut self,
+        conn: u64,
+        uid: u32,
+        bind: Bind,
+    ) -> Result<Bound, ErrorCode> {
         match self.answer(conn, uid, Request::Session(SessionRequest::Bind(bind))) {
             Ok((Reply::Bound(bound), _)) => Ok(bound),
             Ok(_) => panic!("another answer"),
@@ -212,6 +217,36 @@ fn test_a_capture_ends_with_its_port_also_while_no_client_has_it() {
     bench.done(r#"{"port_del":{"port":"vale0:p"}}"#);
     assert_eq!(bench.control.datapath.ended_captures.len(), 1);
     bench.leave([2]);
+    assert!(bench.is_empty());
+}
+
+fn drops(switch: &str) -> Bind {
+    let kind = BindKind::Drops(DropsOf { reason: Some("vlan".parse().unwrap()) });
+    Bind { kind, ..Bind::new(format!("{switch}:d").parse().unwrap()) }
+}
+
+#[test]
+fn test_drops_are_for_those_that_may_change_the_switch() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666","owner":1000}}}"#);
+    let all = r#"{"switch_add":{"switch":"vale1","settings":{"workers":"all","owner":1000}}}"#;
+    bench.done(all);
+    // The user of a port sees the frames of its port, not those of others.
+    bench.attach(1, 1001, "vale0:a").unwrap();
+    assert_eq!(bench.bind_unswitched(2, 1001, drops("vale0")), Err(ErrorCode::Permission));
+    assert_eq!(bench.bind_unswitched(2, 1000, drops("vale1")), Err(ErrorCode::Unsupported));
+    assert_eq!(bench.bind_unswitched(2, 0, drops("vale2")), Err(ErrorCode::NotFound));
+    bench.bind_unswitched(2, 1000, drops("vale0")).unwrap();
+    bench.bind_unswitched(3, 0, drops("vale0")).unwrap();
+    assert_eq!(bench.ask(2, 1000, r#""missed""#).unwrap(), Reply::Missed(7));
+    let key = bench.control.state.unswitched_of(ConnKey(2)).unwrap().key;
+    bench.done(r#"{"switch_set":{"switch":"vale0","settings":{"age_s":9}}}"#);
+    assert!(bench.control.datapath.ended_captures.is_empty());
+    bench.done(r#"{"switch_set":{"switch":"vale0","settings":{"owner":1001}}}"#);
+    assert_eq!(bench.control.datapath.ended_captures, [key], "root may see them still");
+    bench.leave(1..4);
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    bench.done(r#"{"switch_del":{"switch":"vale1"}}"#);
     assert!(bench.is_empty());
 }
 

@@ -19,6 +19,7 @@ mod strikes;
 use std::time::Instant;
 
 use protocol::name::PortName;
+use protocol::users::user_name;
 use protocol::{PageFrom, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
 use std::os::fd::BorrowedFd;
 use switch::Heartbeat;
@@ -92,12 +93,27 @@ impl<D: Datapath> Control<D> {
         for stall in self.datapath.take_stalls() {
             let port = stall.port.and_then(|key| self.port_of(key));
             log(&stall, port.as_ref());
-            if self.notes.stalls.count(&stall, now)
-                && let Some(port) = port
-            {
-                self.evict(&port, now);
+            if self.notes.stalls.count(&stall, now) {
+                match (port, stall.port) {
+                    (Some(port), _) => self.evict(&port, now),
+                    (None, Some(key)) => self.evict_capture(key, now),
+                    (None, None) => {}
+                }
             }
         }
+    }
+
+    /// Ends a capture of drops that stalls its switch.
+    fn evict_capture(&mut self, key: PortKey, now: Instant) {
+        let Some(capture) = self.state.drop_capture_with(key) else { return };
+        let (uid, switch) = (capture.shared.uid, capture.name.switch().clone());
+        self.notes.stalls.excluded.add(uid, now);
+        tracing::warn!(
+            "the capture of the drops of {switch} by {} ended: it stalls the switch ({STRIKES} \
+             times within a minute)",
+            user_name(uid)
+        );
+        self.datapath.end_capture(key);
     }
 
     fn port_of(&self, key: PortKey) -> Option<PortName> {
