@@ -300,6 +300,7 @@ impl Notify for VxlanPort {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
     use std::time::Duration;
 
     use ::packet::MacAddr;
@@ -385,14 +386,14 @@ mod tests {
         let [mut a, mut b, mut c] =
             [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])].map(|(of, others)| end(of, 14_789, &others));
         let ask = frame(MacAddr::BROADCAST, mac(1), 60);
-        assert_eq!(send(&mut a, &[ask.clone()]).delivered.frames, 1);
-        assert_eq!(receive(&mut b, 1), [ask.clone()]);
+        assert_eq!(send(&mut a, from_ref(&ask)).delivered.frames, 1);
+        assert_eq!(receive(&mut b, 1), from_ref(&ask));
         assert_eq!(receive(&mut c, 1), [ask]);
         let answer = frame(mac(1), mac(2), 60);
-        assert_eq!(send(&mut b, &[answer.clone()]).delivered.frames, 1);
+        assert_eq!(send(&mut b, from_ref(&answer)).delivered.frames, 1);
         assert_eq!(receive(&mut a, 1), [answer]);
         let more = frame(mac(2), mac(1), 1514);
-        send(&mut a, &[more.clone()]);
+        send(&mut a, from_ref(&more));
         assert_eq!(receive(&mut b, 1), [more]);
         assert!(receive(&mut c, 1).is_empty(), "neither the answer nor what follows");
         assert_eq!(a.remotes().learned()[0], (ip(2), 1));
@@ -448,7 +449,7 @@ mod tests {
     fn a_port_that_learns_no_more_forgets_what_it_has_learned() {
         let [mut a, mut b] = [(1, 2), (2, 1)].map(|(of, other)| end(of, 14_797, &[other]));
         let hello = frame(MacAddr::BROADCAST, mac(2), 60);
-        send(&mut b, &[hello.clone()]);
+        send(&mut b, from_ref(&hello));
         assert_eq!(receive(&mut a, 1).len(), 1);
         assert_eq!(a.remotes().learned(), [(ip(2), 1)]);
         a.set_learning(false);
