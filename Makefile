@@ -142,9 +142,9 @@ uninstall:  ## remove the installed files; the configuration stays
 
 # ---- checks, the quick ones first ----
 #
-# Needed: Rust with rustfmt and clippy, a C and a C++ compiler, make, pkg-config, ip. `.ci/prepare`
-# gets those where it may, and Miri (a nightly toolchain) where rustup is. It does not install
-# cargo-deny (minutes of building). Without Miri or cargo-deny, their step says SKIPPED.
+# Needed: Rust with rustfmt and clippy, a C and a C++ compiler, clang (for eBPF), make, pkg-config,
+# ip. `.ci/prepare` gets those where it may, and Miri (a nightly toolchain) where rustup is. It does
+# not install cargo-deny (minutes of building). Without Miri or cargo-deny, their step says SKIPPED.
 
 .PHONY: check
 check: format tidy lint unit  ## formatting, rules, lints, unit tests: under two minutes when warm

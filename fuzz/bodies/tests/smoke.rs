@@ -104,6 +104,12 @@ fn port_name() {
     smoke("port_name", fuzz_bodies::port_name, &names);
 }
 
+/// The corpus has what clang makes of the examples.
+#[test]
+fn program_object() {
+    smoke("program_object", fuzz_bodies::program_object, &[]);
+}
+
 #[test]
 fn control_message() {
     let calls = [

@@ -15,11 +15,12 @@ use super::Finding;
 use crate::tree::{Source, Tree};
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 22] = [
+const ALLOWED: [(&str, &[&str]); 23] = [
     ("protocol", &["packet"]),
     ("packet", &[]),
     ("ring", &[]),
-    ("switch", &["packet", "ring"]),
+    ("program", &["packet"]),
+    ("switch", &["packet", "program", "ring"]),
     ("device", &["packet", "ring"]),
     ("confine", &[]),
     ("vfio-user", &["ring"]),
@@ -32,7 +33,10 @@ const ALLOWED: [(&str, &[&str]); 22] = [
     ("client", &["packet", "protocol", "ring"]),
     ("capi", &["client", "protocol", "ring"]),
     ("helper", &["hostif", "packet", "protocol"]),
-    ("daemon", &["packet", "hostif", "port", "switch", "ring", "protocol", "helper", "confine"]),
+    (
+        "daemon",
+        &["packet", "program", "hostif", "port", "switch", "ring", "protocol", "helper", "confine"],
+    ),
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
     ("functions", &["client", "packet", "protocol", "terminal"]),
@@ -47,6 +51,7 @@ const ALLOWED: [(&str, &[&str]); 22] = [
             "functions",
             "hostif",
             "packet",
+            "program",
             "protocol",
             "terminal",
         ],
@@ -56,6 +61,7 @@ const ALLOWED: [(&str, &[&str]); 22] = [
         "fuzz-bodies",
         &[
             "packet",
+            "program",
             "ring",
             "switch",
             "device",
