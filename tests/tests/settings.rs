@@ -18,7 +18,7 @@ fn a_value_outside_a_list_is_refused_with_the_list() {
         (["port", "add", "vale0:a", "--on-full", "block"], "expected drop or wait"),
         (
             ["switch", "add", "vale0", "--forwarding", "magic"],
-            "expected learning, hub, patch, static, static-flood or chain",
+            "expected learning, hub, patch, static, static-flood, chain or program:FILE",
         ),
     ] {
         let output = daemon.uvala(&args);

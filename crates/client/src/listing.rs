@@ -1,8 +1,8 @@
 //! Listings, which the daemon answers page by page.
 
 use protocol::{
-    ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, Reply, Request, RuleInfo,
-    SwitchInfo, UserUsage, WorkerInfo,
+    ChainInfo, FdbEntry, FunctionInfo, GroupAudit, Page, PortInfo, ProgramEntry, Reply, Request,
+    RuleInfo, SwitchInfo, UserUsage, WorkerInfo,
 };
 
 use crate::control::{ControlError, unexpected};
@@ -32,7 +32,7 @@ macro_rules! listed {
 listed! {
     Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Chains: ChainInfo, Rules: RuleInfo,
     Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo,
-    Users: UserUsage
+    Users: UserUsage, ProgramEntries: ProgramEntry
 }
 
 /// All of it. `call` makes a call, and `ask` says which: it asks for what comes behind a page.

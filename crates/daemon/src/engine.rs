@@ -45,6 +45,7 @@ pub mod notices;
 mod open;
 mod pipes;
 mod ports;
+mod programs;
 pub mod reclaimer;
 mod region_numbers;
 mod security;

@@ -1,6 +1,7 @@
 //! Settings with a fixed list of values, which are words in messages, files and command lines.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use packet::ParseError;
@@ -53,7 +54,7 @@ macro_rules! choice {
 
 choice! {
     /// The forwarding function of a switch: which function decides where frames go.
-    Forwarding, "learning, hub, patch, static, static-flood or chain";
+    Forwarding, "learning, hub, patch, static, static-flood, chain or program:FILE";
     /// An 802.1D bridge.
     #[default]
     Learning = "learning",
@@ -67,6 +68,44 @@ choice! {
     StaticFlood = "static-flood",
     /// Through chains of functions, and from there as `Learning` does it.
     Chain = "chain",
+    /// As a program of the switch's owner says.
+    Program = "program",
+}
+
+/// A forwarding function as an operator chooses it: with the file of its program.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ForwardingChoice {
+    /// The function.
+    pub function: Forwarding,
+    /// The object file of a program.
+    pub program: Option<PathBuf>,
+}
+
+impl FromStr for ForwardingChoice {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const FILE: &str = "program:FILE, with the object file of a program";
+        match text.strip_prefix("program:") {
+            Some("") => Err(ParseError::new(FILE, text)),
+            Some(file) => {
+                Ok(Self { function: Forwarding::Program, program: Some(PathBuf::from(file)) })
+            }
+            None => match text.parse()? {
+                Forwarding::Program => Err(ParseError::new(FILE, text)),
+                function => Ok(Self { function, program: None }),
+            },
+        }
+    }
+}
+
+impl TryFrom<String> for ForwardingChoice {
+    type Error = ParseError;
+
+    fn try_from(text: String) -> Result<Self, ParseError> {
+        text.parse()
+    }
 }
 
 choice! {
@@ -99,6 +138,13 @@ mod tests {
             assert_eq!(forwarding.to_string().parse(), Ok(*forwarding));
             let refusal = "x".parse::<Forwarding>().unwrap_err().to_string();
             assert!(refusal.contains(forwarding.name()), "{refusal}");
+        }
+        let choice = |text: &str| text.parse::<ForwardingChoice>();
+        let file = choice("program:/a.o").unwrap();
+        assert_eq!((file.function, file.program), (Forwarding::Program, Some("/a.o".into())));
+        assert_eq!(choice("hub").unwrap().function, Forwarding::Hub);
+        for text in ["program", "program:"] {
+            assert!(choice(text).unwrap_err().to_string().contains("program:FILE"), "{text}");
         }
         assert_eq!(serde_json::to_value(Forwarding::StaticFlood).unwrap(), "static-flood");
         assert_eq!(serde_json::from_str::<OnFull>("\"wait\"").unwrap(), OnFull::Wait);

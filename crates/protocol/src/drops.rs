@@ -21,7 +21,7 @@ pub struct DropReason {
 }
 
 /// Every reason, in the order of the switch's counters.
-pub const DROP_REASONS: [DropReason; 38] = [
+pub const DROP_REASONS: [DropReason; 40] = [
     reason(
         "no_room",
         "The destination had no free slot.",
@@ -205,6 +205,16 @@ pub const DROP_REASONS: [DropReason; 38] = [
         "vxlan_vni",
         "The datagram is for another VNI than the VXLAN port's.",
         "Give both ends the same VNI: uvala port show.",
+    ),
+    reason(
+        "program",
+        "The forwarding program drops the frame.",
+        "Expected of this program; its maps: uvala program map list.",
+    ),
+    reason(
+        "program_fault",
+        "The forwarding program failed; see: uvala program show.",
+        "Correct the program: uvala program show says what failed.",
     ),
 ];
 

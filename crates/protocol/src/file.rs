@@ -1,4 +1,4 @@
-//! Reading a file that an operator wrote.
+//! Reading a file that an operator names.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,6 +6,19 @@ use std::path::Path;
 
 /// No configuration file is this long, in bytes.
 const MAX_FILE: u64 = 16 << 20;
+
+/// The bytes of a file, `max` at most.
+///
+/// # Errors
+/// The file cannot be read, or is too long.
+pub fn read_bytes(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > max {
+        return Err(io::Error::other(format!("the file has more than {max} bytes")));
+    }
+    Ok(bytes)
+}
 
 /// The text of a file of less than 16 MiB. The limit is there for files without an end, such as
 /// `/dev/zero`.

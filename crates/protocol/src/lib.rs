@@ -35,6 +35,7 @@ mod netmap;
 pub mod parse;
 pub mod paths;
 mod port;
+mod program;
 mod request;
 mod stats;
 mod switch;
@@ -57,7 +58,7 @@ pub use chain::{
     FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, sent_by_function,
 };
-pub use choices::{Forwarding, OnFull, RunBy};
+pub use choices::{Forwarding, ForwardingChoice, OnFull, RunBy};
 pub use drops::{DROP_REASONS, DropReason, DropReasonName};
 pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
@@ -70,9 +71,14 @@ pub use netmap::{
     MonitorOf, Pool, PortGeometry, RingChoice, Room,
 };
 pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
+pub use program::{
+    PROGRAM_ENTRIES_MAX, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
+    ProgramMapQuery, ProgramSpec,
+};
 pub use request::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest, WorkerRequest,
+    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
+    WorkerRequest,
 };
 pub use stats::{Counter, Fill, PortStats, StatsPage, StatsQuery};
 pub use switch::{
@@ -168,6 +174,12 @@ pub enum Reply {
     Rules(Page<RuleInfo>),
     /// To [`FunctionRequest::List`].
     Functions(Page<FunctionInfo>),
+    /// To [`ProgramRequest::Show`].
+    Program(ProgramInfo),
+    /// To [`ProgramRequest::MapGet`].
+    ProgramEntry(ProgramEntry),
+    /// To [`ProgramRequest::MapList`].
+    ProgramEntries(Page<ProgramEntry>),
     /// To [`GroupRequest::Audit`].
     Audit(Page<GroupAudit>),
     /// To [`FunctionRequest::Next`].

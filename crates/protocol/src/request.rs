@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
-    PortList, PortRef, PortSet, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
-    TraceQuery, WorkerMove,
+    PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery, RuleAdd,
+    RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
 };
 
 /// A call.
@@ -38,6 +38,8 @@ pub enum Request {
     Rule(RuleRequest),
     /// About instances of services.
     Function(FunctionRequest),
+    /// About forwarding programs.
+    Program(ProgramRequest),
     /// About trust groups.
     Group(GroupRequest),
     /// About workers.
@@ -221,6 +223,28 @@ pub enum FunctionRequest {
     /// Answer: [`Reply::NextFunctions`](crate::Reply::NextFunctions).
     #[serde(rename = "next_functions")]
     Next(PortRef),
+}
+
+/// A call about forwarding programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ProgramRequest {
+    /// Shows the program of a switch. Answer: [`Reply::Program`](crate::Reply::Program).
+    #[serde(rename = "program_show")]
+    Show(SwitchRef),
+    /// Lists the entries of a map, a page at a time.
+    /// Answer: [`Reply::ProgramEntries`](crate::Reply::ProgramEntries).
+    #[serde(rename = "program_map_list")]
+    MapList(ProgramMapQuery),
+    /// Reads an entry of a map; of an `lpm` map, that of the longest prefix.
+    /// Answer: [`Reply::ProgramEntry`](crate::Reply::ProgramEntry).
+    #[serde(rename = "program_map_get")]
+    MapGet(ProgramEntryRef),
+    /// Sets an entry of a map, now and whenever the daemon starts.
+    #[serde(rename = "program_map_set")]
+    MapSet(ProgramEntrySet),
+    /// Deletes an entry of a map.
+    #[serde(rename = "program_map_del")]
+    MapDel(ProgramEntryRef),
 }
 
 /// A call about trust groups.

@@ -3,7 +3,7 @@
 use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::{ChainSpec, Forwarding, Mode, NewPorts, PortSettings, RuleSpec, RunBy};
+use super::{ChainSpec, Forwarding, Mode, NewPorts, PortSettings, ProgramSpec, RuleSpec, RunBy};
 use crate::name::{PortName, SwitchName};
 
 /// Most addresses that a forwarding database may hold.
@@ -32,9 +32,13 @@ pub struct SwitchSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwitchSettings {
-    /// How frames find their port: `learning`, `hub`, `patch`, `static`, `static-flood` or `chain`.
+    /// How frames find their port: `learning`, `hub`, `patch`, `static`, `static-flood`, `chain` or
+    /// `program`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarding: Option<Forwarding>,
+    /// The program of `forwarding` `program`, in place of the one that it had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramSpec>,
     /// Seconds until a learnt address is forgotten; 0 for never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_s: Option<u32>,

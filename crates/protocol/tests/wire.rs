@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use protocol::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
     GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
-    PortList, PortRef, PortSet, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef,
-    SwitchSpec, TraceQuery, WorkerMove,
+    PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery, Request,
+    RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,11 @@ enum Flat {
     RuleList(SteeringQuery),
     FunctionList(SteeringQuery),
     FunctionNote(FunctionNote),
+    ProgramShow(SwitchRef),
+    ProgramMapList(ProgramMapQuery),
+    ProgramMapGet(ProgramEntryRef),
+    ProgramMapSet(ProgramEntrySet),
+    ProgramMapDel(ProgramEntryRef),
     Audit(PageFrom),
     NextFunctions(PortRef),
     WorkerList(PageFrom),

@@ -47,6 +47,7 @@ pub mod turn;
 
 pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerdict};
 pub use decide::fdb::{Fdb, FdbChange, FdbChanges, FdbEntry, FdbStats, Flush, Learned};
+pub use decide::forward::user::UserFunction;
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
 pub use mirror::{Clock, DropReasons, Mirror, MirrorPoint, MirrorSource};

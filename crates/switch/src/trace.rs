@@ -61,7 +61,8 @@ impl Switch {
     /// What the switch would do with a frame of `bytes` bytes from `src`, of which `head` is the
     /// beginning: as many as a [flow](packet::flow::PREFIX) has.
     #[must_use]
-    pub fn trace(&self, src: PortId, head: &[u8], bytes: u32, now: Now) -> Vec<TraceStep> {
+    pub fn trace(&mut self, src: PortId, head: &[u8], bytes: u32, now: Now) -> Vec<TraceStep> {
+        self.bridge.show_packet(head);
         let mut trace = Trace { switch: self, src, head, bytes, now, steps: Vec::new() };
         trace.enter();
         let is_end = |step: &TraceStep| matches!(step, TraceStep::Send(..) | TraceStep::Drop(..));
@@ -170,14 +171,17 @@ impl Trace<'_> {
                 self.drop(self.src, DropReason::TooShort);
             }
             Egress::To(dst, tag) => self.steps.push(TraceStep::Send(dst, tag)),
-            Egress::Flood(verdict) => self.flood(from, &verdict),
+            Egress::Flood(verdict) => self.flood(from, header, &verdict),
         }
     }
 
     /// What the forwarding database knows of the destination, where the switch asks it.
     fn look_up(&mut self, dst: MacAddr, verdict: &VlanVerdict) {
         let bridge = &self.switch.bridge;
-        let asks = !matches!(bridge.config().forwarding, Forwarding::Hub | Forwarding::Patch);
+        let asks = !matches!(
+            bridge.config().forwarding,
+            Forwarding::Hub | Forwarding::Patch | Forwarding::Program
+        );
         let is_refused = matches!(verdict.forward, Verdict::Drop(reason)
             if !matches!(reason, DropReason::SamePort | DropReason::Unknown));
         if asks && !is_refused && !dst.is_multicast() {
@@ -186,19 +190,23 @@ impl Trace<'_> {
         }
     }
 
-    /// Copies for all ports that take such a flood.
-    fn flood(&mut self, from: PortId, verdict: &VlanVerdict) {
+    /// Copies for all ports that take such a flood, or that a program chooses.
+    fn flood(&mut self, from: PortId, header: Header, verdict: &VlanVerdict) {
         let (bridge, src) = (&self.switch.bridge, self.src);
-        let Verdict::Flood(class) = verdict.forward else { return };
-        self.steps.push(TraceStep::Flood(class));
-        if !bridge.could_flood(from, class, self.now) {
-            return self.drop(src, class.storm());
+        if let Verdict::Flood(class) = verdict.forward {
+            self.steps.push(TraceStep::Flood(class));
+            if !bridge.could_flood(from, class, self.now) {
+                return self.drop(src, class.storm());
+            }
         }
         let steering = self.switch.steering.as_ref();
         let is_function = |port| steering.is_some_and(|it| it.service_of(port).is_some());
-        let targets = bridge.flood_targets(from, verdict);
+        let targets: Vec<PortId> = match verdict.forward {
+            Verdict::Set(_) => bridge.peek_set(from, header, self.now),
+            _ => bridge.flood_targets(from, verdict).collect(),
+        };
         let before = self.steps.len();
-        for dst in targets.filter(|&dst| dst != src && !is_function(dst)) {
+        for dst in targets.into_iter().filter(|&dst| dst != src && !is_function(dst)) {
             self.steps.push(match bridge.egress(from, dst, verdict) {
                 Ok(tag) => TraceStep::Send(dst, tag),
                 Err(reason) => TraceStep::Drop(dst, reason),

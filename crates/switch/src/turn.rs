@@ -214,7 +214,11 @@ impl Turn<'_> {
         if self.switch.is_shut(src, self.now) {
             return Moved::default();
         }
+        self.switch.bridge.begin_turn();
         let Some(entry) = self.switch.entry_mut(src) else { return Moved::default() };
+        if std::mem::take(&mut entry.cache.is_fleeting) {
+            entry.cache.egress = None;
+        }
         if entry.waits.is_some()
             && let Some(full) = self.still_waits()
         {

@@ -14,11 +14,12 @@ use std::fmt::Write as _;
 
 use packet::ethernet::Header;
 use packet::{EtherType, MacAddr, MacLock, PortId, VlanId, VlanMode};
+use program::{Image, Looks, Program};
 use random::Random;
 use switch::receive::slot_flags::SlotFlags;
 use switch::{
     Bridge, DropReason, Flush, Forwarding, Now, PortConfig, PortSecurity, PortStats, SwitchConfig,
-    TagAction, Verdict,
+    TagAction, UserFunction, Verdict,
 };
 
 const HOSTS: usize = 40;
@@ -30,7 +31,7 @@ const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation.sn
 
 #[test]
 fn test_bridge_switches_as_the_model_does() {
-    let report = simulate(1);
+    let report = simulate(1, &Forwarding::ALL);
     if std::env::var_os("UPDATE_SNAPSHOT").is_some() {
         std::fs::write(SNAPSHOT, &report).unwrap();
     }
@@ -43,21 +44,35 @@ fn test_bridge_switches_as_the_model_does() {
 
 #[test]
 fn test_bridges_of_several_workers_switch_as_that_of_one() {
-    let one = simulate(1);
+    // A program is run by one.
+    let all = Forwarding::ALL.into_iter().filter(|it| *it != Forwarding::Program);
+    let all: Vec<Forwarding> = all.collect();
+    let one = simulate(1, &all);
     for workers in 2..=4 {
-        assert!(simulate(workers) == one, "{workers} workers");
+        assert!(simulate(workers, &all) == one, "{workers} workers");
     }
 }
 
 /// Runs a world for each forwarding function; returns its counters.
-fn simulate(workers: usize) -> String {
+fn simulate(workers: usize, functions: &[Forwarding]) -> String {
     let mut report = String::new();
-    for forwarding in Forwarding::ALL {
+    for &forwarding in functions {
         let mut world = World::new(forwarding, workers);
+        if forwarding == Forwarding::Program {
+            drop(world.bridges[0].set_function(Some(leave_to_learning())));
+        }
         (0..STEPS).for_each(|_| world.step());
         world.report(&mut report);
     }
     report
+}
+
+/// A program that leaves each frame to learning.
+fn leave_to_learning() -> Box<UserFunction> {
+    let code = vec![0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
+    let (function, looks) = ("learn".to_owned(), Looks::Header);
+    let image = Image { function, looks, code, data: Vec::new(), maps: Vec::new() };
+    UserFunction::new(Program::new(&image, 1).expect("a program"))
 }
 
 /// The tags of a frame, outermost first.
@@ -205,7 +220,9 @@ impl World {
         let targets = match verdict.forward {
             Verdict::Drop(reason) => return Err(reason),
             Verdict::To(dst) => vec![dst],
-            Verdict::Flood(_) => bridge.flood_targets(port(src), &verdict).collect(),
+            Verdict::Flood(_) | Verdict::Set(_) => {
+                bridge.flood_targets(port(src), &verdict).collect()
+            }
         };
         let copy = |dst: PortId| {
             let action = bridge.egress(port(src), dst, &verdict)?;
@@ -392,7 +409,10 @@ impl Model {
         if self.forwarding != Forwarding::Patch {
             check_addresses(frame, config.zero_source)?;
         }
-        let learns = matches!(self.forwarding, Forwarding::Learning | Forwarding::Chain);
+        let learns = matches!(
+            self.forwarding,
+            Forwarding::Learning | Forwarding::Chain | Forwarding::Program
+        );
         if learns && config.learning {
             self.learn(vlan, frame.src, src, &config, now);
         }

@@ -20,6 +20,8 @@ mod no_doorbell;
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
+#[path = "turns/programs.rs"]
+mod programs;
 #[path = "common/random.rs"]
 mod random;
 #[path = "turns/security.rs"]

@@ -137,7 +137,7 @@ fn state_dir<'de, D: serde::Deserializer<'de>>(
 impl RawConfig {
     /// The checked configuration.
     pub fn into_config(self) -> Result<Config, InvalidValue> {
-        let switches = self.switch.into_iter().map(|(name, raw)| raw.read(name).map(plan));
+        let switches = self.switch.into_iter().map(|(name, raw)| raw.read(name).and_then(plan));
         let switches = switches.collect::<Result<_, InvalidValue>>()?;
         let quota = self.quota.memory.0;
         let groups = self.group.into_iter().map(|(key, raw)| raw.read(key, quota));

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use protocol::check;
-use protocol::config::{PortText, SwitchText};
+use protocol::config::{FileAt, InvalidValue, PortText, SwitchText, ValidationError};
+use protocol::name::SwitchName;
+use protocol::{ProgramSpec, check};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::model::plan::{PortPlan, SwitchPlan};
@@ -15,15 +16,16 @@ use crate::model::steering::lowest_free;
 const CHECKED: &str = "each value was checked where it stands";
 
 /// The plan of a switch.
-pub fn plan(text: SwitchText) -> SwitchPlan {
-    let SwitchText { spec, ports, chains, rules, .. } = text;
+pub fn plan(text: SwitchText) -> Result<SwitchPlan, InvalidValue> {
+    let SwitchText { spec, ports, chains, rules, program, .. } = text;
+    let program = program.map(|file| read_program(&spec.switch, file)).transpose()?;
     let settings = spec.settings;
     let instances = instances(&ports);
     let ports = ports.into_iter().map(|port| {
         let instance = instances.get(port.add.port.port()).copied();
         plan_port(port, instance)
     });
-    SwitchPlan {
+    Ok(SwitchPlan {
         config: change_switch(SwitchConfig::default(), &settings).expect(CHECKED),
         persistent: true,
         owner: settings.owner,
@@ -33,7 +35,24 @@ pub fn plan(text: SwitchText) -> SwitchPlan {
         ports: ports.collect(),
         chains,
         rules,
+        program,
         name: spec.switch,
+    })
+}
+
+/// Reads the object file of a forwarding program.
+fn read_program(switch: &SwitchName, file: FileAt) -> Result<ProgramSpec, InvalidValue> {
+    let FileAt { at, path } = file;
+    let read = protocol::file::read_bytes(&path, program::object::FILE_MAX);
+    let image = read.map_err(|error| error.to_string());
+    let image = image.and_then(|it| program::object::read(&it).map_err(|error| error.to_string()));
+    match image {
+        Ok(image) => Ok(ProgramSpec { image: image.to_string(), entries: Vec::new() }),
+        Err(why) => {
+            let why = format!("{}: {why}", path.display());
+            let error = ValidationError::Program(switch.clone(), why);
+            Err(InvalidValue { at, error })
+        }
     }
 }
 

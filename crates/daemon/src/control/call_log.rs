@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{
-    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, Request, RuleRequest,
-    SessionRequest, SwitchRequest, WorkerRequest,
+    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, ProgramEntrySet,
+    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, SwitchSettings,
+    WorkerRequest,
 };
 use serde::Serialize;
 
@@ -209,10 +210,10 @@ fn deed(request: &Request) -> Option<String> {
             format!("moved {} to worker {}", wanted.port, wanted.worker)
         }
         Request::Switch(SwitchRequest::Add(spec)) => {
-            format!("added switch {} with {}", spec.switch, json(&spec.settings))
+            format!("added switch {} with {}", spec.switch, shown(&spec.settings))
         }
         Request::Switch(SwitchRequest::Set(spec)) => {
-            format!("set switch {} {}", spec.switch, json(&spec.settings))
+            format!("set switch {} {}", spec.switch, shown(&spec.settings))
         }
         Request::Switch(SwitchRequest::Del(switch)) => format!("deleted switch {}", switch.switch),
         Request::Port(PortRequest::Add(add)) => {
@@ -246,10 +247,24 @@ fn deed(request: &Request) -> Option<String> {
         Request::Rule(RuleRequest::Del(del)) => {
             format!("deleted rules {:?} of {}", del.rules, del.switch)
         }
+        Request::Program(ProgramRequest::MapSet(ProgramEntrySet { switch, entry })) => {
+            format!("set {} to {} in map {} of {switch}", entry.key, entry.value, entry.map)
+        }
+        Request::Program(ProgramRequest::MapDel(of)) => {
+            format!("deleted {} in map {} of {}", of.key, of.map, of.switch)
+        }
         Request::Fdb(FdbRequest::Flush(flush)) => format!("flushed addresses of {}", flush.switch),
         _ => return None,
     };
     Some(deed)
+}
+
+/// The settings of a switch, without the code of a program.
+fn shown(settings: &SwitchSettings) -> String {
+    match settings.program {
+        None => json(settings),
+        Some(_) => json(&SwitchSettings { program: None, ..settings.clone() }) + " and a program",
+    }
 }
 
 fn json(settings: &impl Serialize) -> String {

@@ -5,7 +5,8 @@
 //! its beginning, so all of these are compared, with the defaults where nothing is given.
 
 use protocol::{
-    HostIf, Machine, PortAdd, PortKind, PortSettings, Reply, SwitchSettings, SwitchSpec, Vxlan,
+    HostIf, Machine, PortAdd, PortKind, PortSettings, ProgramSpec, Reply, SwitchSettings,
+    SwitchSpec, Vxlan,
 };
 use serde::Serialize;
 
@@ -81,6 +82,7 @@ impl<D: Datapath> Control<D> {
             new_ports: asked.new_ports.or(has.new_ports),
             chains: asked.chains.clone().or_else(|| has.chains.clone()),
             rules: asked.rules.clone().or_else(|| has.rules.clone()),
+            program: compared(asked.program.as_ref(), has.program.as_ref()),
             ..show_switch(&change_switch(switch.config, asked)?)
         };
         let transient = (!switch.persistent).then(|| "it goes with its last port".to_owned());
@@ -89,4 +91,11 @@ impl<D: Datapath> Control<D> {
             Some(what) => Err(SwitchRefusal::Differs(name.clone(), what.into()).into()),
         }
     }
+}
+
+/// The program that is asked for, with the entries that commands have set in the one that is there.
+fn compared(asked: Option<&ProgramSpec>, has: Option<&ProgramSpec>) -> Option<ProgramSpec> {
+    let entries = has.map(|has| has.entries.clone()).unwrap_or_default();
+    let asked = asked.map(|asked| ProgramSpec { entries, ..asked.clone() });
+    asked.or_else(|| has.cloned())
 }

@@ -16,6 +16,7 @@ pub mod moves;
 pub mod netmap;
 pub mod pipes;
 pub mod ports;
+pub mod programs;
 pub mod regions;
 pub mod security;
 pub mod switches;
@@ -33,6 +34,7 @@ use moves::Moves;
 use netmap::NetmapPorts;
 use pipes::Pipes;
 use ports::Ports;
+use programs::Programs;
 use regions::Regions;
 use security::Security;
 use switches::Switches;
@@ -47,6 +49,7 @@ pub trait Datapath:
     + Chains
     + Groups
     + Ports
+    + Programs
     + Pipes
     + NetmapPorts
     + Regions
@@ -67,6 +70,7 @@ impl<T> Datapath for T where
         + Chains
         + Groups
         + Ports
+        + Programs
         + Pipes
         + NetmapPorts
         + Regions

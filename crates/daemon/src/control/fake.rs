@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use packet::{MacAddr, VlanId};
+use program::Program;
 use protocol::name::PortName;
 use protocol::{Attached, Counter, Vxlan};
 use switch::{PortConfig, SwitchConfig};
@@ -22,6 +23,8 @@ pub struct Fake {
     pub(super) switches: BTreeMap<SwitchKey, SwitchConfig>,
     /// Switches whose workers were told of chains.
     pub(super) steered: BTreeSet<SwitchKey>,
+    /// Programs that switches run.
+    pub(super) programs: BTreeMap<SwitchKey, Program>,
     pub(super) ports: BTreeMap<PortKey, (SwitchKey, PortConfig)>,
     pub(super) reserved: BTreeMap<PortKey, ShmSpec>,
     pub(super) pipes: BTreeMap<PipeKey, u32>,
@@ -59,6 +62,8 @@ pub struct Fake {
     pub(super) grouped: BTreeMap<PortKey, GroupKey>,
     /// How often a worker was asked what it has counted of chains.
     pub(super) reports: usize,
+    /// Messages with changes of maps.
+    pub(super) map_changes: usize,
     /// Stalls that the watchdog has seen.
     pub(super) stalls: Vec<WorkerStall>,
     /// Ports whose VMM was disconnected, and why.

@@ -54,6 +54,7 @@ pub mod machines;
 pub mod netmap;
 mod parts;
 pub mod ports;
+pub mod programs;
 pub mod refusal;
 mod save;
 mod security;
@@ -192,6 +193,7 @@ impl<D: Datapath> Control<D> {
         self.make_switch(&plan.name, plan.persistent, permissions, plan.config, None)?;
         let switch = self.state.switch_mut(&plan.name).expect("made just now");
         switch.new_ports = plan.new_ports;
+        self.plan_program(plan);
         for port in &plan.ports {
             let owner = port.owner.unwrap_or(permissions.owner);
             if let Some(text) = &port.interface {
@@ -228,6 +230,7 @@ impl<D: Datapath> Control<D> {
                 return self.next_functions(client, &port);
             }
             Request::Function(call) => self.function_call(&caller, call),
+            Request::Program(call) => self.program_call(&caller, call),
             Request::Group(GroupRequest::Audit(from)) => self.audit(&caller, &from),
             Request::Worker(WorkerRequest::List(from)) => self.worker_list(&caller, &from),
             Request::Worker(WorkerRequest::Move(wanted)) => self.worker_move(&caller, &wanted),

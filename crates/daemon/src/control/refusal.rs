@@ -9,6 +9,7 @@
 //! | interfaces: ports with a name of their own | [`InterfaceRefusal`] |
 //! | netmap programs: rings, regions, monitors | [`NetmapRefusal`] |
 //! | services, chains and rules | [`ChainRefusal`] |
+//! | forwarding programs | [`ProgramRefusal`] |
 //! | trust groups | [`GroupRefusal`] |
 //! | quotas | [`QuotaRefusal`] |
 //! | messages | [`MessageRefusal`] |
@@ -30,6 +31,7 @@ use super::groups::refusal::GroupRefusal;
 use super::interfaces::refusal::InterfaceRefusal;
 use super::netmap::refusal::NetmapRefusal;
 use super::ports::refusal::PortRefusal;
+use super::programs::refusal::ProgramRefusal;
 use super::switches::refusal::SwitchRefusal;
 use crate::log::cut;
 use crate::model::error::{
@@ -62,6 +64,9 @@ pub enum Refusal {
     /// The reason is a service, a chain or a rule.
     #[error(transparent)]
     Chain(#[from] ChainRefusal),
+    /// The reason is a forwarding program.
+    #[error(transparent)]
+    Program(#[from] ProgramRefusal),
     /// The reason is a trust group.
     #[error(transparent)]
     Group(#[from] GroupRefusal),
@@ -113,6 +118,7 @@ impl Refusal {
             Self::Interface(refusal) => refusal.code(),
             Self::Netmap(refusal) => refusal.code(),
             Self::Chain(refusal) => refusal.code(),
+            Self::Program(refusal) => refusal.code(),
             Self::Group(refusal) => refusal.code(),
             Self::Quota(_) => ErrorCode::Quota,
             Self::Message(_) | Self::Value(_) => ErrorCode::BadRequest,

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     ChainAdd, ChainRef, ChainRequest, FdbRequest, InterfaceAttach, InterfaceRequest, PortRef,
-    PortRequest, Reply, Request, RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest,
-    SwitchSettings,
+    PortRequest, ProgramEntryRef, ProgramEntrySet, ProgramRequest, ProgramSpec, Reply, Request,
+    RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest, SwitchSettings,
 };
 use ring::layout::RingCounts;
 
@@ -30,6 +30,7 @@ use crate::control::state::shared::Interface;
 use crate::control::state::{Port, Switch};
 use crate::model::keys::ConnKey;
 use crate::model::plan::{InterfaceText, SwitchPlan};
+use crate::model::programs::LoadedProgram;
 use crate::model::settings::show_port;
 use crate::store::record::{PortRecord, PortText, SwitchChange, VERSION, configured, show_switch};
 use crate::store::writer::{Change, NotWritten, Writer, Written};
@@ -243,7 +244,11 @@ impl<D: Datapath> Control<D> {
             Request::Chain(ChainRequest::Add(ChainAdd { switch, .. }))
             | Request::Chain(ChainRequest::Del(ChainRef { switch, .. }))
             | Request::Rule(RuleRequest::Add(RuleAdd { switch, .. }))
-            | Request::Rule(RuleRequest::Del(RuleDel { switch, .. })) => touch(switch, None),
+            | Request::Rule(RuleRequest::Del(RuleDel { switch, .. }))
+            | Request::Program(ProgramRequest::MapSet(ProgramEntrySet { switch, .. }))
+            | Request::Program(ProgramRequest::MapDel(ProgramEntryRef { switch, .. })) => {
+                touch(switch, None)
+            }
             Request::Switch(SwitchRequest::Del(switch)) => {
                 let whole = Changed { whole: true, ..Changed::default() };
                 vec![(switch.switch.clone(), whole)]
@@ -332,6 +337,12 @@ fn show_interface(interface: &Interface) -> InterfaceText {
     InterfaceText { tx_rings, rx_rings, tx_slots, rx_slots, group: interface.group }
 }
 
+/// The program of a switch, or what is kept of a refused one.
+fn program_of(switch: &Switch) -> Option<ProgramSpec> {
+    let refused = || switch.refused_program.clone();
+    switch.program.as_ref().map(LoadedProgram::spec).or_else(refused)
+}
+
 pub(super) fn all_settings(switch: &Switch) -> SwitchSettings {
     SwitchSettings {
         owner: Some(switch.permissions.owner),
@@ -340,6 +351,7 @@ pub(super) fn all_settings(switch: &Switch) -> SwitchSettings {
         new_ports: Some(switch.new_ports),
         chains: Some(switch.steering.chains()).filter(|list| !list.is_empty()),
         rules: Some(switch.steering.rules()).filter(|list| !list.is_empty()),
+        program: program_of(switch),
         ..show_switch(&switch.config)
     }
 }

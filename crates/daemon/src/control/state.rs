@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use protocol::name::{PortName, SwitchName};
-use protocol::{NewPorts, Peer, SwitchSettings, UserUsage, check};
+use protocol::{NewPorts, Peer, ProgramSpec, SwitchSettings, UserUsage, check};
 use switch::SwitchConfig;
 use switch::chain;
 
@@ -55,6 +55,7 @@ use super::switches::refusal::SwitchRefusal;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::plan::Quota;
 use crate::model::policy::{Access, Caller, Permissions};
+use crate::model::programs::LoadedProgram;
 use crate::model::settings::new_switch;
 use crate::model::steering::Steering;
 use departures::{Departures, Left};
@@ -83,6 +84,10 @@ pub struct Switch {
     pub config: SwitchConfig,
     /// Chains and rules of the switch.
     pub steering: Steering,
+    /// The forwarding program of the switch.
+    pub program: Option<LoadedProgram>,
+    /// A saved program that this daemon refuses.
+    pub refused_program: Option<ProgramSpec>,
     /// The plan of them that its worker has.
     pub planner: Option<chain::Planner>,
     /// The counters of its worker when a client began to list them.
@@ -618,6 +623,9 @@ impl State {
         usage.memory += self.charges_for_regions(uid);
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
+        let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
+        let programs = own.filter_map(|switch| switch.program.as_ref());
+        usage.memory += programs.map(LoadedProgram::memory).sum::<u64>();
         let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
         usage.ports += unswitched.filter(|shared| shared.uid == uid).count() as u64;
         usage

@@ -12,6 +12,7 @@ mod log;
 mod moves;
 mod multipart;
 mod netmap;
+mod programs;
 mod regions;
 mod roles;
 mod save;

@@ -13,6 +13,7 @@ pub fn forwarding(name: protocol::Forwarding) -> Forwarding {
         protocol::Forwarding::Static => Forwarding::Static,
         protocol::Forwarding::StaticFlood => Forwarding::StaticFlood,
         protocol::Forwarding::Chain => Forwarding::Chain,
+        protocol::Forwarding::Program => Forwarding::Program,
     }
 }
 
@@ -26,6 +27,7 @@ pub fn show_forwarding(function: Forwarding) -> protocol::Forwarding {
         Forwarding::Static => protocol::Forwarding::Static,
         Forwarding::StaticFlood => protocol::Forwarding::StaticFlood,
         Forwarding::Chain => protocol::Forwarding::Chain,
+        Forwarding::Program => protocol::Forwarding::Program,
     }
 }
 

@@ -15,6 +15,7 @@ pub mod keys;
 pub mod opening;
 pub mod plan;
 pub mod policy;
+pub mod programs;
 pub mod replies;
 pub mod settings;
 pub mod specs;

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use port::machine::quota::Limits;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, RuleSpec, StaticAddress, Vxlan,
+    ChainSpec, HostIf, Machine, Mode, NewPorts, PortKind, ProgramSpec, RuleSpec, StaticAddress,
+    Vxlan,
 };
 use serde::{Deserialize, Serialize};
 use switch::{PortConfig, SwitchConfig};
@@ -64,6 +65,8 @@ pub struct SwitchPlan {
     pub chains: Vec<ChainSpec>,
     /// Rules of the switch.
     pub rules: Vec<RuleSpec>,
+    /// The forwarding program of the switch.
+    pub program: Option<ProgramSpec>,
 }
 
 /// A persistent port to make at start.

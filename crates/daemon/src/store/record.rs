@@ -30,6 +30,7 @@ use super::unique::Unique;
 use crate::model::choices::show_forwarding;
 use crate::model::plan::{InterfaceText, PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
+use crate::model::programs::with_entries_of;
 use crate::model::settings::{change_grant, change_port, change_switch, show_port, show_security};
 
 /// Version of the records.
@@ -123,6 +124,7 @@ pub fn configured(plan: &SwitchPlan) -> SwitchSettings {
         new_ports: Some(plan.new_ports).filter(|&rule| rule != NewPorts::Any),
         chains: some(&plan.chains),
         rules: some(&plan.rules),
+        program: plan.program.clone(),
         ..show_switch(&plan.config)
     }
 }
@@ -247,6 +249,7 @@ impl SwitchRecord {
             ports: Vec::new(),
             chains: settings.chains.clone().unwrap_or_default(),
             rules: settings.rules.clone().unwrap_or_default(),
+            program: settings.program.clone(),
             name,
         };
         let (mut bases, mut stations) = (BTreeMap::new(), 0);
@@ -347,6 +350,9 @@ impl Checked {
             );
         }
         let mut switch = if same { ours.clone() } else { plan.clone() };
+        if let (Some(new), Some(old), false) = (&plan.program, &ours.program, same) {
+            switch.program = Some(with_entries_of(new.clone(), old));
+        }
         let mut theirs: BTreeMap<_, _> = plan.ports.iter().map(|port| (&port.name, port)).collect();
         let mut ports = Vec::new();
         let mut by_command = Vec::new();

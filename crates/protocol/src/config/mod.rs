@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use switches::{Places, PortText, RawSwitch, SwitchText};
+pub use switches::{FileAt, Places, PortText, RawSwitch, SwitchText};
 pub use validation::{InvalidValue, ValidationError};
 
 use crate::{file, toml_error};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use packet::{MacAddr, MacLock, VlanMode};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use super::values::{
 use crate::check::{self, steering};
 use crate::name::{PortName, SwitchName};
 use crate::{
-    Address, ChainSpec, Filter, Forwarding, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
+    Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
     PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings,
     SwitchSpec, Vxlan, VxlanStation, sent_by_function,
 };
@@ -30,8 +31,19 @@ pub struct SwitchText {
     pub chains: Vec<ChainSpec>,
     /// All rules.
     pub rules: Vec<RuleSpec>,
+    /// The object file of its forwarding program.
+    pub program: Option<FileAt>,
     /// Places in the file.
     pub places: Places,
+}
+
+/// A file that another file names, and where it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAt {
+    /// Offset of the name.
+    pub at: usize,
+    /// The name.
+    pub path: PathBuf,
 }
 
 /// A port of a file.
@@ -47,7 +59,7 @@ pub struct PortText {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct RawSwitch {
-    forwarding: Option<Forwarding>,
+    forwarding: Option<Spanned<ForwardingChoice>>,
     age_s: Option<Number>,
     fdb_capacity: Option<Capacity>,
     group_fwd_mask: Option<GroupFwdMask>,
@@ -142,8 +154,12 @@ impl RawSwitch {
         check_entries(&name, &self.rule, &self.port)?;
         check_instances(&self.port)?;
         let places = Places::of(&self.chain, &self.rule, &self.port);
+        let program = self.forwarding.as_ref().and_then(|choice| {
+            let path = choice.get_ref().program.clone()?;
+            Some(FileAt { at: choice.span().start, path })
+        });
         let settings = SwitchSettings {
-            forwarding: self.forwarding,
+            forwarding: self.forwarding.map(|choice| choice.into_inner().function),
             age_s: self.age_s.map(|s| s.0),
             fdb_capacity: self.fdb_capacity.map(|n| n.0),
             group_fwd_mask: self.group_fwd_mask.map(|mask| mask.0),
@@ -168,6 +184,7 @@ impl RawSwitch {
             spec: SwitchSpec { switch: name, settings },
             chains: self.chain.into_iter().map(Spanned::into_inner).collect(),
             rules: self.rule.into_iter().map(Spanned::into_inner).collect(),
+            program,
             places,
         })
     }

@@ -45,6 +45,9 @@ pub enum ValidationError {
     /// Chains or rules are invalid.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
+    /// The forwarding program cannot be read, or is none.
+    #[error("{0}: {1}")]
+    Program(SwitchName, String),
     /// Two instances of a service have one number.
     #[error(
         "instance {1} of service {0} is port {2} already: choose another number, or leave it \

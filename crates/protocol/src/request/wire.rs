@@ -15,7 +15,8 @@ use serde::forward_to_deserialize_any;
 
 use super::{
     ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest, WorkerRequest,
+    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
+    WorkerRequest,
 };
 
 type Names = &'static [&'static str];
@@ -30,13 +31,14 @@ enum Subject {
     Chain,
     Rule,
     Function,
+    Program,
     Group,
     Worker,
     Usage,
 }
 
 /// Each subject with the names of its calls.
-fn subjects() -> [(Subject, Names); 11] {
+fn subjects() -> [(Subject, Names); 12] {
     [
         (Subject::Session, names::<SessionRequest>()),
         (Subject::Switch, names::<SwitchRequest>()),
@@ -46,6 +48,7 @@ fn subjects() -> [(Subject, Names); 11] {
         (Subject::Chain, names::<ChainRequest>()),
         (Subject::Rule, names::<RuleRequest>()),
         (Subject::Function, names::<FunctionRequest>()),
+        (Subject::Program, names::<ProgramRequest>()),
         (Subject::Group, names::<GroupRequest>()),
         (Subject::Worker, names::<WorkerRequest>()),
         (Subject::Usage, names::<UsageRequest>()),
@@ -80,6 +83,7 @@ impl<'de> Visitor<'de> for Call {
             Subject::Chain => Deserialize::deserialize(call).map(Request::Chain),
             Subject::Rule => Deserialize::deserialize(call).map(Request::Rule),
             Subject::Function => Deserialize::deserialize(call).map(Request::Function),
+            Subject::Program => Deserialize::deserialize(call).map(Request::Program),
             Subject::Group => Deserialize::deserialize(call).map(Request::Group),
             Subject::Worker => Deserialize::deserialize(call).map(Request::Worker),
             Subject::Usage => Deserialize::deserialize(call).map(Request::Usage),

@@ -21,7 +21,8 @@
 //! at the same `now` gives the same verdict and changes nothing. So the verdict holds for every
 //! frame of one port and key. Time alone changes no generation: a cached verdict delays the refresh
 //! of its source and the expiry of its destination. A caller should keep it for a small part of the
-//! ageing time only.
+//! ageing time only. A program that changes a map by its verdict is the exception:
+//! [`Bridge::is_fleeting`] says so.
 //!
 //! The cost of a unicast frame does not depend on the number of ports.
 //!
@@ -33,10 +34,12 @@ use std::fmt;
 
 use packet::ethernet::{Header, Tag};
 use packet::{MacAddr, PortId, VlanId, VlanMode};
+use program::Program;
 
 use crate::decide::fdb::{Fdb, FdbChanges, FdbFull, Flush, Learned};
 use crate::decide::forward::patch::Patch;
 use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
+use crate::decide::forward::user::UserFunction;
 use crate::decide::forward::{Ingress, Verdict, hub, learning, refused, static_map};
 use crate::decide::members::Members;
 use crate::model::config::{Forwarding, PortConfig, SwitchConfig};
@@ -127,6 +130,8 @@ pub struct Bridge {
     members: Members,
     patch: Patch,
     fdb: Fdb,
+    /// The program of the switch's owner.
+    function: Option<Box<UserFunction>>,
     /// Guards of the ports that have security settings, by index.
     guards: Vec<Option<Box<Guard>>>,
     /// Whether a guard has something to report.
@@ -149,6 +154,7 @@ impl Bridge {
             members: Members::default(),
             patch: Patch::default(),
             fdb,
+            function: None,
             guards: Vec::new(),
             has_news: false,
             changes: 0,
@@ -219,6 +225,69 @@ impl Bridge {
                 self.members.remove(port);
                 self.install(port, config);
             }
+        }
+    }
+
+    /// Replaces the program. The new one takes over the maps that both declare alike; the old one
+    /// is returned, to be freed elsewhere.
+    #[must_use]
+    pub fn set_function(
+        &mut self,
+        mut function: Option<Box<UserFunction>>,
+    ) -> Option<Box<UserFunction>> {
+        if let (Some(new), Some(old)) = (&mut function, &mut self.function) {
+            new.program_mut().adopt(old.program_mut());
+        }
+        self.changes += 1;
+        std::mem::replace(&mut self.function, function)
+    }
+
+    /// The program, if there is one.
+    pub fn function(&self) -> Option<&UserFunction> {
+        self.function.as_deref()
+    }
+
+    /// The program, to change its maps.
+    pub fn program_mut(&mut self) -> Option<&mut Program> {
+        self.changes += 1;
+        self.function.as_mut().map(|function| function.program_mut())
+    }
+
+    /// Whether a program decides.
+    #[inline]
+    pub(crate) fn asks_program(&self) -> bool {
+        self.config.forwarding == Forwarding::Program
+    }
+
+    /// From here on, the steps of the program are those of another turn.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        self.function.iter_mut().for_each(|function| function.begin_turn());
+    }
+
+    /// Whether the program has taken the time that a turn has for it.
+    #[inline]
+    pub(crate) fn has_spent_turn(&self) -> bool {
+        self.function.as_ref().is_some_and(|function| function.has_spent_turn())
+    }
+
+    /// Whether the verdict that was given last would be another one if it were asked for again,
+    /// because the program has changed a map.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        let changed = || self.function.as_ref().is_some_and(|it| it.program().has_changed_maps());
+        self.asks_program() && changed()
+    }
+
+    /// Whether decisions depend on more of a frame than its key.
+    #[inline]
+    pub(crate) fn looks_into_packets(&self) -> bool {
+        self.asks_program() && self.function.as_ref().is_some_and(|it| it.looks_into_packets())
+    }
+
+    /// Shows the program the first bytes of the frame that is decided about next.
+    pub(crate) fn show_packet(&mut self, bytes: &[u8]) {
+        if let Some(function) = &mut self.function {
+            function.show_packet(bytes);
         }
     }
 
@@ -364,7 +433,7 @@ impl Bridge {
         let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub)
             && !self.has_flood_limits(src);
         let verdict = match (verdict, flags.destination().filter(|_| is_open)) {
-            (Verdict::To(_) | Verdict::Flood(_), Some(dst)) => Verdict::To(dst),
+            (Verdict::To(_) | Verdict::Flood(_) | Verdict::Set(_), Some(dst)) => Verdict::To(dst),
             (verdict, _) => verdict,
         };
         // A port that lets tags pass as payload shows the first one, others the second.
@@ -430,8 +499,9 @@ impl Bridge {
         }
     }
 
-    /// The ports that get a flooded frame, ascending; none for other verdicts. [`egress`] says what
-    /// is done to the tag, and lets all of them pass but a trunk for a nested tag.
+    /// The ports that get a flooded frame, or are of the set of a verdict, ascending; none for
+    /// other verdicts. [`egress`] says what is done to the tag. It lets all ports of a flood pass
+    /// but a trunk for a nested tag.
     ///
     /// [`egress`]: Self::egress
     pub fn flood_targets(
@@ -440,11 +510,15 @@ impl Bridge {
         verdict: &VlanVerdict,
     ) -> impl Iterator<Item = PortId> + '_ {
         let vlan = verdict.vlan;
-        let class = match verdict.forward {
-            Verdict::Flood(class) => Some(class),
-            Verdict::To(_) | Verdict::Drop(_) => None,
+        let (class, set) = match verdict.forward {
+            Verdict::Flood(class) => (Some(class), None),
+            Verdict::Set(set) => (None, self.function.as_deref().map(|it| it.ports(set))),
+            Verdict::To(_) | Verdict::Drop(_) => (None, None),
         };
-        class.into_iter().flat_map(move |class| self.members.targets(src, vlan, class))
+        let flooded =
+            class.into_iter().flat_map(move |class| self.members.targets(src, vlan, class));
+        let chosen = set.into_iter().flatten().copied();
+        flooded.chain(chosen.filter(move |&port| port != src && self.port(port).is_some()))
     }
 
     /// A number that changes with every change that can alter a decision or the receivers of a
@@ -485,6 +559,43 @@ impl Bridge {
             Forwarding::Patch => self.patch.decide(frame.src),
             Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),
             Forwarding::StaticFlood => static_map::decide(&self.fdb, frame, FLOOD_UNKNOWN),
+            Forwarding::Program => self.ask_program(frame),
+        }
+    }
+
+    #[inline(never)]
+    fn ask_program(&mut self, frame: Ingress) -> Verdict {
+        if let Some(reason) = refused(&frame) {
+            return Verdict::Drop(reason);
+        }
+        let Some(function) = &mut self.function else {
+            return Verdict::Drop(DropReason::ProgramFault);
+        };
+        let (verdict, is_new) = function.decide(&frame);
+        debug_assert!(!matches!(verdict, Some(Verdict::To(to)) if to.index() >= packet::MAX_PORTS));
+        self.changes += u64::from(is_new);
+        if !matches!(verdict, Some(Verdict::Drop(_))) {
+            learning::learn(&mut self.fdb, frame);
+        }
+        verdict.unwrap_or_else(|| learning::forward(&self.fdb, frame))
+    }
+
+    /// What a copy of the program says, which learns and remembers nothing: with its sets.
+    fn peek_program(&self, frame: Ingress) -> Option<(Verdict, UserFunction)> {
+        let mut copy = UserFunction::clone(self.function.as_deref()?);
+        let (verdict, _) = copy.decide(&frame);
+        Some((verdict.unwrap_or_else(|| learning::peek(&self.fdb, frame)), copy))
+    }
+
+    /// The ports of the set that the program would choose for a frame.
+    pub(crate) fn peek_set(&self, src: PortId, header: Header, now: Now) -> Vec<PortId> {
+        let entered = self.ingress(src, header, SlotFlags::NONE, now).ok();
+        match entered.and_then(|(frame, _)| self.peek_program(frame)) {
+            Some((Verdict::Set(set), function)) => {
+                let there = |port: &&PortId| self.port(**port).is_some();
+                function.ports(set).iter().filter(there).copied().collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -496,6 +607,11 @@ impl Bridge {
             Forwarding::Patch => self.patch.decide(frame.src),
             Forwarding::Static => static_map::decide(&self.fdb, frame, DROP_UNKNOWN),
             Forwarding::StaticFlood => static_map::decide(&self.fdb, frame, FLOOD_UNKNOWN),
+            Forwarding::Program => {
+                let asked = || self.peek_program(frame).map(|(verdict, _)| verdict);
+                let verdict = refused(&frame).map(Verdict::Drop).or_else(asked);
+                verdict.unwrap_or(Verdict::Drop(DropReason::ProgramFault))
+            }
         }
     }
 

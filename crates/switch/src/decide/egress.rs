@@ -11,7 +11,7 @@ use crate::model::stats::DropReason;
 pub(crate) enum Egress {
     /// Sends it to this port, with this change of the tag.
     To(PortId, TagAction),
-    /// Floods it to several ports.
+    /// Sends it to several ports.
     Flood(VlanVerdict),
     /// Drops it.
     Drop(DropReason),
@@ -28,7 +28,7 @@ impl Egress {
     pub(crate) fn of(bridge: &Bridge, src: PortId, verdict: VlanVerdict) -> Self {
         match verdict.forward {
             Verdict::Drop(reason) => Self::Drop(reason),
-            Verdict::Flood(_) => Self::Flood(verdict),
+            Verdict::Flood(_) | Verdict::Set(_) => Self::Flood(verdict),
             Verdict::To(dst) => match bridge.egress(src, dst, &verdict) {
                 Ok(tag) => Self::To(dst, tag),
                 Err(reason) => Self::Drop(reason),
@@ -47,4 +47,6 @@ pub(crate) struct VerdictCache {
     pub(crate) generation: u64,
     pub(crate) now_ms: u64,
     pub(crate) egress: Option<Egress>,
+    /// The verdict ends with the turn.
+    pub(crate) is_fleeting: bool,
 }

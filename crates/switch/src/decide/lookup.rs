@@ -29,7 +29,7 @@ impl Turn<'_> {
     /// What happens to a frame of the batch.
     #[inline]
     pub(crate) fn decide_taken(&mut self, header: Header, flags: SlotFlags) -> Egress {
-        if flags == SlotFlags::NONE {
+        if flags == SlotFlags::NONE && !self.switch.bridge.looks_into_packets() {
             self.decide(header)
         } else {
             // No other frame has this verdict: it is not kept.
@@ -48,11 +48,16 @@ impl Turn<'_> {
             // The source was new, and asked again the bridge changes nothing more; or another
             // worker has changed an entry.
             generation = now_is;
-            egress = self.decide_flagged(header, SlotFlags::NONE);
+            // A program would do again what it does. Its verdict is that of a known source.
+            if !self.switch.bridge.asks_program() {
+                egress = self.decide_flagged(header, SlotFlags::NONE);
+            }
         }
+        let is_fleeting = self.switch.bridge.is_fleeting();
         if let Some(entry) = self.switch.entry_mut(self.src) {
             let (key, now_ms) = (header.key(), self.now.as_ms());
-            entry.cache = VerdictCache { key, generation, now_ms, egress: Some(egress) };
+            entry.cache =
+                VerdictCache { key, generation, now_ms, egress: Some(egress), is_fleeting };
         }
         egress
     }

@@ -20,6 +20,9 @@ impl Turn<'_> {
     #[inline]
     pub(crate) fn step(&mut self, budget: u32) -> Moved {
         let Some(header) = self.tx().peek() else { return self.stage(budget) };
+        if self.switch.bridge.looks_into_packets() {
+            return self.stage(budget);
+        }
         let header = Header::new(header.to_le_bytes());
         let moved = match self.decide(header) {
             Egress::To(dst, TagAction::Keep) => self.run_to(dst, header, budget),

@@ -25,7 +25,7 @@ use crate::turn::{Moved, Scratch, Turn};
 enum Target<'a> {
     /// To this port.
     One(PortId),
-    /// To all ports that take such a flood.
+    /// To several ports.
     All(&'a VlanVerdict),
 }
 
@@ -56,7 +56,7 @@ impl Turn<'_> {
     pub(crate) fn deliver_batch(&mut self) {
         let mut start = 0;
         while start < self.scratch.batch.frames().len() {
-            let run = start..self.scratch.batch.run_end(start);
+            let run = self.run_at(start);
             start = run.end;
             self.deliver_some(run, |_, run, _| (run, None));
         }
@@ -69,7 +69,7 @@ impl Turn<'_> {
     fn deliver_fitting(&mut self) -> (usize, Option<Full>) {
         let (mut start, mut blocked_on) = (0, None);
         while blocked_on.is_none() && start < self.scratch.batch.frames().len() {
-            let run = start..self.scratch.batch.run_end(start);
+            let run = self.run_at(start);
             (start, blocked_on) = self.deliver_some(run, |turn, run, to| match to {
                 Target::One(dst) => turn.fitting(dst, run),
                 Target::All(verdict) => turn.fitting_flood(verdict, run),
@@ -115,6 +115,30 @@ impl Turn<'_> {
             }
         }
         (end, None)
+    }
+
+    /// The frames from `start` on that get one decision.
+    #[inline]
+    fn run_at(&mut self, start: usize) -> Range<usize> {
+        match self.switch.bridge.looks_into_packets() {
+            true => self.show_packet(start),
+            false => start..self.scratch.batch.run_end(start),
+        }
+    }
+
+    /// Shows a packet to the program of the switch. Returns the frames that begin with the same
+    /// bytes.
+    #[cold]
+    fn show_packet(&mut self, start: usize) -> Range<usize> {
+        let batch = &self.scratch.batch;
+        let first = batch.packet(start);
+        let flags = |frame: usize| batch.frames()[frame].flags;
+        let is_same = |&frame: &usize| flags(frame) == flags(start) && batch.packet(frame) == first;
+        let same = (start + 1..batch.frames().len()).take_while(is_same).count();
+        let (bytes, count) = first;
+        debug_assert!(count <= bytes.len(), "a packet shows what there is");
+        self.switch.bridge.show_packet(&bytes[..count]);
+        start..start + 1 + same
     }
 
     /// Counts the batch at its source.

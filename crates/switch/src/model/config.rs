@@ -118,12 +118,21 @@ pub enum Forwarding {
     StaticFlood,
     /// Through chains of functions, and from there as `Learning` does it.
     Chain,
+    /// As a program of the switch's owner says.
+    Program,
 }
 
 impl Forwarding {
     /// Every function.
-    pub const ALL: [Self; 6] =
-        [Self::Learning, Self::Hub, Self::Patch, Self::Static, Self::StaticFlood, Self::Chain];
+    pub const ALL: [Self; 7] = [
+        Self::Learning,
+        Self::Hub,
+        Self::Patch,
+        Self::Static,
+        Self::StaticFlood,
+        Self::Chain,
+        Self::Program,
+    ];
 }
 
 /// The configuration of one switch.

@@ -34,6 +34,12 @@ impl Now {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// Microseconds since the start.
+    #[inline]
+    pub const fn as_us(self) -> u64 {
+        self.0
+    }
+
     /// Whole milliseconds since the start.
     #[inline]
     pub const fn as_ms(self) -> u64 {

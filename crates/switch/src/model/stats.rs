@@ -70,6 +70,8 @@ drop_reasons! {
     VxlanRemote "vxlan_remote" "Not from a remote of the VXLAN port, or from a wrong one (fdb).",
     VxlanHeader "vxlan_header" "The datagram has no VXLAN header with a VNI.",
     VxlanVni "vxlan_vni" "The datagram is for another VNI than the VXLAN port's.",
+    Program "program" "The forwarding program drops the frame.",
+    ProgramFault "program_fault" "The forwarding program failed; see: uvala program show.",
 }
 
 impl DropReason {

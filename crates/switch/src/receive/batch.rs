@@ -527,6 +527,15 @@ impl Batch {
         }
     }
 
+    /// The first bytes of a frame, and how many there are. Its header is the copy that was made
+    /// before.
+    pub(crate) fn packet(&self, frame: usize) -> ([u8; PREFIX], usize) {
+        let (entry, mut bytes) = (&self.frames[frame], [0; PREFIX]);
+        let count = self.prefix(entry, &mut bytes);
+        bytes[field::HEADER].copy_from_slice(&entry.header.bytes());
+        (bytes, count)
+    }
+
     /// A frame as it is to be delivered, for a port without rings.
     #[must_use]
     pub fn outgoing(&self, delivery: Delivery) -> (Frame<'_>, Prologue) {

@@ -142,7 +142,11 @@ impl Turn<'_> {
             self.switch.refresh_instances();
         }
         let mut moved = Moved::default();
-        while moved.slots < budget && moved.blocked_on.is_none() && self.copies_left > 0 {
+        while moved.slots < budget
+            && moved.blocked_on.is_none()
+            && self.copies_left > 0
+            && !self.switch.bridge.has_spent_turn()
+        {
             let mut step = if self.switch.steering.is_some() {
                 self.steer(budget - moved.slots)
             } else {

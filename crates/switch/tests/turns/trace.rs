@@ -99,7 +99,7 @@ impl Net {
     }
 
     /// Traces a frame twice, and sends it.
-    fn check(&mut self, src: usize, bytes: &[u8], what: &str) -> Vec<TraceStep> {
+    pub fn check(&mut self, src: usize, bytes: &[u8], what: &str) -> Vec<TraceStep> {
         let len = u32::try_from(bytes.len()).expect("short");
         let steps = self.switch.trace(id(src), bytes, len, self.now);
         assert_eq!(self.switch.trace(id(src), bytes, len, self.now), steps, "nothing changes");

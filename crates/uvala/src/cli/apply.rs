@@ -4,11 +4,11 @@ mod check;
 mod file;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
-use protocol::config::{PortText, SwitchText};
+use protocol::config::{ConfigError, PortText, SwitchText};
 use protocol::name::SwitchName;
 use protocol::{
     ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortRequest, PortSet, PortSettings,
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::Global;
 use super::chain::chains as list;
+use super::object_file;
 use super::output::Output;
 use terminal::say;
 
@@ -48,7 +49,8 @@ const PART_BYTES: usize = MAX_MESSAGE - 1024;
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let path = args.file.display();
-    let (switches, others) = file::load(&args.file)?;
+    let (mut switches, others) = file::load(&args.file)?;
+    switches.iter_mut().try_for_each(|text| load_program(&args.file, text))?;
     let connection = global.connect()?;
     switches.iter().try_for_each(|text| check::check(&connection, &args.file, text))?;
     for text in switches {
@@ -64,6 +66,18 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         ));
     }
     args.output.done()
+}
+
+/// Reads the forwarding program that a file names for a switch.
+fn load_program(path: &Path, text: &mut SwitchText) -> Result<(), ConfigError> {
+    let Some(file) = &text.program else { return Ok(()) };
+    let read = object_file::read(&file.path).map_err(|why| ConfigError::Parse {
+        path: path.to_path_buf(),
+        line: file.at,
+        message: format!("{}: {why:#}", text.spec.switch),
+    })?;
+    text.spec.settings.program = Some(read);
+    Ok(())
 }
 
 fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {

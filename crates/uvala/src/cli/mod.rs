@@ -10,11 +10,13 @@ mod doctor;
 mod events;
 mod extcap;
 mod fdb;
+mod forwarding_program;
 mod inherited;
 mod listing;
 mod metrics;
 mod nf;
 mod ns;
+mod object_file;
 mod output;
 pub mod port;
 pub mod program;
@@ -79,6 +81,7 @@ enum Command {
     Fdb(fdb::Args),
     Chain(chain::Args),
     Rule(rule::Args),
+    Program(forwarding_program::Args),
     Apply(apply::Args),
     Nf(nf::Args),
     Audit(audit::Args),
@@ -189,6 +192,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
         Command::Rule(args) => rule::run(global, &args),
+        Command::Program(args) => forwarding_program::run(global, &args),
         Command::Apply(args) => apply::run(global, &args),
         Command::Audit(args) => audit::run(global, &args),
         Command::Nf(args) => nf::run(global, &args),

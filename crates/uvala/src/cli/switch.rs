@@ -3,14 +3,14 @@
 use client::control::{Connection, unexpected};
 use protocol::name::{NameError, SwitchName};
 use protocol::{
-    Forwarding, Mode, NewPorts, PageFrom, Reply, Request, RunBy, SwitchInfo, SwitchRef,
-    SwitchRequest, SwitchSettings, SwitchSpec, parse, users,
+    ForwardingChoice, Mode, NewPorts, PageFrom, ProgramSpec, Reply, Request, RunBy, SwitchInfo,
+    SwitchRef, SwitchRequest, SwitchSettings, SwitchSpec, parse, users,
 };
 
 use super::output::{Output, Watch};
 use super::security::{self, Security};
 use super::target::{add, change, refuse_empty};
-use super::{Global, listing};
+use super::{Global, listing, object_file};
 use terminal::Usage;
 use terminal::table::{Table, left, right, yes};
 
@@ -85,9 +85,10 @@ struct Name {
 
 #[derive(Debug, clap::Args)]
 struct Settings {
-    /// Forwarding function: learning, hub, patch, static, static-flood, chain [default: learning]
+    /// Forwarding function: learning, hub, patch, static, static-flood, chain, or program:FILE, an
+    /// object file with a program of your own (`uvala program`) [default: learning]
     #[arg(long, value_name = "FUNCTION")]
-    forwarding: Option<Forwarding>,
+    forwarding: Option<ForwardingChoice>,
     /// Ageing time of learned addresses in seconds; 0 disables ageing [default: 300]
     #[arg(long, value_name = "SECS")]
     age: Option<u32>,
@@ -161,6 +162,12 @@ impl Name {
 }
 
 impl Settings {
+    /// The program of a file, if one is to decide.
+    fn program(&self) -> anyhow::Result<Option<ProgramSpec>> {
+        let file = self.forwarding.as_ref().and_then(|choice| choice.program.as_deref());
+        file.map(object_file::read).transpose()
+    }
+
     fn spec(&self, name: &Name) -> anyhow::Result<SwitchSpec> {
         let all_ports = self.security.to_api();
         let settings = SwitchSettings {
@@ -171,7 +178,8 @@ impl Settings {
             unknown_unicast_limit: all_ports.unknown_unicast_limit,
             bpdu_guard: all_ports.bpdu_guard,
             loop_protect: all_ports.loop_protect,
-            forwarding: self.forwarding,
+            forwarding: self.forwarding.as_ref().map(|choice| choice.function),
+            program: self.program()?,
             age_s: self.age,
             fdb_capacity: self.fdb_capacity,
             group_fwd_mask: self.group_fwd_mask,
@@ -284,6 +292,7 @@ Examples:
   uvala switch add vale0 --group users --mode 660
   uvala switch set vale0 --mode 666 --new-ports owner    all users, on ports that you give them
   uvala switch set vale0 --forwarding hub --age 60
+  uvala switch set vale0 --forwarding program:balance.o
   uvala switch add vale1 --workers all                   one switch on all cores of the daemon
   uvala switch set vale0 --mac-lock first:1 --bpdu-guard --broadcast-limit 1000
   uvala switch del vale0";

@@ -78,6 +78,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn refresh_port(&mut self, name: &PortName) {
         self.refresh_static_addresses(name);
         self.refresh_steering(name.switch());
+        self.refresh_programs(name);
         self.refresh_captures(name);
     }
 
@@ -128,7 +129,7 @@ impl<D: Datapath> Control<D> {
         self.state.ports_of(switch).filter(|(name, _)| name.pipe().is_none()).map(view).collect()
     }
 
-    fn id_of(&self, port: &Port) -> Option<PortId> {
+    pub(super) fn id_of(&self, port: &Port) -> Option<PortId> {
         let number = port.is_live().then(|| self.datapath.number_of(port.key)).flatten();
         number.and_then(|number| PortId::new(number.into()))
     }

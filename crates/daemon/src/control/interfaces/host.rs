@@ -185,6 +185,7 @@ impl<D: Datapath> Control<D> {
             self.state.add_port(port.clone(), entry);
         }
         self.refresh_steering(to.switch());
+        self.refresh_programs(to);
         Ok(Reply::Done)
     }
 

@@ -187,6 +187,7 @@ impl<D: Datapath> Control<D> {
         let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, config);
         self.state.add_port(second.clone(), Port { cable: Some(first.clone()), ..end });
         self.refresh_port(first);
+        self.refresh_programs(second);
         Ok(Reply::Done)
     }
 
@@ -283,6 +284,7 @@ impl<D: Datapath> Control<D> {
         let left: Option<SwitchKey> = self.state.move_port(from, to.clone());
         self.refresh_port(from);
         self.refresh_steering(to.switch());
+        self.refresh_programs(to);
         if let Some(switch) = left {
             self.datapath.del_switch(switch);
         }

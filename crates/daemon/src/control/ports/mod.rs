@@ -142,6 +142,7 @@ impl<D: Datapath> Control<D> {
         let port = Port { host, machine, vxlan, grant, ..port };
         self.state.add_port(name, port);
         self.refresh_steering(plan.name.switch());
+        self.refresh_programs(&plan.name);
         Ok(())
     }
 

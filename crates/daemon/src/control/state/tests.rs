@@ -33,6 +33,8 @@ fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
         new_ports,
         config,
         steering,
+        program: None,
+        refused_program: None,
         planner: None,
         listed: None,
     }

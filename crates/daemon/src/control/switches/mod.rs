@@ -11,6 +11,7 @@ use switch::{Forwarding, PortSecurity, SwitchConfig};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;
+use crate::control::programs::refusal::ProgramRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Gone, Switch, change_permissions};
 use crate::control::stats::counters;
@@ -40,10 +41,13 @@ impl<D: Datapath> Control<D> {
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
         let steering = self.requested_steering(&spec.switch, &spec.settings)?;
+        let program =
+            self.requested_program(permissions.owner, &spec.switch, config, &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config, None)?;
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
         switch.steering = steering.unwrap_or_default();
+        program.into_iter().for_each(|program| self.load_program(&spec.switch, program));
         self.refresh_forwarding(&spec.switch);
         Ok(Reply::Done)
     }
@@ -68,11 +72,21 @@ impl<D: Datapath> Control<D> {
         self.check_forwarding(&spec.switch, config)?;
         self.check_workers(&spec.switch, config)?;
         let steering = self.requested_steering(&spec.switch, &spec.settings)?;
+        let program =
+            self.requested_program(permissions.owner, &spec.switch, config, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
-        let is_other_lock = config.security.mac_lock != switch.config.security.mac_lock;
-        if config != switch.config {
-            self.datapath.set_switch(key, config)?;
+        let old = switch.config;
+        // Loaded first, so that no frame meets a switch without its program. A switch that goes to
+        // other workers has no ports, and begins there without a program.
+        let (first, last) = match old.is_spread == config.is_spread {
+            true => (program, None),
+            false => (None, program),
+        };
+        first.into_iter().for_each(|program| self.load_program(&spec.switch, program));
+        if config != old {
+            let done = self.datapath.set_switch(key, config);
+            done.inspect_err(|_| self.tidy_program(&spec.switch))?;
         }
         let switch = self.state.switch_mut(&spec.switch).expect("it was there just now");
         switch.permissions = permissions;
@@ -81,7 +95,9 @@ impl<D: Datapath> Control<D> {
         if let Some(steering) = steering {
             switch.steering = steering;
         }
-        if is_other_lock {
+        last.into_iter().for_each(|program| self.load_program(&spec.switch, program));
+        self.tidy_program(&spec.switch);
+        if config.security.mac_lock != old.security.mac_lock {
             self.forget_first_macs(&spec.switch);
         }
         self.refresh_forwarding(&spec.switch);
@@ -114,6 +130,9 @@ impl<D: Datapath> Control<D> {
         if config.is_spread && config.forwarding == Forwarding::Chain {
             return Err(SwitchRefusal::ChainsOfAllWorkers(name.clone()).into());
         }
+        if config.is_spread && config.forwarding == Forwarding::Program {
+            return Err(ProgramRefusal::AllWorkers(name.clone()).into());
+        }
         let is_other = |switch: &Switch| switch.config.is_spread != config.is_spread;
         let has_ports = self.state.ports_of(name).next().is_some();
         if has_ports && self.state.find_switch(name).is_some_and(is_other) {
@@ -144,6 +163,8 @@ impl<D: Datapath> Control<D> {
             new_ports,
             config,
             steering,
+            program: None,
+            refused_program: None,
             planner: None,
             listed: None,
         };

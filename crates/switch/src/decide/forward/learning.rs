@@ -9,10 +9,16 @@ pub(crate) fn decide(fdb: &mut Fdb, frame: Ingress) -> Verdict {
     if let Some(reason) = refused(&frame) {
         return Verdict::Drop(reason);
     }
+    learn(fdb, frame);
+    forward(fdb, frame)
+}
+
+/// Learns the source of a frame, if its port lets it.
+#[inline]
+pub(crate) fn learn(fdb: &mut Fdb, frame: Ingress) {
     if learns(&frame) {
         fdb.learn(frame.vlan, frame.header.src(), frame.src, frame.now);
     }
-    forward(fdb, frame)
 }
 
 /// What [`decide`] would say. It learns nothing.
@@ -44,8 +50,9 @@ fn learns(frame: &Ingress) -> bool {
     frame.learning && frame.header.src().is_station()
 }
 
+/// Where a frame goes, of which nothing is learned.
 #[inline]
-fn forward(fdb: &Fdb, frame: Ingress) -> Verdict {
+pub(crate) fn forward(fdb: &Fdb, frame: Ingress) -> Verdict {
     let class = FloodClass::of(frame.header.dst());
     match class {
         FloodClass::Unicast => fdb

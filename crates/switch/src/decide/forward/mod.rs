@@ -8,6 +8,7 @@ pub(crate) mod hub;
 pub(crate) mod learning;
 pub(crate) mod patch;
 pub(crate) mod static_map;
+pub mod user;
 
 use packet::ethernet::Header;
 use packet::{MacAddr, PortId, VlanId};
@@ -22,6 +23,8 @@ pub enum Verdict {
     To(PortId),
     /// To every other port that takes such frames.
     Flood(FloodClass),
+    /// To the ports of the set that has this number (`forward::user`).
+    Set(u16),
     /// Nowhere.
     Drop(DropReason),
 }

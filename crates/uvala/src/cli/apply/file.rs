@@ -37,7 +37,10 @@ fn read(text: &str, path: &Path) -> Result<(Vec<SwitchText>, Vec<String>), Confi
         .map_err(|InvalidValue { at, error }| ConfigError::at(path, text, at, error.to_string()))?;
     let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
     let line = |at| ends.partition_point(|&end| end < at) + 1;
-    switches.iter_mut().for_each(|switch| switch.places.map(line));
+    for switch in &mut switches {
+        switch.places.map(line);
+        switch.program.iter_mut().for_each(|file| file.at = line(file.at));
+    }
     let others = keys.into_keys().map(Spanned::into_inner).filter(|key| key != "switch");
     Ok((switches, others.collect()))
 }

@@ -1,0 +1,173 @@
+//! The user's function: a [program](program::Program) says where a frame goes.
+//!
+//! # Theory of operation
+//!
+//! The bridge asks the program about a frame as it asks any forwarding function, once for frames
+//! that follow each other with one key, and keeps the verdict as it keeps others
+//! (`decide::lookup`). What the program remembers changes verdicts: a run that changes a map makes
+//! a new generation of the bridge, and so does a change by control. The verdict of such a run
+//! holds until the end of the turn, so that its frames are asked about once. The source of a frame
+//! is learned unless the program drops the frame, so that a program may leave the way back to
+//! learning.
+//!
+//! The turn of the sender pays for the program: when its steps are [`STEPS_TURN`], the frames
+//! behind wait in their rings, as behind a large flood.
+//!
+//! A program that looks into packets is shown the first bytes of each, which no key holds. The
+//! frames of such a switch are all staged, and their verdicts are not kept.
+//!
+//! *Sets.* A verdict is a few bytes, and a set of ports is more. So a set has a number, and the
+//! table holds the last [`SETS`] sets. Where it is full, all numbers end, with a new generation.
+
+use packet::PortId;
+use packet::flow::PREFIX;
+use program::{Decision, Frame, Looks, PORTS_MAX, Program};
+
+use super::{FloodClass, Ingress, Verdict};
+use crate::model::stats::DropReason;
+
+/// Steps of a turn, about a millisecond: a turn ends with the batch that takes them.
+const STEPS_TURN: u64 = 1 << 18;
+/// Sets of ports that are known at once.
+const SETS: usize = 64;
+
+const _: () = assert!(PREFIX == program::PACKET_BYTES, "a program sees what a flow is made of");
+
+/// Ports that a frame goes to, ascending.
+#[derive(Clone, Copy)]
+struct PortSet {
+    ports: [PortId; PORTS_MAX],
+    count: usize,
+}
+
+impl PortSet {
+    fn ports(&self) -> &[PortId] {
+        &self.ports[..self.count]
+    }
+}
+
+/// A user's program as the forwarding function of a switch.
+#[derive(Clone)]
+pub struct UserFunction {
+    program: Program,
+    sets: Vec<PortSet>,
+    /// The first bytes of the frame in hand, if the program looks at them.
+    packet: [u8; PREFIX],
+    packet_len: usize,
+    /// Steps of the program before the turn.
+    steps_before: u64,
+}
+
+impl UserFunction {
+    /// A function that asks this program.
+    #[must_use]
+    pub fn new(program: Program) -> Box<Self> {
+        let sets = Vec::with_capacity(SETS);
+        Self { program, sets, packet: [0; PREFIX], packet_len: 0, steps_before: 0 }.into()
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The program, to change its maps.
+    pub(crate) fn program_mut(&mut self) -> &mut Program {
+        &mut self.program
+    }
+
+    /// Shows the first bytes of the frame that the program is asked about next.
+    pub(crate) fn show_packet(&mut self, bytes: &[u8]) {
+        self.packet_len = bytes.len().min(PREFIX);
+        debug_assert!(self.looks_into_packets() || bytes.len() <= PREFIX, "the first bytes");
+        self.packet[..self.packet_len].copy_from_slice(&bytes[..self.packet_len]);
+    }
+
+    /// Whether the program looks at more of a frame than its key.
+    #[inline]
+    pub(crate) fn looks_into_packets(&self) -> bool {
+        self.program.looks() == Looks::Packet
+    }
+
+    /// From here on, the program's steps are those of another turn.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        self.steps_before = self.program.counts().steps;
+    }
+
+    /// Whether the program has taken the time that a turn has for it.
+    #[inline]
+    pub(crate) fn has_spent_turn(&self) -> bool {
+        let steps = self.program.counts().steps;
+        debug_assert!(steps >= self.steps_before, "steps only grow");
+        steps - self.steps_before >= STEPS_TURN
+    }
+
+    /// The ports of a set.
+    pub(crate) fn ports(&self, set: u16) -> &[PortId] {
+        self.sets.get(usize::from(set)).map_or(&[], PortSet::ports)
+    }
+
+    /// What the program says of a frame, and whether older verdicts hold no more. `None`: where
+    /// learning would send it.
+    pub(crate) fn decide(&mut self, frame: &Ingress) -> (Option<Verdict>, bool) {
+        let header = frame.header.key().to_le_bytes();
+        let bytes = match self.program.looks() {
+            Looks::Packet => &self.packet[..self.packet_len],
+            Looks::Header if frame.header.tag().is_some() => &header[..],
+            Looks::Header => &header[..packet::ethernet::ETHERNET_HEADER],
+        };
+        let (port, vlan) = (frame.src.number(), frame.vlan.get());
+        let decided = self.program.run(&Frame { now_us: frame.now.as_us(), port, vlan, bytes });
+        let mut is_new = self.program.has_changed_maps();
+        debug_assert!(self.program.ports().len() <= PORTS_MAX, "a set is bounded");
+        let verdict = match decided {
+            Err(_) => Some(Verdict::Drop(DropReason::ProgramFault)),
+            Ok(Decision::Drop) => Some(Verdict::Drop(DropReason::Program)),
+            Ok(Decision::Learning) => None,
+            Ok(Decision::Flood) => Some(Verdict::Flood(FloodClass::of(frame.header.dst()))),
+            Ok(Decision::To(port)) => {
+                let port = PortId::new(port.into());
+                Some(port.map_or(Verdict::Drop(DropReason::DeadPort), Verdict::To))
+            }
+            Ok(Decision::Set) => {
+                let (verdict, is_full) = self.choose();
+                is_new |= is_full;
+                Some(verdict)
+            }
+        };
+        (verdict, is_new)
+    }
+
+    /// The verdict for the ports that the program has added, and whether old sets had to go.
+    fn choose(&mut self) -> (Verdict, bool) {
+        let mut set = PortSet { ports: [PortId::from_low_bits(0); PORTS_MAX], count: 0 };
+        let mut numbers = [0; PORTS_MAX];
+        let numbers = &mut numbers[..self.program.ports().len()];
+        numbers.copy_from_slice(self.program.ports());
+        numbers.sort_unstable();
+        for port in numbers.iter().filter_map(|&number| PortId::new(number.into())) {
+            if set.ports().last() != Some(&port) {
+                set.ports[set.count] = port;
+                set.count += 1;
+            }
+        }
+        if let &[only] = set.ports() {
+            return (Verdict::To(only), false);
+        }
+        debug_assert!(set.ports().is_sorted(), "equal sets are equal lists");
+        debug_assert!(self.sets.len() <= SETS, "the table does not grow");
+        let known = self.sets.iter().position(|known| known.ports() == set.ports());
+        let is_full = known.is_none() && self.sets.len() == SETS;
+        if is_full {
+            self.sets.clear();
+        }
+        let number = known.unwrap_or_else(|| {
+            self.sets.push(set);
+            self.sets.len() - 1
+        });
+        debug_assert!(number < SETS, "a set has one of the numbers");
+        (Verdict::Set(u16::try_from(number).unwrap_or(u16::MAX)), is_full)
+    }
+}

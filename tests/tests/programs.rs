@@ -1,0 +1,261 @@
+//! Forwarding programs, as their users write them: compiled, loaded, replaced under load, kept.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use client::Port;
+use harness::daemon::{Daemon, Setup};
+use harness::frames::{announcement, fill, mac};
+use harness::process::{Scratch, USER};
+use harness::{is_root, root, skip, wait};
+use protocol::exit;
+use serde_json::Value;
+
+/// Object files of programs.
+struct Objects(Scratch);
+
+impl Objects {
+    /// `None`, and said loudly: there is no compiler for them.
+    fn new() -> Option<Self> {
+        if Command::new("clang").arg("--version").output().is_err() {
+            skip("there is no clang (apt-get install clang)");
+            return None;
+        }
+        Some(Self(Scratch::new("programs")))
+    }
+
+    fn compile(&self, name: &str, source: &PathBuf) -> String {
+        let to = self.0.path().join(format!("{name}.o"));
+        let mut clang = Command::new("clang");
+        clang.args(["-O2", "-target", "bpf", "-I"]).arg(root().join("include"));
+        let status = clang.arg("-c").arg(source).arg("-o").arg(&to).status().unwrap();
+        assert!(status.success(), "{name}");
+        to.to_str().unwrap().to_owned()
+    }
+
+    fn example(&self, name: &str) -> String {
+        self.compile(name, &root().join(format!("examples/forwarding/{name}.c")))
+    }
+
+    /// A program of this body.
+    fn program(&self, name: &str, maps: &str, body: &str) -> String {
+        let source = self.0.path().join(format!("{name}.c"));
+        let text = format!(
+            "#include \"uvala_program.h\"\n{maps}\nSEC(\"forward/header\") int f(struct \
+             uvala_frame *frame)\n{{\n{body}\n}}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        self.compile(name, &source)
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn run(daemon: &Daemon, line: &str) -> String {
+    let output = daemon.uvala(&line.split(' ').collect::<Vec<_>>());
+    assert!(output.status.success(), "{line}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn show(daemon: &Daemon) -> Value {
+    serde_json::from_str(&run(daemon, "program show vale0 --json")).unwrap()
+}
+
+/// The next frame of a port.
+fn next(port: &mut Port) -> Vec<u8> {
+    let mut frame = Vec::new();
+    assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap(), "a frame");
+    frame
+}
+
+#[test]
+fn a_table_of_stations_is_filled_by_commands_and_survives_a_restart() {
+    let Some(objects) = Objects::new() else { return };
+    let mut daemon = Daemon::start();
+    let file = objects.example("stations");
+    run(&daemon, &format!("switch add vale0 --forwarding program:{file}"));
+    run(&daemon, &format!("switch add vale0 --if-absent --forwarding program:{file}"));
+    run(&daemon, "program map set vale0 stations 02:00:00:00:00:09 port:b");
+    let exchange = |daemon: &Daemon| {
+        let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+        let mut frame = Vec::new();
+        fill(&mut frame, [2, 0, 0, 0, 0, 9], 1, 7, 60);
+        a.send(&frame).unwrap();
+        assert_eq!(next(&mut b), frame);
+        fill(&mut frame, [2, 0, 0, 0, 0, 8], 1, 8, 60);
+        a.send(&frame).unwrap();
+        wait::until("the drop", || daemon.stats("vale0:a").drops.get("program") == Some(&1));
+        let listed = run(daemon, "program map list vale0 stations");
+        assert!(listed.contains("02:00:00:00:00:09"), "{listed}");
+        let number = daemon.port("vale0:b").unwrap().number.unwrap();
+        let value = run(daemon, "program map get vale0 stations 02:00:00:00:00:09");
+        assert_eq!(value.trim(), number.to_string());
+    };
+    exchange(&daemon);
+    wait::until("the ports to go", || daemon.ports().is_empty());
+    assert!(!run(&daemon, "program map list vale0 stations").contains("02:"), "no such port");
+    daemon.terminate();
+    daemon.restart();
+    exchange(&daemon);
+    let info = show(&daemon);
+    assert_eq!(
+        (info["function"].as_str(), info["maps"][0]["kind"].as_str()),
+        (Some("forward"), Some("hash"))
+    );
+    assert!(info["runs"].as_u64().unwrap() >= 2 && info["faults"] == 0);
+    assert!(run(&daemon, "program list").contains("vale0"));
+    run(&daemon, "program map del vale0 stations 02:00:00:00:00:09");
+    run(&daemon, "switch set vale0 --forwarding learning");
+    let gone = daemon.uvala(&["program", "show", "vale0"]);
+    assert!(said(&gone).contains("vale0 has no program"), "{}", said(&gone));
+}
+
+#[test]
+fn programs_are_replaced_under_load_without_a_lost_frame() {
+    let Some(objects) = Objects::new() else { return };
+    let daemon = Daemon::start();
+    let maps = "UVALA_MAP(to, HASH, 4, 4, 4); UVALA_MAP(asked, ARRAY, 4, 8, 1);";
+    let body = |more: &str| {
+        format!(
+            "__u32 zero = 0, *port = bpf_map_lookup_elem(&to, &zero);\n\
+             __u64 *count = bpf_map_lookup_elem(&asked, &zero);\n\
+             if (count) (*count)++;\n{more}\nreturn port ? UVALA_TO(*port) : UVALA_DROP;"
+        )
+    };
+    let files = [
+        objects.program("one", maps, &body("")),
+        objects.program("two", maps, &body("if (frame->port > 4000) return UVALA_FLOOD;")),
+    ];
+    run(&daemon, &format!("switch add vale0 --forwarding program:{}", files[0]));
+    run(&daemon, "port add vale0:b --on-full wait");
+    run(&daemon, "program map set vale0 to 0 port:b");
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (sent_in_all, received) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let (mut frame, mut count) = (Vec::new(), 0);
+            while !stop.load(Ordering::Relaxed) {
+                // Other headers all the time, so that the program is asked.
+                fill(&mut frame, mac(u32::try_from(count % 5).unwrap()), 1, count, 60);
+                a.send(&frame).unwrap();
+                count += 1;
+                sent.store(count, Ordering::Relaxed);
+            }
+            count
+        });
+        let receiver = scope.spawn(|| {
+            let (mut frame, mut count) = (Vec::new(), 0u64);
+            while b.recv_timeout(&mut frame, Some(Duration::from_millis(1500))).unwrap() {
+                count += 1;
+            }
+            count
+        });
+        for round in 0..30 {
+            let before = sent.load(Ordering::Relaxed);
+            run(&daemon, &format!("switch set vale0 --forwarding program:{}", files[round % 2]));
+            wait::until("frames", || sent.load(Ordering::Relaxed) > before + 500);
+        }
+        stop.store(true, Ordering::Relaxed);
+        (sender.join().unwrap(), receiver.join().unwrap())
+    });
+    assert_eq!(received, sent_in_all);
+    let asked = run(&daemon, "program map get vale0 asked 0");
+    assert!(asked.trim().parse::<u64>().unwrap() > 30, "it goes on counting: {asked}");
+}
+
+#[test]
+fn a_program_that_fails_costs_its_frames_and_says_why() {
+    let Some(objects) = Objects::new() else { return };
+    let daemon = Daemon::start();
+    for (name, body, says) in [
+        ("endless", "for (;;) asm volatile(\"\");", "took more than 4096 steps"),
+        (
+            "wild",
+            "return *(volatile int *)(frame->bytes + frame->port * 4 + 4000);",
+            "read outside",
+        ),
+        ("odd", "return 7;", "no decision"),
+    ] {
+        let file = objects.program(name, "", body);
+        run(&daemon, &format!("switch add vale0 --forwarding program:{file}"));
+        let mut a = daemon.open("vale0:a");
+        a.send(&announcement(1)).unwrap();
+        wait::until("the drop", || daemon.stats("vale0:a").drops.get("program_fault") == Some(&1));
+        let text = run(&daemon, "program show vale0");
+        assert!(text.contains("failures    1") && text.contains(says), "{text}");
+        drop(a);
+        // Other switches are as they were.
+        let (mut c, mut d) = (daemon.open("vale1:c"), daemon.open("vale1:d"));
+        c.send(&announcement(2)).unwrap();
+        assert_eq!(next(&mut d), announcement(2));
+        run(&daemon, "switch del vale0");
+    }
+}
+
+#[test]
+fn what_is_no_program_is_refused_before_anything_changes() {
+    let Some(objects) = Objects::new() else { return };
+    let daemon = Daemon::start();
+    run(&daemon, "switch add vale0");
+    let cpu = objects.0.path().join("text.o");
+    std::fs::write(&cpu, "no object").unwrap();
+    let file = objects.example("knock");
+    for (forwarding, says) in [
+        ("program", "program:FILE"),
+        ("program:/no/such/file", "cannot read /no/such/file"),
+        (&format!("program:{}", cpu.display()), "no object file for eBPF"),
+        ("program:/dev/zero", "more than 1048576 bytes"),
+    ] {
+        let output = daemon.uvala(&["switch", "set", "vale0", "--forwarding", forwarding]);
+        assert!(!output.status.success() && said(&output).contains(says), "{}", said(&output));
+    }
+    run(&daemon, &format!("program check {file}"));
+    assert_eq!(daemon.switch("vale0").unwrap().forwarding, "learning");
+    let all = ["switch", "add", "vale2", "--workers", "all", "--forwarding"];
+    let output = daemon.uvala(&[&all[..], &[&format!("program:{file}")]].concat());
+    assert!(said(&output).contains("programs run on one worker"), "{}", said(&output));
+}
+
+#[test]
+fn only_the_owner_of_a_switch_loads_programs() {
+    let Some(objects) = Objects::new() else { return };
+    if !is_root() {
+        return skip("only root can become another user");
+    }
+    let daemon = Setup::new("[socket]\nmode = \"666\"\n").start();
+    let file = objects.example("stations");
+    run(&daemon, &format!("switch add vale0 --mode 666 --forwarding program:{file}"));
+    let forwarding = format!("program:{file}");
+    for args in [
+        &["switch", "set", "vale0", "--forwarding", &forwarding][..],
+        &["program", "map", "set", "vale0", "stations", "02:00:00:00:00:01", "1"],
+        &["program", "map", "del", "vale0", "stations", "02:00:00:00:00:01"],
+    ] {
+        let output = daemon.uvala_as(args, Some(USER));
+        let code = output.status.code();
+        assert_eq!(code, Some(exit::PERMISSION.into()), "{args:?}: {}", said(&output));
+    }
+    let output = daemon.uvala_as(&["program", "show", "vale0"], Some(USER));
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn a_configuration_names_the_file() {
+    let Some(objects) = Objects::new() else { return };
+    let file = objects.example("stations");
+    let config = format!("[switch.vale0]\nforwarding = \"program:{file}\"\n");
+    let daemon = Setup::new(&config).start();
+    assert_eq!(show(&daemon)["function"], "forward");
+    let other = objects.example("knock");
+    let path = objects.0.path().join("new.toml");
+    std::fs::write(&path, config.replace(&file, &other)).unwrap();
+    run(&daemon, &format!("apply {}", path.display()));
+    assert_eq!(show(&daemon)["looks"], "packet");
+    std::fs::write(&path, config.replace(&file, "/no/such/file")).unwrap();
+    let output = daemon.uvala(&["apply", path.to_str().unwrap()]);
+    assert!(said(&output).contains("cannot read /no/such/file"), "{}", said(&output));
+}
