@@ -408,7 +408,7 @@ fn masked(key: &Key, bits: usize) -> Key {
     let length = u32::try_from(bits).expect("a prefix is short");
     masked.bytes[..PREFIX_LENGTH].copy_from_slice(&length.to_le_bytes());
     masked.bytes[whole..key.len].fill(0);
-    if bits % 8 > 0 {
+    if !bits.is_multiple_of(8) {
         masked.bytes[whole] = key.bytes[whole] & (0xff << (8 - bits % 8));
     }
     masked

@@ -237,7 +237,7 @@ impl<'a, 'f> Loader<'a, 'f> {
                 name: name.to_owned(),
                 why,
             };
-            let at = usize::try_from(offset).ok().filter(|at| at % INSN == 0);
+            let at = usize::try_from(offset).ok().filter(|at| at.is_multiple_of(INSN));
             let insn = at.and_then(|at| code.get_mut(at..)?.first_chunk_mut::<INSN>());
             let insn = insn.ok_or_else(|| wrong("from outside of the code"))?;
             let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
