@@ -101,7 +101,7 @@ impl Net {
         let (region, fd) = Region::create("test", layout).expect("memory");
         region.format_port("test", &port, region.buffers(), true).expect("memory");
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
-        let ring = |ring: u16| TxRing::new(&client, &port, ring.into());
+        let ring = |ring: u16| TxRing::new(&client, &port, ring);
         let (tx, rx) = (ring(0), RxRing::new(&client, &port, 0));
         let all = (0..rings).map(ring).collect();
         self.plug(&region, &port, Client { tx, rx, region: client }, PortConfig::default());
