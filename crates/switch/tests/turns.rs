@@ -207,7 +207,7 @@ impl Net {
         loop {
             let moved = self.look(port);
             slots += moved.slots;
-            if !moved.blocked_on.is_some_and(|full| full.is_brief()) {
+            if !moved.blocked_on.is_some_and(switch::Full::is_brief) {
                 return Moved { slots, ..moved };
             }
             self.now = self.now.after_us(50);

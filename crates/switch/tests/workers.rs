@@ -183,7 +183,7 @@ fn a_client_that_reads_what_another_worker_delivers_is_waited_for_again() {
     let waits = |crew: &mut Crew, scratch: &mut Scratch, from: usize, us| {
         crew.clients[from].send(mac(1), from, 0);
         let moved = crew.switches[0].turn(id(from), Now::from_us(us), scratch);
-        moved.blocked_on.is_some_and(|full| full.is_brief())
+        moved.blocked_on.is_some_and(switch::Full::is_brief)
     };
     fill(&mut crew, &mut scratch);
     let looks = [1000, 1001, 1060, 1061].map(|us| waits(&mut crew, &mut scratch, 0, us));

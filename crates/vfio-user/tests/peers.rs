@@ -324,7 +324,7 @@ fn descriptors_come_with_the_header_or_the_body_and_only_so_many() {
         stream.write_all(&unmap).expect("room");
         assert_eq!(reply(&mut stream).0, 0);
     }
-    send_with(&stream, &map, &vec![&file; FDS_MAX + 1]);
+    send_with(&stream, &map, &[&file; FDS_MAX + 1]);
     assert_eq!(stream.read(&mut [0; 99]).unwrap_or(0), 0, "the connection ends");
     assert!(server.end(0).contains("more file descriptors"), "{}", server.end(0));
     // Half a message, and nothing more.

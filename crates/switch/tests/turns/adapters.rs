@@ -173,7 +173,7 @@ fn nobody_waits_for_a_port_that_a_station_has_left() {
     net.turn(0);
     assert_eq!(net.turn(1).slots, BATCH.into(), "where the first go is not known");
     let moved = net.turn(1);
-    assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port())), (0, Some(id(0))));
+    assert_eq!((moved.slots, moved.blocked_on.map(switch::Full::port)), (0, Some(id(0))));
     net.switch.add_port(id(2), Plug::adapter(Box::new(standby)), PortConfig::default());
     net.turn(2);
     assert_eq!((net.turn(1).slots, seen.try_iter().count()), (4, 4));

@@ -24,7 +24,7 @@ fn full(ports: usize) -> Net {
 /// Whether the next frame waits, and the worker yields.
 fn waits(net: &mut Net) -> bool {
     let moved = net.look(0);
-    let waits = moved.blocked_on.is_some_and(|full| full.is_brief());
+    let waits = moved.blocked_on.is_some_and(switch::Full::is_brief);
     assert_eq!((net.scratch.crowded(), moved.slots == 0), (waits, waits), "{moved:?}");
     waits
 }
@@ -241,7 +241,7 @@ fn a_stopped_receiver_stops_its_senders_and_no_others() {
     for round in 0..50 {
         for sender in 1..5 {
             let moved = net.turn(sender);
-            assert_eq!((moved.slots, moved.blocked_on.map(|full| full.port())), (0, Some(id(0))));
+            assert_eq!((moved.slots, moved.blocked_on.map(switch::Full::port)), (0, Some(id(0))));
         }
         for (from, to, _) in pairs {
             let dst = mac(u8::try_from(to).expect("few"));

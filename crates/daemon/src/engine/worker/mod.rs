@@ -265,7 +265,7 @@ impl Worker {
         self.crowded |= self.scratch.crowded();
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
-        if moved.blocked_on.is_some_and(|full| full.is_brief()) {
+        if moved.blocked_on.is_some_and(Full::is_brief) {
             // The wait ends by the clock, which a busy worker seldom reads.
             self.now = time_since(self.started);
         }
