@@ -20,7 +20,7 @@
 //! mirror counts as missed and not as dropped, because its destination has got it. A mirror with a
 //! clock gets the time of each batch in its slots.
 //!
-//! Mirrors of [`drops`] get what the switch drops, of all ports.
+//! Mirrors of `drops` get what the switch drops, of all ports.
 
 mod drops;
 

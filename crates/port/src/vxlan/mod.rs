@@ -29,12 +29,12 @@
 //!
 //! A port has its local address and UDP port for itself: the receiver is bound to both, and a
 //! datagram of another VNI is dropped. Datagrams leave by one of several sockets with different
-//! source ports ([`outbox::SENDERS`]). A hash of the frame's flow chooses the socket, so that
+//! source ports (`outbox::SENDERS`). A hash of the frame's flow chooses the socket, so that
 //! routers and network cards between the hosts spread flows over paths and queues, and keep the
 //! order within each.
 //!
 //! The kernel cuts what a guest would have left to its network card: the switch makes segments of
-//! it, and the [`outbox`] gives segments of one length to the kernel in one message. So the inner
+//! it, and the `outbox` gives segments of one length to the kernel in one message. So the inner
 //! headers of each segment are right, and the way through the kernel's stack is taken once.
 
 mod adapter;

@@ -22,7 +22,7 @@
 //! frame of one port and key. Time alone changes no generation: a cached verdict delays the refresh
 //! of its source and the expiry of its destination. A caller should keep it for a small part of the
 //! ageing time only. A program that changes a map by its verdict is the exception:
-//! [`Bridge::is_fleeting`] says so.
+//! `Bridge::is_fleeting` says so.
 //!
 //! The cost of a unicast frame does not depend on the number of ports.
 //!
@@ -267,7 +267,8 @@ impl Bridge {
 
     /// Whether the program has taken the time that a turn has for it.
     #[inline]
-    pub(crate) fn has_spent_turn(&self) -> bool {
+    #[must_use]
+    pub fn has_spent_turn(&self) -> bool {
         self.function.as_ref().is_some_and(|function| function.has_spent_turn())
     }
 

@@ -131,6 +131,9 @@ pub struct Worker {
     looks: Looks,
     /// Whether a client was too slow in these turns.
     crowded: bool,
+    /// Whether a forwarding program took all the time of one of these turns: slots do not say how
+    /// long such turns are.
+    is_dear: bool,
     times: TurnTimes,
     /// Whether the turns of this round are timed.
     timed: bool,
@@ -192,6 +195,7 @@ impl Worker {
             ticked_ms: 0,
             looks: Looks::NEW,
             crowded: false,
+            is_dear: false,
             times: TurnTimes::default(),
             timed: false,
             stopping: false,
@@ -263,6 +267,7 @@ impl Worker {
             port.longest = port.longest.max(self.times.count(begin, moved.slots));
         }
         self.crowded |= self.scratch.crowded();
+        self.is_dear |= moved.slots > 0 && switch.bridge().has_spent_turn();
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
         if moved.blocked_on.is_some_and(Full::is_brief) {
@@ -487,7 +492,8 @@ impl Worker {
 
     #[inline]
     fn look_now_and_then(&mut self, work: u32) {
-        if self.looks.is_due_after_turn(work) {
+        let is_due = self.looks.is_due_after_turn(work);
+        if std::mem::take(&mut self.is_dear) || is_due {
             self.look();
         }
     }

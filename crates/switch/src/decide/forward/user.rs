@@ -10,14 +10,14 @@
 //! is learned unless the program drops the frame, so that a program may leave the way back to
 //! learning.
 //!
-//! The turn of the sender pays for the program: when its steps are [`STEPS_TURN`], the frames
+//! The turn of the sender pays for the program: when its steps are `STEPS_TURN`, the frames
 //! behind wait in their rings, as behind a large flood.
 //!
 //! A program that looks into packets is shown the first bytes of each, which no key holds. The
 //! frames of such a switch are all staged, and their verdicts are not kept.
 //!
 //! *Sets.* A verdict is a few bytes, and a set of ports is more. So a set has a number, and the
-//! table holds the last [`SETS`] sets. Where it is full, all numbers end, with a new generation.
+//! table holds the last `SETS` sets. Where it is full, all numbers end, with a new generation.
 
 use packet::PortId;
 use packet::flow::PREFIX;
