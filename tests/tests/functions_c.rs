@@ -289,7 +289,10 @@ fn what_is_no_action_is_counted_as_that_of_a_function_in_c_and_in_rust() {
     assert!(came(&mut b, b"z"), "the others go nowhere");
     assert_eq!(wrong_actions(&daemon), (8, 0));
     let shown = says(&daemon, "chain show valenf");
-    assert!(shown.contains("8 bad_action") && shown.contains("program has a fault"), "{shown}");
+    assert!(
+        shown.contains("8 bad_action") && shown.contains("Correct the function's program"),
+        "{shown}"
+    );
 }
 
 /// Frames that were to become what there is not, and those that were wanted dropped, of the chain;

@@ -81,7 +81,8 @@ fn install_copies_and_builds_nothing() {
     let release = target.join("release");
     std::fs::create_dir_all(&release).unwrap();
     std::fs::copy(uvala_path(), release.join("uvala")).unwrap();
-    for name in ["libuvala.so", "libuvala.a", "libuvala_netmap.so", "libnetmap.a", "uvala-helper"] {
+    let libraries = ["libuvala.so", "libuvala.a", "libuvala_netmap.so", "libnetmap.a"];
+    for name in [&libraries[..], &["uvala-device", "uvala-helper"]].concat() {
         std::fs::write(release.join(name), "not looked into").unwrap();
     }
     // Not by the copy: another thread's child may still have it open as it was written.
@@ -90,7 +91,13 @@ fn install_copies_and_builds_nothing() {
     let output = install(&place, &target);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    let installed = ["bin/uvala", "lib/libuvala.so.0", "include/uvala.h", "share/man/man1/uvala.1"];
+    let installed = [
+        "bin/uvala",
+        "bin/uvala-device",
+        "lib/libuvala.so.0",
+        "include/uvala.h",
+        "share/man/man1/uvala.1",
+    ];
     let netmap = ["include/uvala/libnetmap.h", "include/uvala/net/netmap.h"];
     let netmap_library = ["lib/uvala/libnetmap.a", "lib/pkgconfig/uvala-netmap.pc"];
     for name in [&installed[..], &netmap, &netmap_library].concat() {
