@@ -267,7 +267,7 @@ impl<'a> Server<'a> {
             Ok(None) => {}
             Err(error) => {
                 self.log.line(now, format_args!("a VMM cannot connect: {error}"));
-                // It stays readable: no more attempts than this.
+                // The listener stays readable: no more attempts than this.
                 std::thread::sleep(std::time::Duration::from_millis(100));
             }
         }

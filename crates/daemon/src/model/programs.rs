@@ -56,7 +56,7 @@ impl LoadedProgram {
     }
 
     /// Takes over the entries that commands have set in maps that an older program declares alike.
-    /// They are in these maps already.
+    /// The maps themselves have these entries already.
     pub fn carry(&mut self, old: &Self) {
         for set in &old.entries {
             let def = &old.image.maps[set.map];

@@ -116,7 +116,7 @@ TXDCTL     0x3828   1 Word  0           0xff3f_3f3f;
 TADV       0x382c   1 Word  0           0xffff;
 TSPMT      0x3830   1 Word  0x0100_0400 ALL;
 RXCSUM     0x5000   1 Word  0           0x07ff;
-// Of no chapter: where the communication status block is. See `csb`.
+// No chapter has these two: the address of the communication status block. See `csb`.
 CSBAL      0x2830   1 Word  0           ALL;
 CSBAH      0x2834   1 Word  0           ALL;
 // 13.5: filters.

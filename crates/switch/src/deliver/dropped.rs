@@ -10,9 +10,9 @@
 //!
 //! Only where frames are dropped does the switch ask whether there is such a mirror: all other
 //! frames go as if there were none. Each copy stands behind a [`Dropped`] with the reason and the
-//! ports; it is the frame as it came, without a virtio-net header. The frames of a ring lie in
-//! memory of their sender, who may change them meanwhile: the reason is that of the frame that was
-//! decided.
+//! ports; it is the frame as it came, without a virtio-net header. A sender can change a frame in
+//! its ring after the switch has decided: the mirror then gets the changed frame with the reason
+//! for the first one.
 //!
 //! Of a list that an adapter refuses in part, the frames are counted as missed.
 //!

@@ -106,7 +106,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(3);
         let pid = rustix::process::Pid::from_child(&self.child);
-        // It may have ended.
+        // The process may have ended.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {

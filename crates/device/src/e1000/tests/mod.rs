@@ -46,7 +46,7 @@ fn memory() -> GuestMemory {
         offset: usize::try_from(offset).expect("small"),
         lent: lent.clone(),
     };
-    // They lie the other way round in the file.
+    // The file holds the two parts the other way round.
     let extents = vec![extent(0, BORDER, END - BORDER), extent(BORDER, END - BORDER, 0)];
     GuestMemory::new(extents).expect("apart")
 }
