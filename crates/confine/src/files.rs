@@ -125,6 +125,17 @@ impl Files {
         Self::default()
     }
 
+    /// What the libraries of a client ask for: cores, random numbers, and what `/proc` says of the
+    /// process.
+    #[must_use]
+    pub fn of_a_client() -> Self {
+        Self::none()
+            .and("/proc", Access::Read)
+            .and("/sys/devices/system/cpu", Access::Read)
+            .and("/dev/null", Access::Write)
+            .and("/dev/urandom", Access::Read)
+    }
+
     /// Also this, if it is there when the process is confined.
     #[must_use]
     pub fn and(mut self, path: impl AsRef<Path>, access: Access) -> Self {

@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use client::{Options, Stop};
-use confine::{Access, Files, Mode, Thread};
+use confine::{Files, Mode, Thread};
 use packet::MacAddr;
 use protocol::exit;
 use protocol::name::PortName;
@@ -148,12 +148,7 @@ fn enter_sandbox(mode: Mode) -> Result<()> {
     if mode == Mode::Off {
         return Ok(());
     }
-    let files = Files::none()
-        .and("/proc", Access::Read)
-        .and("/sys/devices/system/cpu", Access::Read)
-        .and("/dev/null", Access::Write)
-        .and("/dev/urandom", Access::Read);
-    let report = confine::enter(mode, Thread::Function, &files)
+    let report = confine::enter(mode, Thread::Function, &Files::of_a_client())
         .context("cannot enter the sandbox; run without it: --sandbox=off")?;
     if mode == Mode::On && !report.is_whole() {
         say::remark(format_args!("uvala-device: the sandbox is not complete: {report}"));

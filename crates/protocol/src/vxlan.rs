@@ -14,6 +14,9 @@ use super::values::ValueError;
 pub const REMOTES_MAX: usize = 256;
 /// Most static entries of a port's table.
 pub const VXLAN_FDB_MAX: usize = 256;
+/// What every tunnel has.
+pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and \
+                                      local, an address of this host: --vni 100 --local 10.0.0.1";
 
 /// The tunnel of a port of kind [`Vxlan`](super::PortKind::Vxlan).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +47,36 @@ pub struct Vxlan {
     /// Static entries: stations, each behind one of the remotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<VxlanStation>,
+}
+
+/// What an operator says of a tunnel, in a command or a file: anything may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of a tunnel")]
+pub struct VxlanKeys {
+    pub vni: Option<u32>,
+    pub local: Option<IpAddr>,
+    pub remote: Vec<IpAddr>,
+    pub dst_port: Option<u16>,
+    pub mtu: Option<u32>,
+    pub ttl: Option<u8>,
+    pub dscp: Option<u8>,
+    pub df: Option<bool>,
+    pub fdb: Vec<VxlanStation>,
+}
+
+impl VxlanKeys {
+    /// The tunnel. `None`: nothing is said of one, but perhaps `mtu`, which other kinds have, too.
+    ///
+    /// # Errors
+    /// VNI or local address is missing.
+    pub fn tunnel(self) -> Result<Option<Vxlan>, String> {
+        if self == (Self { mtu: self.mtu, ..Self::default() }) {
+            return Ok(None);
+        }
+        let Self { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb } = self;
+        let (Some(vni), Some(local)) = (vni, local) else { return Err(VXLAN_NEEDS.to_owned()) };
+        Ok(Some(Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }))
+    }
 }
 
 impl Vxlan {

@@ -125,14 +125,20 @@ impl Net {
     }
 
     fn add_with_stride(&mut self, config: PortConfig, stride: u32) {
-        let port = PortLayout::new(FIRST_BLOCK, counts());
+        self.add_with(counts(), config, stride);
+    }
+
+    /// Adds a port in a region of its own, and returns where it is.
+    fn add_with(&mut self, counts: RingCounts, config: PortConfig, stride: u32) -> PortLayout {
+        let port = PortLayout::new(FIRST_BLOCK, counts);
         let size = port.end() - FIRST_BLOCK;
-        let layout = RegionLayout::new(size, stride, counts().buffers()).expect("legal");
+        let layout = RegionLayout::new(size, stride, counts.buffers()).expect("legal");
         let (region, fd) = Region::create("test", layout).expect("memory");
         region.format_port("test", &port, region.buffers(), true).expect("memory");
         let client = Region::attach(fd.as_fd(), layout).expect("sealed");
         let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
         self.plug(&region, &port, Client { tx, rx, region: client }, config);
+        port
     }
 
     /// `ports` ports in one region.

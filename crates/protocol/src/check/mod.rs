@@ -13,7 +13,7 @@ use packet::MacAddr;
 
 pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
-pub use vxlan::{VXLAN_NEEDS, vxlan};
+pub use vxlan::vxlan;
 
 use crate::{Mode, PortSettings};
 

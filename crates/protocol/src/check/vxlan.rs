@@ -6,11 +6,8 @@ use std::net::IpAddr;
 use packet::vxlan::Vni;
 
 use super::unicast;
+use crate::vxlan::VXLAN_NEEDS;
 use crate::{Address, PortKind, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan};
-
-/// What every tunnel has.
-pub const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and local, \
-                               an address of this host: --vni 100 --local 10.0.0.1";
 
 /// The least MTU: that of IPv4.
 const MTU_MIN: u32 = 576;

@@ -17,7 +17,7 @@ use crate::name::{PortName, SwitchName};
 use crate::{
     Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
     PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings,
-    SwitchSpec, Vxlan, VxlanStation, sent_by_function,
+    SwitchSpec, Vxlan, VxlanKeys, VxlanStation, sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -397,29 +397,9 @@ impl RawPort {
 
     /// The tunnel in the file, if there is one.
     fn vxlan(&self) -> Result<Option<Vxlan>, String> {
-        let is_said = self.vni.is_some()
-            || self.local.is_some()
-            || self.dst_port.is_some()
-            || self.ttl.is_some()
-            || self.dscp.is_some()
-            || self.df.is_some()
-            || !self.remote.is_empty()
-            || !self.fdb.is_empty();
-        let (vni, local) = match (self.vni, self.local) {
-            (Some(vni), Some(local)) => (vni, local),
-            _ if is_said => return Err(check::VXLAN_NEEDS.to_owned()),
-            _ => return Ok(None),
-        };
-        Ok(Some(Vxlan {
-            vni,
-            local,
-            remote: self.remote.clone(),
-            dst_port: self.dst_port,
-            mtu: number(&self.mtu),
-            ttl: self.ttl,
-            dscp: self.dscp,
-            df: self.df,
-            fdb: self.fdb.clone(),
-        }))
+        let Self { vni, local, dst_port, ttl, dscp, df, .. } = *self;
+        let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
+        let mtu = number(&self.mtu);
+        VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }.tunnel()
     }
 }

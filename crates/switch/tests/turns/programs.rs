@@ -22,29 +22,26 @@ const fn result(returned: i32) -> [Insn; 2] {
 const LEARNING: i32 = 1;
 const TO: i32 = 0x1_0000;
 
-/// `*map[0] += 1`, in map 0
-const COUNT: [Insn; 8] = [
+/// Looks up entry 0 of map 0.
+const LOOK_UP: [Insn; 6] = [
     insn(0x62, 10, 0, -4, 0),
     insn(0xbf, 2, 10, 0, 0),
     insn(0x07, 2, 0, 0, -4),
     insn(0x18, 1, 1, 0, 0),
     insn(0, 0, 0, 0, 0),
     insn(0x85, 0, 0, 0, 1),
-    insn(0xb7, 1, 0, 0, 1),
-    insn(0xdb, 0, 1, 0, 0),
 ];
 
-/// Returns what is in map 0.
-const ASK_MAP: [Insn; 8] = [
-    insn(0x62, 10, 0, -4, 0),
-    insn(0xbf, 2, 10, 0, 0),
-    insn(0x07, 2, 0, 0, -4),
-    insn(0x18, 1, 1, 0, 0),
-    insn(0, 0, 0, 0, 0),
-    insn(0x85, 0, 0, 0, 1),
-    insn(0x79, 0, 0, 0, 0),
-    EXIT,
-];
+/// Adds 1 to that entry, and returns this.
+fn count_and(returned: i32) -> Vec<Insn> {
+    let add = [insn(0xb7, 1, 0, 0, 1), insn(0xdb, 0, 1, 0, 0)];
+    [&LOOK_UP[..], &add, &result(returned)].concat()
+}
+
+/// Returns what is in that entry.
+fn ask_map() -> Vec<Insn> {
+    [&LOOK_UP[..], &[insn(0x79, 0, 0, 0, 0), EXIT]].concat()
+}
 
 /// Goes to the port that a byte of the frame names.
 const fn by_byte(at: i16) -> [Insn; 3] {
@@ -93,19 +90,10 @@ impl Net {
 
     /// A port with so many transmit rings, which are returned.
     fn add_with_rings(&mut self, rings: u16) -> Vec<TxRing> {
-        let slots = RingSize::new(SLOTS).expect("legal");
-        let counts = RingCounts { tx_rings: rings, rx_rings: 1, tx_slots: slots, rx_slots: slots };
-        let port = PortLayout::new(FIRST_BLOCK, counts);
-        let size = port.end() - FIRST_BLOCK;
-        let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts.buffers()).expect("legal");
-        let (region, fd) = Region::create("test", layout).expect("memory");
-        region.format_port("test", &port, region.buffers(), true).expect("memory");
-        let client = Region::attach(fd.as_fd(), layout).expect("sealed");
-        let ring = |ring: u16| TxRing::new(&client, &port, ring);
-        let (tx, rx) = (ring(0), RxRing::new(&client, &port, 0));
-        let all = (0..rings).map(ring).collect();
-        self.plug(&region, &port, Client { tx, rx, region: client }, PortConfig::default());
-        all
+        let counts = RingCounts { tx_rings: rings, ..counts() };
+        let port = self.add_with(counts, PortConfig::default(), DEFAULT_STRIDE);
+        let region = &self.clients[self.clients.len() - 1].region;
+        (0..rings).map(|ring| TxRing::new(region, &port, ring)).collect()
     }
 
     /// Sends from port 0; what each port has got.
@@ -163,7 +151,7 @@ fn a_switch_without_its_program_drops_and_counts() {
 
 #[test]
 fn a_program_is_asked_once_for_frames_with_one_header() {
-    let code = [&COUNT[..], &result(TO + 1)].concat();
+    let code = count_and(TO + 1);
     let mut net = Net::programmed(3, Looks::Header, &code);
     assert_eq!(net.send_all(&frames(9)), [0, 9, 0]);
     assert_eq!((net.counter(), net.program().counts().runs), (1, 1));
@@ -187,17 +175,14 @@ fn a_program_is_asked_once_for_frames_with_one_header() {
 #[test]
 fn what_a_program_remembers_of_a_header_counts_for_its_next_frames() {
     // To port 1 while the map has 0, and then to port 2.
-    let code: Vec<Insn> = ASK_MAP[..6]
-        .iter()
-        .copied()
-        .chain([
-            insn(0x79, 6, 0, 0, 0),
-            insn(0x7a, 0, 0, 0, 1),
-            insn(0xbf, 0, 6, 0, 0),
-            insn(0x07, 0, 0, 0, TO + 1),
-            EXIT,
-        ])
-        .collect();
+    let go_on = [
+        insn(0x79, 6, 0, 0, 0),
+        insn(0x7a, 0, 0, 0, 1),
+        insn(0xbf, 0, 6, 0, 0),
+        insn(0x07, 0, 0, 0, TO + 1),
+        EXIT,
+    ];
+    let code = [&LOOK_UP[..], &go_on].concat();
     let mut net = Net::programmed(3, Looks::Header, &code);
     assert_eq!(net.send_all(&frames(3)), [0, 3, 0]);
     assert_eq!(net.send_all(&frames(3)), [0, 0, 3]);
@@ -226,7 +211,7 @@ fn a_turn_ends_when_its_program_has_taken_its_time() {
 #[test]
 fn a_change_of_a_map_counts_from_the_next_frame_on() {
     let to = |port: i32| u64::try_from(TO + port).expect("a port");
-    let mut net = Net::programmed(4, Looks::Header, &ASK_MAP);
+    let mut net = Net::programmed(4, Looks::Header, &ask_map());
     for port in [1, 2, 3] {
         net.set_counter(to(port));
         let got = net.send_all(&frames(2));
@@ -236,7 +221,7 @@ fn a_change_of_a_map_counts_from_the_next_frame_on() {
 
 #[test]
 fn a_program_is_replaced_between_two_frames_and_keeps_its_maps() {
-    let count = |port| [&COUNT[..], &result(TO + port)].concat();
+    let count = |port| count_and(TO + port);
     let mut net = Net::programmed(3, Looks::Header, &count(1));
     let mut got = [0; 3];
     for round in 0..20 {
@@ -261,7 +246,7 @@ fn a_program_that_looks_into_packets_tells_equal_headers_apart() {
         assert_eq!(net.received(port.into()), expected);
     }
     assert_eq!(net.program().counts().runs, 5, "once for equal packets that follow each other");
-    // Of a short frame, the program sees what there is.
+    // A program sees as much of a short frame as there is.
     assert_eq!(net.send_all(&[frame(mac(9), mac(0), 30, 2)]), [0; 4]);
     assert_eq!(net.drops(0, DropReason::SamePort), 1, "zeros: port 0");
 }
@@ -321,7 +306,7 @@ fn a_trace_foretells_what_a_program_does() {
         result(2).to_vec(),
         to_set(&[1, 2, 5]),
         by_byte(5).to_vec(),
-        [&COUNT[..], &result(TO + 1)].concat(),
+        count_and(TO + 1),
         vec![insn(0x79, 0, 0, 0, 0), EXIT],
     ];
     let mut ends = std::collections::BTreeSet::new();

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use packet::MacAddr;
-use protocol::check::VXLAN_NEEDS;
-use protocol::{Vxlan, VxlanChange, VxlanInfo, VxlanStation};
+use protocol::{Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
 use terminal::Usage;
 
 /// The tunnel of a port of kind vxlan.
@@ -46,22 +45,9 @@ pub struct VxlanArgs {
 impl VxlanArgs {
     /// The tunnel, if an option says something of one. `mtu` is of the frames inside.
     pub fn to_api(&self, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
-        let is_said = self.vni.is_some()
-            || self.local.is_some()
-            || self.dst_port.is_some()
-            || self.ttl.is_some()
-            || self.dscp.is_some()
-            || self.df.is_some()
-            || !self.remote.is_empty()
-            || !self.fdb.is_empty();
-        let (vni, local) = match (self.vni, self.local) {
-            (Some(vni), Some(local)) => (vni, local),
-            _ if is_said => return Err(Usage(VXLAN_NEEDS.to_owned())),
-            _ => return Ok(None),
-        };
+        let Self { vni, local, dst_port, ttl, dscp, df, .. } = *self;
         let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
-        let Self { dst_port, ttl, dscp, df, .. } = *self;
-        Ok(Some(Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }))
+        VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }.tunnel().map_err(Usage)
     }
 }
 

@@ -95,39 +95,44 @@ fn table(rows: &[Busy]) -> String {
     Table::of(rows, &columns).to_string() + &counts(rows.iter().map(|row| &row.info))
 }
 
+/// A function that has sent on all frames that it got.
+#[cfg(test)]
+pub fn function_for_tests(port: &str, pid: u32, frames_in: u64, cpu_ms: u64) -> FunctionInfo {
+    FunctionInfo {
+        service: "fw".to_owned(),
+        number: 1,
+        instance: 0,
+        port: port.parse().unwrap(),
+        pid: Some(pid),
+        user: None,
+        trust_group: None,
+        waiting: 0,
+        capacity: 1023,
+        cpu_ms: Some(cpu_ms),
+        thread: None,
+        cores: None,
+        stalled: false,
+        frames_in,
+        frames_out: frames_in,
+        called_in: 0,
+        called_out: 0,
+        lost: 0,
+        no_room: 0,
+        dropped: 0,
+        drops: std::collections::BTreeMap::new(),
+        counts: std::collections::BTreeMap::new(),
+        gauges: std::collections::BTreeMap::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
 
     fn seen(port: &str, pid: u32, frames_in: u64, cpu_ms: u64) -> (PortName, FunctionInfo) {
-        let info = FunctionInfo {
-            service: "s".to_owned(),
-            number: 1,
-            instance: 0,
-            port: port.parse().unwrap(),
-            pid: Some(pid),
-            user: None,
-            trust_group: None,
-            waiting: 0,
-            capacity: 1023,
-            cpu_ms: Some(cpu_ms),
-            thread: None,
-            cores: None,
-            stalled: false,
-            frames_in,
-            frames_out: frames_in,
-            called_in: 0,
-            called_out: 0,
-            lost: 0,
-            no_room: 0,
-            dropped: 0,
-            drops: BTreeMap::new(),
-            counts: BTreeMap::new(),
-            gauges: BTreeMap::new(),
-        };
+        let info = function_for_tests(port, pid, frames_in, cpu_ms);
         (info.port.clone(), info)
     }
 

@@ -13,6 +13,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::sample::{Known, Sample};
 use super::state::{Action, Choices, Link, Sort, State};
 use super::{draw, text};
+use crate::cli::nf::top::function_for_tests;
 
 /// What a port has counted: its name, frames sent and received, and drops.
 type Counted<'a> = (&'a str, u64, u64, &'a [(&'a str, u64)]);
@@ -58,31 +59,8 @@ fn worker(worker: u32, cpu_ms: u64) -> WorkerInfo {
 }
 
 fn function(port: &str, frames_in: u64, cpu_ms: u64) -> FunctionInfo {
-    FunctionInfo {
-        service: "fw".to_owned(),
-        number: 1,
-        instance: 0,
-        port: port.parse().unwrap(),
-        pid: Some(7),
-        user: None,
-        trust_group: None,
-        waiting: 3,
-        capacity: 1023,
-        cpu_ms: Some(cpu_ms),
-        thread: None,
-        cores: Some("2-3".to_owned()),
-        stalled: false,
-        frames_in,
-        frames_out: frames_in,
-        called_in: 0,
-        called_out: 0,
-        lost: 0,
-        no_room: 0,
-        dropped: 0,
-        drops: BTreeMap::new(),
-        counts: BTreeMap::new(),
-        gauges: BTreeMap::new(),
-    }
+    let cores = Some("2-3".to_owned());
+    FunctionInfo { waiting: 3, cores, ..function_for_tests(port, 7, frames_in, cpu_ms) }
 }
 
 /// A chain with one function, which gets as many frames as the first port sends.
