@@ -165,7 +165,7 @@ impl Outcome {
 /// Something that attacks, or only comes and goes.
 pub struct Attacker {
     user: Option<u32>,
-    is_humble: bool,
+    is_idle: bool,
     /// What a life of it is.
     role: Box<dyn Fn(&mut Random) -> Role + std::marker::Send>,
 }
@@ -181,7 +181,7 @@ impl Attacker {
         user: Option<u32>,
         role: impl Fn(&mut Random) -> Role + std::marker::Send + 'static,
     ) -> Self {
-        Self { user, is_humble: false, role: Box::new(role) }
+        Self { user, is_idle: false, role: Box::new(role) }
     }
 
     /// A hostile client: another user, where the test can be two. Its calls then name the pair's
@@ -220,11 +220,11 @@ impl Attacker {
         Self::new(None, move |random| passer_by(&dir, random))
     }
 
-    /// Has the lowest priority: what it costs the pair then is the switch's time, not a share of
-    /// the processor that any busy program takes.
+    /// Runs only where nothing else would: what it costs the pair then is the switch's time, not a
+    /// share of the processor that any busy program takes.
     #[must_use]
-    pub fn humble(self) -> Self {
-        Self { is_humble: true, ..self }
+    pub fn idly(self) -> Self {
+        Self { is_idle: true, ..self }
     }
 
     /// Lives and dies until the end.
@@ -235,8 +235,8 @@ impl Attacker {
         let is_needed = |all: &Lives| all.attacks == 0 && all.lives < 4;
         while !ended.load(Ordering::Relaxed) || is_needed(&all) {
             let mut peer = Peer::launch(&(self.role)(&mut random), self.user);
-            if self.is_humble {
-                peer.process().lower_priority();
+            if self.is_idle {
+                peer.process().run_idly();
             }
             let end = Instant::now() + Duration::from_millis(1 + random.below(3000));
             while Instant::now() < end && !ended.load(Ordering::Relaxed) {

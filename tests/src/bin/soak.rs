@@ -2,27 +2,31 @@
 //! beside a pair that may lose nothing. `make soak` runs it.
 //!
 //! ```text
-//!   a minute:  pair alone ─► and hostile programs ─► and load, churn, kill -9 ─► all gone: measure
-//!                            (lowest priority)
+//!   a minute:  pair alone ─► and busy loops ─► and hostile programs ─► and load, churn, kill -9
+//!                            (both run only where nothing else would)        ─► all gone: measure
 //! ```
+//!
+//! The busy loops have nothing to do with the daemon: what they cost the pair, any program would.
 //!
 //! It prints a line for each minute, and exits with status 1 if frames were lost, or if the daemon
 //! has more of what must stay flat than after the first minute.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::daemon::Daemon;
 use harness::measure::{own_memory, threads};
+use harness::process::Owned;
 use harness::siege::{self, Attacker, Lives, Pair, Siege, rate};
 use harness::{Random, wait};
 use protocol::{PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request};
 
 /// How long the parts of a minute take. The rest of it is for what ends.
-const ALONE: Duration = Duration::from_secs(8);
-const HOSTILE: Duration = Duration::from_secs(20);
-const MIXED: Duration = Duration::from_secs(26);
+const ALONE: Duration = Duration::from_secs(7);
+const BUSY: Duration = Duration::from_secs(7);
+const HOSTILE: Duration = Duration::from_secs(16);
+const MIXED: Duration = Duration::from_secs(24);
 /// Bytes by which the daemon's own memory may differ from that of the first minutes: tables, and
 /// what the C library keeps.
 const MEMORY_SLACK: u64 = 4 << 20;
@@ -45,8 +49,9 @@ struct Minute {
     memory: u64,
     frames: u64,
     lost: u64,
-    /// Frames per second: of the pair alone, beside hostile programs, beside everything.
-    rates: [f64; 3],
+    /// Frames per second: of the pair alone, beside busy loops, beside hostile programs, beside
+    /// everything.
+    rates: [f64; 4],
     lives: u64,
     attacks: u64,
 }
@@ -58,7 +63,7 @@ fn main() -> ExitCode {
     let daemon = siege::daemon();
     println!(
         "minute  memory KiB  descriptors  regions  threads  ports     frames  lost  alone/s  \
-         hostile  mixed  lives  attacks"
+         busy  hostile  mixed  lives  attacks"
     );
     let mut all = Vec::new();
     for number in 1..=minutes {
@@ -77,12 +82,12 @@ fn main() -> ExitCode {
 
 fn line(minute: &Minute) -> String {
     let Minute { held, memory, frames, lost, rates, lives, attacks } = minute;
-    let [alone, hostile, mixed] = rates;
+    let [alone, busy, hostile, mixed] = rates;
     let Held { descriptors, regions, threads, ports } = held;
-    let [hostile, mixed] = [hostile, mixed].map(|rate| rate / alone);
+    let [busy, hostile, mixed] = [busy, hostile, mixed].map(|rate| rate / alone);
     format!(
         "{:>10}  {descriptors:>11}  {regions:>7}  {threads:>7}  {ports:>5}  {frames:>9}  \
-         {lost:>4}  {alone:>7.0}  {hostile:>7.2}  {mixed:>5.2}  {lives:>5}  {attacks:>7}",
+         {lost:>4}  {alone:>7.0}  {busy:>4.2}  {hostile:>7.2}  {mixed:>5.2}  {lives:>5}  {attacks:>7}",
         memory / 1024
     )
 }
@@ -91,9 +96,13 @@ fn line(minute: &Minute) -> String {
 fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
     let pair = Pair::start(daemon);
     let alone = rate(daemon, ALONE);
+    let beside_busy = {
+        let _loops = [busy_loop(), busy_loop()];
+        rate(daemon, BUSY)
+    };
     let hostile = || vec![Attacker::client(daemon), Attacker::guest(daemon)];
-    let humble = hostile().into_iter().map(Attacker::humble).collect();
-    let siege = Siege::start(humble, random);
+    let idle = hostile().into_iter().map(Attacker::idly).collect();
+    let siege = Siege::start(idle, random);
     let beside_hostile = rate(daemon, HOSTILE);
     let mut lives = siege.end();
     let passers_by = (0..3).map(|_| Attacker::passer_by(daemon));
@@ -108,10 +117,16 @@ fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
         memory: own_memory(daemon.pid()),
         frames: outcome.sent,
         lost: outcome.lost(),
-        rates: [alone, beside_hostile, beside_all],
+        rates: [alone, beside_busy, beside_hostile, beside_all],
         lives: sum(|lives| lives.lives),
         attacks: sum(|lives| lives.attacks),
     }
+}
+
+fn busy_loop() -> Owned {
+    let process = Owned::spawn(Command::new("sh").args(["-c", "while :; do :; done"]));
+    process.run_idly();
+    process
 }
 
 /// Works while ports come and go by calls.
