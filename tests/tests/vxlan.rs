@@ -292,6 +292,29 @@ fn long_frames_and_unsegmented_ones_arrive_and_what_does_not_fit_is_counted() {
 }
 
 #[test]
+fn stations_with_a_longer_mtu_are_told_that_of_the_path() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let (Some(one), Some(two)) = (underlay.host(1, &[2]), underlay.host(2, &[1])) else { return };
+    let [first, second] = [(&one, 1), (&two, 2)].map(|(host, number)| {
+        let station = Namespace::new().expect("as before");
+        let address = format!("192.168.7.{number}/24");
+        let tap = HostIf { mtu: Some(1500), ..inside(&station, &address) };
+        lab::add(&host.daemon, "vale0:station", PortKind::Tap, tap).expect("a TAP");
+        station.ip(&format!("addr add fd07::{number}/64 dev eth0 nodad"));
+        station
+    });
+    for (address, known) in [("192.168.7.2", "mtu 1450"), ("fd07::2", "mtu 1450")] {
+        tcp(&first, &second, address, MEGABYTE);
+        let route = first.within(|| {
+            Command::new("ip").args(["route", "get", address]).output().expect("iproute2").stdout
+        });
+        let route = String::from_utf8(route).expect("text");
+        assert!(route.contains(known), "{route}");
+    }
+    assert!(one.dropped("too_long") > 0, "{:?}", one.stats());
+}
+
+#[test]
 fn a_tunnel_over_ipv6_carries_frames() {
     let Some(underlay) = Underlay::new(1500) else { return };
     let hosts: Option<Vec<_>> = [(1, 2), (2, 1)]

@@ -73,6 +73,8 @@ pub enum Forwarding {
     Learning,
     /// Hands each frame to the other of two ports.
     Patch,
+    /// Looks up addresses in a map of a forwarding program.
+    Program,
 }
 
 /// What the programs at the ends are written to.
@@ -192,6 +194,17 @@ pub struct Work {
     pub on_full: OnFull,
     /// Ports that are attached and do nothing.
     pub idle_ports: u16,
+}
+
+impl Work {
+    /// How many ports receive.
+    #[must_use]
+    pub fn receivers(&self) -> u8 {
+        match self.traffic {
+            Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
+            _ => 1,
+        }
+    }
 }
 
 /// 60-byte frames between two isolated processes: what the other scenarios are variations of.

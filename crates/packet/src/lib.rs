@@ -23,6 +23,7 @@
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`text`] | rule fields as people write them |
+//! | [`too_big`] | the answer to a packet that is too long for a link |
 //! | [`vxlan`] | the header of VXLAN |
 //! | [`hash`] | the mixing step of hash functions; a hash of names |
 //! | [`error`] | the error of text that cannot be read |
@@ -45,6 +46,7 @@ pub mod offload;
 pub mod port;
 pub mod rule;
 pub mod text;
+pub mod too_big;
 pub mod vlan;
 pub mod vxlan;
 

@@ -188,6 +188,9 @@ pub enum MapError {
     /// There is such an entry.
     #[error("the map has such an entry already")]
     Exists,
+    /// An array has no entry of this number.
+    #[error("the array has no such entry: the first is 0; see: uvala program show")]
+    Index,
     /// There is no room for one more.
     #[error("the map is full; delete an entry, or declare it with more")]
     Full,
@@ -207,7 +210,7 @@ impl MapError {
     pub(crate) fn errno(self) -> i64 {
         match self {
             Self::Missing => 2,
-            Self::Full => 7,
+            Self::Full | Self::Index => 7,
             Self::Exists => 17,
             Self::Array | Self::Key | Self::Value => 22,
         }
@@ -364,7 +367,7 @@ impl Map {
         if self.def.kind == MapKind::Array {
             return Some(match how {
                 Update::New => Err(MapError::Exists),
-                Update::Any | Update::Old => self.numbered(key).ok_or(MapError::Full),
+                Update::Any | Update::Old => self.numbered(key).ok_or(MapError::Index),
             });
         }
         let Some((key, bits)) = self.exact(key) else { return Some(Err(MapError::Key)) };

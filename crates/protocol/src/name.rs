@@ -80,6 +80,14 @@ pub enum NameError {
         /// A good name.
         example: &'static str,
     },
+    /// A port in the place of a switch.
+    #[error("bad name '{name}': it names a port; name its switch: {switch}")]
+    IsPort {
+        /// The text.
+        name: String,
+        /// What is in front of the port.
+        switch: String,
+    },
     /// A character outside `0-9 A-Z a-z _`.
     #[error(
         "bad name '{name}': {found:?} (character {position}) is not allowed, \
@@ -280,6 +288,9 @@ impl FromStr for SwitchName {
         let Some(rest) = text.strip_prefix(Self::PREFIX) else {
             return Err(NameError::NoPrefix(printable(text)));
         };
+        if let Some((switch, _)) = text.split_once(':') {
+            return Err(NameError::IsPort { name: printable(text), switch: printable(switch) });
+        }
         check_ident(text, rest)?;
         Ok(Self(text.to_owned()))
     }
@@ -458,6 +469,8 @@ mod tests {
             "bad name 'vale0:vm-1': '-' (character 9) is not allowed, \
              only letters, digits and '_', as in vale0:vm1"
         );
+        let port = "vale0:vm1".parse::<SwitchName>().unwrap_err().to_string();
+        assert!(port.ends_with("it names a port; name its switch: vale0"), "{port}");
         assert!(error("valé0:vm1").contains("begin with 'vale'"));
         assert!(error("vale0é:vm").contains("'é' (character 6)"));
         assert!(error("eth0").contains("begin with 'vale'"));

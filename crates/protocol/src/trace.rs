@@ -82,6 +82,8 @@ pub enum TraceStep {
         /// The port of the function.
         port: PortName,
     },
+    /// The switch asks its forwarding program, which says what the next steps do.
+    Program,
     /// The switch looks for the destination address.
     Lookup {
         /// The address.

@@ -47,6 +47,8 @@ pub enum TraceStep {
     Chain(u8),
     /// The function on a port gets the frame.
     Function(PortId),
+    /// The forwarding program was asked.
+    Program,
     /// The destination address was looked up.
     Lookup(MacAddr, Option<FdbEntry>),
     /// The frame is flooded.
@@ -163,7 +165,7 @@ impl Trace<'_> {
             redirected(bridge.peek_admitted(from, header, flags, self.now), out)
         });
         if out.is_none() {
-            self.look_up(header.dst(), &verdict);
+            self.ask(header.dst(), &verdict);
         }
         match Egress::of(bridge, from, verdict) {
             Egress::Drop(reason) => self.drop(self.src, reason),
@@ -175,18 +177,25 @@ impl Trace<'_> {
         }
     }
 
-    /// What the forwarding database knows of the destination, where the switch asks it.
-    fn look_up(&mut self, dst: MacAddr, verdict: &VlanVerdict) {
+    /// What decides: the forwarding database, the program, or nothing that has a step.
+    fn ask(&mut self, dst: MacAddr, verdict: &VlanVerdict) {
         let bridge = &self.switch.bridge;
-        let asks = !matches!(
-            bridge.config().forwarding,
-            Forwarding::Hub | Forwarding::Patch | Forwarding::Program
-        );
-        let is_refused = matches!(verdict.forward, Verdict::Drop(reason)
-            if !matches!(reason, DropReason::SamePort | DropReason::Unknown));
-        if asks && !is_refused && !dst.is_multicast() {
-            let entry = bridge.fdb().find(verdict.vlan, dst, self.now);
-            self.steps.push(TraceStep::Lookup(dst, entry));
+        let refusal = match verdict.forward {
+            Verdict::Drop(DropReason::SamePort | DropReason::Unknown) => None,
+            Verdict::Drop(reason) => Some(reason),
+            _ => None,
+        };
+        match (bridge.config().forwarding, refusal) {
+            (Forwarding::Hub | Forwarding::Patch, _) => {}
+            (Forwarding::Program, None | Some(DropReason::Program | DropReason::ProgramFault)) => {
+                self.steps.push(TraceStep::Program);
+            }
+            (Forwarding::Program, Some(_)) => {}
+            (_, None) if !dst.is_multicast() => {
+                let entry = bridge.fdb().find(verdict.vlan, dst, self.now);
+                self.steps.push(TraceStep::Lookup(dst, entry));
+            }
+            _ => {}
         }
     }
 

@@ -76,6 +76,11 @@ fn ip(kind: &str, from: End, to: End) -> Result<(EtherType, Vec<u8>), String> {
         false if from.1.or(to.1).is_some() => return Err(format!("{kind} has no ports")),
         false => (0, 0),
     };
+    match (kind, from.0.is_ipv6()) {
+        ("icmp", true) => return Err("icmp is of IPv4; of IPv6 it is icmpv6".to_owned()),
+        ("icmpv6", false) => return Err("icmpv6 is of IPv6; of IPv4 it is icmp".to_owned()),
+        _ => {}
+    }
     let payload = match kind {
         "icmp" => vec![8, 0, 0, 0, 0, 0, 0, 0],
         "icmpv6" => vec![128, 0, 0, 0, 0, 0, 0, 0],
@@ -109,7 +114,7 @@ fn tcp_syn((source, destination): (u16, u16)) -> Vec<u8> {
 fn expected(text: &str) -> String {
     format!(
         "{text:?} is no frame: expected one such as 'icmp 10.0.0.1 > 10.0.0.2', \
-         'tcp 10.0.0.1:1024 > 10.0.0.2:80' or 'arp 10.0.0.1 > 10.0.0.2'"
+         'tcp 10.0.0.1:1024 > 10.0.0.2:80' or 'arp 10.0.0.1 > 10.0.0.2', or hexadecimal digits"
     )
 }
 
@@ -152,6 +157,8 @@ mod tests {
             ("tcp 10.0.0.1 > 10.0.0.2", "tcp has ports"),
             ("icmp 10.0.0.1:1 > 10.0.0.2", "icmp has no ports"),
             ("icmp 10.0.0.1 > fd00::1", "of IPv6"),
+            ("icmp fd00::1 > fd00::2", "it is icmpv6"),
+            ("icmpv6 10.0.0.1 > 10.0.0.2", "it is icmp"),
             ("icmp a > b", "is no address"),
             ("gre2 10.0.0.1 > 10.0.0.2", "expected tcp, udp"),
         ] {

@@ -165,6 +165,23 @@ fn fan_out() -> Vec<Scenario> {
             None,
             Work { traffic: Traffic::Unicast(8), ..broadcast },
         ),
+        rate(
+            "program-8",
+            "the same, a forwarding program decides about each frame",
+            None,
+            Work { traffic: Traffic::Unicast(8), forwarding: Forwarding::Program, ..broadcast },
+        ),
+        Scenario {
+            unit: Unit::PercentLost,
+            baseline: Some(COPY),
+            limit: Limit::None,
+            ..rate(
+                "program-60",
+                "rate lost when a forwarding program decides, 60 B to one port",
+                Some(5.0),
+                Work { forwarding: Forwarding::Program, ..COPY },
+            )
+        },
         Scenario {
             unit: Unit::PercentLost,
             baseline: Some(busy),

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::forwarding;
 use crate::daemon::Daemon;
 use crate::programs::Scratch;
 use crate::work::{Api, Chain, FLOWS, Forwarding, Offer, Path, RULES, Traffic, Wait, Work};
@@ -10,15 +11,15 @@ use crate::work::{Api, Chain, FLOWS, Forwarding, Offer, Path, RULES, Traffic, Wa
 pub fn start(work: &Work) -> Result<Daemon> {
     let scratch = Scratch::new("daemon")?;
     let text = configuration(work, scratch.dir());
-    Daemon::start_in(scratch, &text)
+    let daemon = Daemon::start_in(scratch, &text)?;
+    if work.forwarding == Forwarding::Program {
+        forwarding::load(daemon.dir(), work.receivers())?;
+    }
+    Ok(daemon)
 }
 
 /// The daemon's configuration for a piece of work.
 fn configuration(work: &Work, dir: &std::path::Path) -> String {
-    let receivers = match work.traffic {
-        Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
-        _ => 1,
-    };
     let wait = match work.traffic {
         Traffic::RoundTrip(Wait::Spin) => "spin",
         _ => "auto",
@@ -33,7 +34,7 @@ fn configuration(work: &Work, dir: &std::path::Path) -> String {
     if work.path == Path::Guests {
         return text + &guests(work, dir);
     }
-    let receivers = (0..receivers).map(|number| format!("r{number}"));
+    let receivers = (0..work.receivers()).map(|number| format!("r{number}"));
     let sender = (work.traffic == Traffic::Both).then(|| "s".to_owned());
     for port in receivers.chain(sender) {
         text += &format!("\n[switch.vale0.port.{port}]\non_full = \"{}\"\n", work.on_full);
@@ -46,6 +47,7 @@ fn guests(work: &Work, dir: &std::path::Path) -> String {
     let name = match work.forwarding {
         Forwarding::Learning => "learning",
         Forwarding::Patch => "patch",
+        Forwarding::Program => unreachable!("no machines in such a scenario"),
     };
     let mut text = format!("forwarding = \"{name}\"\n");
     for number in 0..2 {

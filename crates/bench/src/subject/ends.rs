@@ -182,7 +182,7 @@ pub fn send(part: &Part) -> Result<()> {
     let mut port = part.options().open(&part.sender_port())?;
     let to: Vec<_> = match part.work.traffic {
         Traffic::Broadcast(_) => vec![stamp::BROADCAST],
-        _ => (1..=part.receivers()).map(address).collect(),
+        _ => (1..=part.work.receivers()).map(address).collect(),
     };
     let tx = port.tx(0);
     let mut source = Source::new(part, tx, &to, address(SENDER))?;
@@ -198,7 +198,7 @@ pub fn send(part: &Part) -> Result<()> {
 pub fn receive(part: &Part) -> Result<()> {
     machine::pin(part.work.placement.receiver);
     let mut ports = Vec::new();
-    for number in 0..part.receivers() {
+    for number in 0..part.work.receivers() {
         let mut port = part.options().open(&part.receiver_port(number))?;
         introduce(part, &mut port, number + 1)?;
         ports.push((port, Sink::new(part)));

@@ -11,6 +11,7 @@ mod chain;
 mod configuration;
 mod driver;
 mod ends;
+mod forwarding;
 mod guests;
 mod netmap;
 mod slow;
@@ -228,14 +229,6 @@ impl Part {
     fn warm_up(&self) -> Duration {
         let idle = Duration::from_millis(12) * u32::from(self.work.idle_ports);
         (self.time() / 3).max(Duration::from_millis(500) + idle)
-    }
-
-    /// How many receivers there are.
-    fn receivers(&self) -> u8 {
-        match self.work.traffic {
-            Traffic::Broadcast(count) | Traffic::Unicast(count) => count,
-            _ => 1,
-        }
     }
 
     /// The sender's port.

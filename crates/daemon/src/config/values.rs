@@ -37,7 +37,8 @@ pub fn parse_workers(text: &str) -> Result<u32, String> {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         return Ok(u32::try_from(cpus).unwrap_or(MAX_WORKERS).clamp(2, MAX_WORKERS + 1) - 1);
     }
-    in_range(text, 1, MAX_WORKERS).map_err(|error| format!("{error}, or \"auto\""))
+    in_range(text, 1, MAX_WORKERS)
+        .map_err(|error| error.replacen("expected", "expected \"auto\" or", 1))
 }
 
 fn parse_slots(text: &str) -> Result<RingSize, String> {

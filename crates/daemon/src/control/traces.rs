@@ -69,6 +69,7 @@ impl<D: Datapath> View<'_, D> {
             Step::Rule(rule) => TraceStep::Rule { rule },
             Step::Chain(number) => TraceStep::Chain { chain: self.chain(number) },
             Step::Function(port) => TraceStep::Function { port: self.port(port) },
+            Step::Program => TraceStep::Program,
             Step::Lookup(mac, entry) => {
                 TraceStep::Lookup { mac, entry: entry.map(|entry| self.entry(&entry)) }
             }

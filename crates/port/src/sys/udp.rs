@@ -85,6 +85,56 @@ pub fn sender(local: IpAddr, options: PacketOptions, anywhere: bool) -> io::Resu
     Ok(socket)
 }
 
+/// A [`sender`] that learns for which MTU the kernel refuses a datagram: see [`limit`].
+///
+/// # Errors
+/// As [`receiver`].
+pub fn prober(local: IpAddr, options: PacketOptions, anywhere: bool) -> io::Result<OwnedFd> {
+    let socket = sender(local, options, anywhere)?;
+    match local {
+        IpAddr::V4(_) => set(&socket, libc::SOL_IP, libc::IP_RECVERR, 1)?,
+        IpAddr::V6(_) => set(&socket, libc::SOL_IPV6, libc::IPV6_RECVERR, 1)?,
+    }
+    Ok(socket)
+}
+
+/// The MTU of the path for which a datagram is too long, by a [`prober`], which tries to send it.
+/// `None`: it was not too long, and has gone out.
+pub fn limit(prober: &OwnedFd, message: Message<'_>) -> Option<u32> {
+    /// Errors that the network has reported before, which the kernel keeps with those of its own.
+    const OTHERS: usize = 64;
+    match send(prober, &[message]) {
+        Err(Errno::MSGSIZE) => (0..OTHERS).map_while(|_| next_error(prober)).find_map(|mtu| mtu),
+        _ => None,
+    }
+}
+
+/// The next error of a [`prober`]: the MTU, if a datagram was too long for it.
+fn next_error(prober: &OwnedFd) -> Option<Option<u32>> {
+    /// Room for `cmsghdr`, `sock_extended_err` and the address of the reporter.
+    const ROOM: usize = 16;
+    let mut control = [0u64; ROOM];
+    // SAFETY: all zeros are a value of this structure.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control);
+    let (fd, flags) = (prober.as_raw_fd(), libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT);
+    // SAFETY: the message has no room for data, and its control data live until the call returns.
+    if unsafe { libc::recvmsg(fd, &raw mut header, flags) } < 0 {
+        return None;
+    }
+    // SAFETY: the kernel has written control data of the length that it says.
+    let error = unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if first.is_null() || (*first).cmsg_len < size_of::<libc::sock_extended_err>() + 16 {
+            return Some(None);
+        }
+        libc::CMSG_DATA(first).cast::<libc::sock_extended_err>().read_unaligned()
+    };
+    let is_too_long = i32::try_from(error.ee_errno) == Ok(libc::EMSGSIZE);
+    Some(is_too_long.then_some(error.ee_info))
+}
+
 /// The least MTU of the paths to these hosts, as far as the kernel knows them: those of the routes,
 /// at least. `None`: there is a route to none.
 ///

@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use packet::vxlan::{self, HEADER};
 use protocol::{REMOTES_MAX, VxlanStation};
+use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
 
+use super::ETHERNET_AND_TAG;
+use super::answers::Answers;
 use super::inlet::Inlet;
 use super::outbox::{Outbox, Run, SENDERS};
 use super::remotes::Remotes;
@@ -37,13 +40,14 @@ pub struct VxlanPort {
     receiver: OwnedFd,
     senders: Vec<OwnedFd>,
     header: [u8; HEADER],
-    /// The longest frame that may go out; the kernel may refuse shorter ones.
-    longest: usize,
+    /// The MTU of frames inside, if one is set; the kernel may refuse shorter ones.
+    mtu: Option<u32>,
     inlet: Inlet,
     inbox: Box<Inbox>,
     /// The next message of the inbox to deliver, and where in it.
     next: (usize, usize),
     outbox: Outbox,
+    answers: Answers,
     /// What this turn may still cost.
     left: Budget,
     started: Instant,
@@ -55,17 +59,19 @@ impl VxlanPort {
         receiver: OwnedFd,
         senders: Vec<OwnedFd>,
         inlet: Inlet,
-        longest: usize,
+        answers: Answers,
+        mtu: Option<u32>,
     ) -> Self {
         Self {
             receiver,
             senders,
             header: vxlan::header(inlet.vni()),
-            longest,
+            mtu,
             inlet,
             inbox: Box::default(),
             next: (0, 0),
             outbox: Outbox::default(),
+            answers,
             left: TURN,
             started: Instant::now(),
             swept_ms: 0,
@@ -130,7 +136,15 @@ impl VxlanPort {
         if home.is_none() {
             self.check_flood(copies, copies * entry.bytes as usize)?;
         }
-        self.outbox.push(self.header, (batch, delivery), self.longest)?;
+        let longest = self.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG) as usize;
+        if let Err(why) = self.outbox.push(self.header, (batch, delivery), longest) {
+            if let (Some(_), Some(mtu)) = (home, self.mtu) {
+                let mut frame = Vec::new();
+                batch.append(delivery, &mut frame);
+                self.answers.to_long(&frame, mtu, now);
+            }
+            return Err(why);
+        }
         let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
         match home {
             Some(remote) => self.outbox.send_to(remote, sender),
@@ -153,11 +167,12 @@ impl VxlanPort {
     }
 
     /// Sends what is in the outbox.
-    fn transmit(&mut self, sent: &mut Sent) {
+    fn transmit(&mut self, now: Now, sent: &mut Sent) {
+        let (remotes, failures) = (&self.inlet.remotes, &mut self.left.failures);
+        let mut way = Way { remotes, failures, answers: &mut self.answers, now };
         for (sender, socket) in (0..SENDERS).zip(&self.senders) {
             let runs = self.outbox.take_runs(sender);
-            let to = (&self.inlet.remotes, &mut self.left.failures);
-            send_runs(socket, &runs, &mut self.outbox, to);
+            send_runs(socket, &runs, &mut self.outbox, &mut way);
             self.outbox.put_back(sender, runs);
         }
         for (bytes, outcome) in self.outbox.drain() {
@@ -169,38 +184,51 @@ impl VxlanPort {
     }
 }
 
+/// What sending needs beside the frames.
+struct Way<'a> {
+    remotes: &'a Remotes,
+    /// Messages that the kernel may still refuse in this turn.
+    failures: &'a mut u32,
+    answers: &'a mut Answers,
+    now: Now,
+}
+
 /// Sends runs in order, and notes what became of each.
-fn send_runs(
-    socket: &OwnedFd,
-    mut runs: &[Run],
-    outbox: &mut Outbox,
-    (remotes, failures): (&Remotes, &mut u32),
-) {
+fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, way: &mut Way<'_>) {
     while let Some((&first, others)) = runs.split_first() {
-        let done = match send_some(socket, runs, outbox, remotes) {
+        let done = match send_some(socket, runs, outbox, way.remotes) {
             Ok(count) => {
                 runs[..count].iter().for_each(|&run| outbox.note(run, Ok(())));
                 count
             }
             Err(Errno::INTR) => 0,
             // If one finds no room, the next one does not either; and a turn has an end.
-            Err(errno) if is_full(errno) || *failures == 0 => {
+            Err(errno) if is_full(errno) || *way.failures == 0 => {
                 runs.iter().for_each(|&run| outbox.note(run, Err(DropReason::NoRoom)));
                 return;
             }
             Err(errno) => {
-                *failures -= 1;
-                // Too long for the path; or the kernel cannot cut it for this one.
-                let may_be_cut = matches!(errno, Errno::MSGSIZE | Errno::INVAL | Errno::IO);
-                match first.split().is_some() && may_be_cut {
-                    true => send_split(socket, first, outbox, (remotes, failures)),
-                    false => outbox.note(first, Err(refused(errno))),
-                }
+                *way.failures -= 1;
+                give_up(socket, first, errno, (outbox, way));
                 1
             }
         };
         runs = if done == 1 { others } else { &runs[done..] };
     }
+}
+
+/// What is left to do about a run that the kernel refused: its frames may go one by one, and the
+/// sender of one that is too long is told.
+fn give_up(socket: &OwnedFd, run: Run, why: Errno, (outbox, way): (&mut Outbox, &mut Way<'_>)) {
+    // Too long for the path; or the kernel cannot cut it for this one.
+    let may_be_cut = matches!(why, Errno::MSGSIZE | Errno::INVAL | Errno::IO);
+    if run.split().is_some() && may_be_cut {
+        return send_split(socket, run, outbox, way);
+    }
+    if why == Errno::MSGSIZE {
+        way.answers.to_refused(message(run, outbox, way.remotes), way.remotes, way.now);
+    }
+    outbox.note(run, Err(refused(why)));
 }
 
 fn is_full(errno: Errno) -> bool {
@@ -217,14 +245,14 @@ fn refused(errno: Errno) -> DropReason {
 }
 
 /// Sends the frames of a run one by one.
-fn send_split(socket: &OwnedFd, run: Run, outbox: &mut Outbox, to: (&Remotes, &mut u32)) {
+fn send_split(socket: &OwnedFd, run: Run, outbox: &mut Outbox, way: &mut Way<'_>) {
     let mut parts = [run; SEGMENTS_MAX];
     let mut count = 0;
     for (place, part) in parts.iter_mut().zip(run.split().into_iter().flatten()) {
         *place = part;
         count += 1;
     }
-    send_runs(socket, &parts[..count], outbox, to);
+    send_runs(socket, &parts[..count], outbox, way);
 }
 
 /// Sends the first of these runs, at least one; returns how many.
@@ -234,15 +262,16 @@ fn send_some(
     outbox: &Outbox,
     remotes: &Remotes,
 ) -> Result<usize, Errno> {
-    let message = |run: &Run| {
-        let (bytes, segment) = outbox.datagrams(*run);
-        // Remotes come and go between two batches.
-        let to = remotes.target(run.remote).expect("it was there when the frame was pushed");
-        Message { to, bytes, segment }
-    };
-    let mut messages = [message(&runs[0]); BATCH];
-    messages.iter_mut().zip(runs).for_each(|(place, run)| *place = message(run));
+    let mut messages = [message(runs[0], outbox, remotes); BATCH];
+    messages.iter_mut().zip(runs).for_each(|(place, &run)| *place = message(run, outbox, remotes));
     udp::send(socket, &messages[..runs.len().min(BATCH)])
+}
+
+fn message<'a>(run: Run, outbox: &'a Outbox, remotes: &'a Remotes) -> Message<'a> {
+    let (bytes, segment) = outbox.datagrams(run);
+    // Remotes come and go between two batches.
+    let to = remotes.target(run.remote).expect("it was there when the frame was pushed");
+    Message { to, bytes, segment }
 }
 
 impl Adapter for VxlanPort {
@@ -250,6 +279,11 @@ impl Adapter for VxlanPort {
         let now = self.now();
         self.sweep(now);
         self.inlet.begin(batch);
+        while self.inlet.has_room(batch)
+            && let Some(answer) = self.answers.next()
+        {
+            self.inlet.put(&answer, batch);
+        }
         if !self.give_out(now, batch, drops) {
             return;
         }
@@ -264,13 +298,13 @@ impl Adapter for VxlanPort {
         let (now, mut sent) = (self.now(), Sent::default());
         for &delivery in list {
             if !self.outbox.has_room(self.inlet.remotes.count()) {
-                self.transmit(&mut sent);
+                self.transmit(now, &mut sent);
             }
             if let Err(why) = self.push(now, batch, delivery) {
                 sent.drops.add(why, 1);
             }
         }
-        self.transmit(&mut sent);
+        self.transmit(now, &mut sent);
         debug_assert_eq!(sent.delivered.frames + sent.drops.total(), list.len() as u64);
         sent
     }
@@ -286,7 +320,11 @@ impl Adapter for VxlanPort {
 
 impl Notify for VxlanPort {
     fn pending(&mut self) -> bool {
-        self.next.0 < self.inbox.count()
+        self.next.0 < self.inbox.count() || self.answers.wait()
+    }
+
+    fn has_answers(&self) -> bool {
+        self.answers.wait()
     }
 
     fn is_socket(&self) -> bool {
@@ -461,7 +499,7 @@ mod tests {
     #[test]
     fn a_frame_above_the_mtu_is_too_long() {
         let mut a = end(1, 14_792, &[2]);
-        a.longest = 1514;
+        a.mtu = Some(1496);
         let frames = [1514, 1515].map(|len| frame(mac(2), mac(1), len));
         let sent = send(&mut a, &frames);
         assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (1, 1));
@@ -470,6 +508,26 @@ mod tests {
         assert!(inner_mtu(&tunnel).expect("a route") > 9000);
         assert_eq!(inner_mtu(&Vxlan { mtu: Some(1400), ..tunnel.clone() }), Some(1400));
         assert_eq!(inner_mtu(&Vxlan { remote: vec![], ..tunnel }), None);
+    }
+
+    #[test]
+    fn the_sender_of_a_long_packet_to_a_known_station_is_told_a_few_times() {
+        let mut a = end(1, 14_798, &[2]);
+        a.mtu = Some(1400);
+        let hosts = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let packet = packet::build::ipv4_header(17, packet::build::DONT_FRAGMENT, hosts, 1480);
+        let ethernet = packet::build::ethernet_header(mac(2), mac(1), 0x0800);
+        let long = [&ethernet[..], &packet, &[7; 1480]].concat();
+        assert_eq!(send(&mut a, from_ref(&long)).drops.get(DropReason::TooLong), 1);
+        assert!(!a.has_answers(), "the station may be at another port");
+        a.set(&[ip(2)], &[VxlanStation { mac: mac(2), remote: ip(2) }]);
+        let sent = send(&mut a, &vec![long; 200]);
+        assert_eq!((sent.drops.get(DropReason::TooLong), a.has_answers()), (200, true));
+        let answers = receive(&mut a, 100);
+        assert!(answers.len() <= 200 && answers.len() >= 100, "{} answers", answers.len());
+        assert_eq!(answers[0][..12], [mac(1).octets(), mac(2).octets()].concat());
+        assert_eq!(answers[0][34..42][6..], 1400u16.to_be_bytes());
+        assert!(!a.has_answers() && !a.pending());
     }
 
     #[test]

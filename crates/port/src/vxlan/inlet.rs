@@ -65,18 +65,14 @@ impl Inlet {
             return None;
         };
         loop {
-            if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
+            if !self.has_room(batch) {
                 return Some(at);
             }
             let end = bytes.len().min(at + segment);
             let frame = bytes.get(at..end).ok_or(DropReason::VxlanHeader);
             let frame = frame.and_then(|datagram| self.inner(datagram));
             match frame.and_then(|frame| self.learn(frame, remote, now)) {
-                Ok(frame) => {
-                    let first = batch.frags().len();
-                    self.intake.push(&[frame], batch.frags());
-                    batch.push_received(first, u32::try_from(frame.len()).expect("bounded"));
-                }
+                Ok(frame) => self.put(frame, batch),
                 Err(why) => drops.add(why, 1),
             }
             at = end;
@@ -84,6 +80,19 @@ impl Inlet {
                 return None;
             }
         }
+    }
+
+    /// Whether a batch takes one more frame.
+    #[must_use]
+    pub fn has_room(&self, batch: &Batch) -> bool {
+        batch.has_room() && self.intake.fits(FRAME_MAX as usize)
+    }
+
+    /// Puts a frame into a batch that has room.
+    pub fn put(&mut self, frame: &[u8], batch: &mut Batch) {
+        let first = batch.frags().len();
+        self.intake.push(&[frame], batch.frags());
+        batch.push_received(first, u32::try_from(frame.len()).expect("bounded"));
     }
 
     /// The frame in a datagram.

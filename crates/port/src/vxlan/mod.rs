@@ -38,6 +38,7 @@
 //! headers of each segment are right, and the way through the kernel's stack is taken once.
 
 mod adapter;
+mod answers;
 pub mod inlet;
 mod outbox;
 pub mod remotes;
@@ -47,15 +48,17 @@ use std::net::{IpAddr, SocketAddr};
 
 use packet::vxlan::Vni;
 use protocol::Vxlan;
-use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
 
 use crate::sys::udp::{self, PacketOptions};
 pub use adapter::VxlanPort;
+use answers::Answers;
 use inlet::Inlet;
 use outbox::SENDERS;
 use remotes::Remotes;
 
+/// Bytes of a UDP header.
+const UDP_HEADER: u32 = 8;
 /// Bytes of an Ethernet header, which an MTU does not count, and of a VLAN tag, which it does not
 /// count either.
 const ETHERNET_AND_TAG: u32 = 14 + 4;
@@ -144,16 +147,21 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
     let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
     remotes.set(&spec.remote, &spec.fdb);
     let inlet = Inlet::new(vni, around.learning, remotes).map_err(&failed)?;
-    let longest = spec.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG);
-    Ok(VxlanPort::new(receiver, senders, inlet, longest as usize))
+    let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
+    let answers = Answers::new(prober, spec.local);
+    Ok(VxlanPort::new(receiver, senders, inlet, answers, spec.mtu))
+}
+
+/// Bytes of the IP header of packets from this address.
+fn ip_header(local: IpAddr) -> u32 {
+    if local.is_ipv4() { 20 } else { 40 }
 }
 
 /// The MTU that frames inside may have: as it was set, or what the routes to all remotes leave.
 /// `None`: there is no remote with a route.
 #[must_use]
 pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
-    let outside = if spec.local.is_ipv4() { 20 } else { 40 };
-    let overhead = outside + 8 + 8 + 14;
+    let overhead = ip_header(spec.local) + UDP_HEADER + 8 + 14;
     let hosts = spec.remote.iter().map(|&remote| SocketAddr::new(remote, spec.udp_port()));
     let derived = || udp::path_mtu(spec.local, hosts).ok()??.checked_sub(overhead);
     spec.mtu.or_else(derived)

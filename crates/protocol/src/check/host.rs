@@ -46,6 +46,7 @@ pub fn host(
     host: Option<&HostIf>,
 ) -> Result<Option<HostIf>, String> {
     let host = host.cloned();
+    let sets = |it: &HostIf| it.mtu.is_some() || it.mac.is_some() || it.address.is_some();
     if !kind.is_host() {
         return match host {
             None if port.is_host_side() => {
@@ -56,12 +57,15 @@ pub fn host(
                 "{}: not for kind {}, only for {}",
                 said(&host),
                 kind.name(),
-                PortKind::interface_names()
+                match sets(&host) {
+                    true => PortKind::names_with(PortOption::LinkSettings),
+                    false => PortKind::interface_names(),
+                }
             )),
         };
     }
     let mut host = host.unwrap_or_default();
-    let sets = host.mtu.is_some() || host.mac.is_some() || host.address.is_some();
+    let sets = sets(&host);
     if sets && !kind.takes(PortOption::LinkSettings) {
         let what = "mtu, mac and address: only for kind tap; use ip link and ip address for other \
                     interfaces";

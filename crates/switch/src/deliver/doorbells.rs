@@ -28,6 +28,9 @@ impl Turn<'_> {
                     if adapter.owes_wake() {
                         self.scratch.owed_wakes.push(dst);
                     }
+                    if adapter.has_answers() {
+                        self.scratch.woken.push(dst);
+                    }
                 }
                 Plug::Rings(rings, wake) => {
                     self.scratch.heartbeat.beat(Stage::Forward, dst);

@@ -144,6 +144,12 @@ pub trait Notify: Send {
     /// Wakes the peer if its interrupt moderation timer has expired.
     fn wake_if_due(&mut self) {}
 
+    /// Whether the adapter itself has frames to receive that answer what it was sent. The worker
+    /// then gives the port a turn, without a notification.
+    fn has_answers(&self) -> bool {
+        false
+    }
+
     /// Whether the adapter reads and writes a socket of the kernel.
     ///
     /// The process at the other end may need the worker's core to read what the switch has sent,

@@ -321,6 +321,7 @@ fn a_trace_foretells_what_a_program_does() {
                 let runs = net.program().counts().runs;
                 let steps = net.check(src, &bytes, &format!("{code:?}"));
                 assert_eq!(net.program().counts().runs, runs + 1, "a trace asks a copy");
+                assert!(steps.contains(&TraceStep::Program), "{steps:?}");
                 net.now = Now::from_ms(net.now.as_ms() + 100);
                 ends.insert(match steps.last() {
                     Some(TraceStep::Drop(_, reason)) => reason.name(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use client::control::{Connection, ControlError};
 use protocol::paths;
-use protocol::{DaemonInfo, Reply, Request, SwitchInfo, UsageRequest, exit};
+use protocol::{DaemonInfo, Reply, Request, StatsQuery, SwitchInfo, UsageRequest, exit};
 
 use super::output::Output;
-use super::{Global, chain, port, switch, worker};
+use super::{Global, chain, forwarding_program, port, stats, switch, worker};
 use crate::doctor::{self, Finding, gather};
 
 /// Diagnose the daemon, its switches, its virtual machines and this host
@@ -86,6 +86,13 @@ fn daemon(
     let (switches, ports) = (switch::list(connection)?, port::list(connection, None)?);
     *has_machines = ports.iter().any(|port| port.machine.is_some());
     let mut findings = gather::daemon(info, &switches, &ports, dir);
+    let counted = stats::snapshot(connection, &StatsQuery::default())?.ports;
+    findings.extend(doctor::tunnels(&ports, &counted));
+    findings.extend(doctor::failing(&counted));
+    let programmed = switches.iter().filter(|info| info.forwarding == "program");
+    let refused =
+        programmed.filter(|info| forwarding_program::is_missing(connection, &info.switch));
+    findings.extend(refused.map(|info| doctor::missing(&info.switch)));
     // A daemon of an earlier version has no such calls.
     findings.extend(doctor::stalls(&worker::workers(connection).unwrap_or_default()));
     if let Ok(Reply::Usage(usage)) = connection.call(Request::Usage(UsageRequest::Show)) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use client::control::{Connection, ControlError, unexpected};
 use program::image::{Looks, to_hex};
-use protocol::name::SwitchName;
+use protocol::name::{PortName, SwitchName};
 use protocol::{
     ErrorCode, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
     ProgramMapQuery, ProgramRequest, Reply, Request, SwitchRef,
@@ -12,9 +12,9 @@ use protocol::{
 
 use super::output::Output;
 use super::target::{InSwitch, change};
-use super::{Global, listing, object_file, switch};
-use terminal::Usage;
+use super::{Global, listing, object_file, port, switch};
 use terminal::table::{Table, left, right};
+use terminal::{Usage, say};
 
 mod text;
 
@@ -131,8 +131,13 @@ fn run_map(global: &Global, action: &MapAction) -> anyhow::Result<()> {
             let (_, of) = map.find(global)?;
             let ProgramEntryRef { switch, map: name, key } = map.key(key, &of)?;
             let value = map.bytes("value", value, of.value_bytes, false)?;
-            let set = ProgramEntrySet { switch, entry: ProgramEntry { map: name, key, value } };
-            change(global, Request::Program(ProgramRequest::MapSet(set)), map.of.output)
+            let entry = ProgramEntry { map: name, key, value };
+            let ports = [&entry.key, &entry.value].map(|it| it.strip_prefix("port:"));
+            let ports = ports.into_iter().flatten().map(|port| switch.join(port));
+            let ports = ports.collect::<Result<Vec<_>, _>>()?;
+            let set = ProgramEntrySet { switch, entry };
+            change(global, Request::Program(ProgramRequest::MapSet(set)), map.of.output)?;
+            remark_idle(&global.connect()?, &ports)
         }
         MapAction::Del { map, key } => {
             let (_, of) = map.find(global)?;
@@ -140,6 +145,20 @@ fn run_map(global: &Global, action: &MapAction) -> anyhow::Result<()> {
             change(global, Request::Program(del), map.of.output)
         }
     }
+}
+
+/// Says which of these ports carry no frames, so that the map has no entry that names them.
+fn remark_idle(connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
+    let all = if ports.is_empty() { Vec::new() } else { port::list(connection, None)? };
+    for name in ports {
+        let is_there = all.iter().any(|it| it.port == *name && it.number.is_some());
+        if !is_there {
+            say::remark(format_args!(
+                "uvala: {name} carries no frames now; the map has the entry while it does"
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl MapName {
@@ -187,12 +206,17 @@ fn list(connection: &Connection) -> anyhow::Result<Vec<ProgramInfo>> {
     let switches = switch::list(connection)?.into_iter();
     let programs = switches.filter(|info| info.forwarding == "program");
     let infos = programs.map(|it| info(connection, &it.switch));
-    // One whose saved program was refused has none.
-    let is_there = |info: &anyhow::Result<ProgramInfo>| {
-        let failure = info.as_ref().err().and_then(|error| error.downcast_ref());
-        !matches!(failure, Some(ControlError::Refused(it)) if it.code == ErrorCode::NotFound)
-    };
-    infos.filter(is_there).collect()
+    infos.filter(|info| !is_not_there(info)).collect()
+}
+
+/// Whether a switch has no program, because the daemon refused the saved one.
+pub fn is_missing(connection: &Connection, switch: &SwitchName) -> bool {
+    is_not_there(&info(connection, switch))
+}
+
+fn is_not_there(info: &anyhow::Result<ProgramInfo>) -> bool {
+    let failure = info.as_ref().err().and_then(|error| error.downcast_ref());
+    matches!(failure, Some(ControlError::Refused(it)) if it.code == ErrorCode::NotFound)
 }
 
 fn entries(

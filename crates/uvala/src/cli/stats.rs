@@ -25,7 +25,7 @@ pub struct Args {
     /// Switch (vale0) or port (vale0:vm1) [default: all that you may see]
     name: Option<String>,
     /// Explain each reason for a drop, say what to do about it, and exit
-    #[arg(long)]
+    #[arg(long, conflicts_with = "name")]
     explain: bool,
     /// Show one row per ring
     #[arg(long)]

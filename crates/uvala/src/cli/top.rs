@@ -143,14 +143,14 @@ impl Args {
 
 fn check_terminal() -> Result<(), Usage> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    match isatty(stdout()) && !is_dumb {
-        true => Ok(()),
-        false => Err(Usage(
-            "`uvala top` needs a terminal on stdout; for a file or a pipe there are `uvala stats \
-             --watch` and `uvala top --once`"
-                .to_owned(),
-        )),
-    }
+    let what = match isatty(stdout()) {
+        true if !is_dumb => return Ok(()),
+        true => "a terminal that can move its cursor, and TERM is dumb",
+        false => "a terminal on stdout",
+    };
+    Err(Usage(format!(
+        "`uvala top` needs {what}; elsewhere there are `uvala stats --watch` and `uvala top --once`"
+    )))
 }
 
 /// Shows what happens until a key or a signal ends it.

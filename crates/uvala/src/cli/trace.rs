@@ -107,6 +107,7 @@ fn line(step: &TraceStep) -> String {
         TraceStep::Rule { rule } => format!("rule {rule} matches"),
         TraceStep::Chain { chain } => format!("enters chain {chain}"),
         TraceStep::Function { port } => format!("to the function on {port}"),
+        TraceStep::Program => "the forwarding program decides".to_owned(),
         TraceStep::Lookup { mac, entry } => format!("destination {mac}: {}", found(entry.as_ref())),
         TraceStep::Flood { class } => {
             let class = match class {

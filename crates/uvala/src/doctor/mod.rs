@@ -10,7 +10,9 @@ pub mod gather;
 mod host;
 mod limits;
 mod machine;
+mod program;
 mod security;
+mod tunnel;
 mod vmm;
 mod worker;
 
@@ -19,6 +21,8 @@ use serde::Serialize;
 pub use chain::chains;
 pub use config::configuration;
 pub use host::{daemon_closed, daemon_missing, unsaved};
+pub use program::{failing, missing};
+pub use tunnel::tunnels;
 pub use worker::stalls;
 
 /// How bad it is.

@@ -15,7 +15,10 @@ pub enum PortRefusal {
     #[error("port {0} exists already; change it with: uvala port set {0}")]
     Exists(PortName),
     /// The port that exists is not the one that was asked for.
-    #[error("port {0} exists, but {1}; delete it, or change it with: uvala port set {0}")]
+    #[error(
+        "port {0} exists, but {1}; uvala port set {0} changes its settings; to change what else \
+         it is, delete it and add it again"
+    )]
     Differs(PortName, Box<str>),
     /// The port carries no frames.
     #[error("port {0} carries no frames: no client has it; attach one, then try again")]

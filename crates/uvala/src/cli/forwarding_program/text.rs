@@ -14,7 +14,8 @@ pub fn parse(text: &str, bytes: usize, is_lpm: bool) -> Result<Vec<u8>, String> 
     };
     match read {
         Some(read) if read.len() == bytes => Ok(read),
-        Some(read) => Err(format!("it has {} bytes, and {bytes} are expected", read.len())),
+        Some(read) => Err(format!("it is {} bytes long; expected {bytes}", read.len())),
+        None if !is_lpm && is_number(text) => Err(format!("it does not fit into {bytes} bytes")),
         None if is_lpm => Err("expected a network such as 10.0.0.0/8, or hex:DIGITS".to_owned()),
         None => Err("expected a number, a MAC or IP address, port:NAME, or hex:DIGITS".to_owned()),
     }
@@ -31,6 +32,14 @@ fn number(text: &str, bytes: usize) -> Option<Vec<u8>> {
     let mut read = low.to_vec();
     read.resize(bytes, 0);
     high.iter().all(|&byte| byte == 0).then_some(read)
+}
+
+/// Whether a text is a number, of any size.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix("0x");
+    let is_digit = |c: char| c.is_digit(if digits.is_some() { 16 } else { 10 });
+    let digits = digits.unwrap_or(text);
+    !digits.is_empty() && digits.chars().all(is_digit)
 }
 
 fn address(text: &str) -> Option<Vec<u8>> {
@@ -101,6 +110,14 @@ mod tests {
         }
         assert_eq!(parse("10.0.0.1", 4, false), Ok(vec![10, 0, 0, 1]));
         assert_eq!(parse("0x0100", 2, false), Ok(vec![0, 1]));
+    }
+
+    #[test]
+    fn test_a_number_that_does_not_fit_is_called_so() {
+        for (text, bytes) in [("256", 1), ("0x10000", 2), ("99999999999999999999", 8)] {
+            let why = parse(text, bytes, false).unwrap_err();
+            assert_eq!(why, format!("it does not fit into {bytes} bytes"));
+        }
     }
 
     #[test]

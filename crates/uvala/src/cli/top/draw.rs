@@ -124,12 +124,14 @@ fn tabs(state: &State) -> Line<'static> {
     // Names go up where figures go down.
     let is_ascending = choices.reversed != (choices.sort == Sort::Port);
     let order = if is_ascending { "ascending" } else { "descending" };
-    let mut told = format!("by {}, {order}", choices.sort.head());
+    let mut told = String::new();
+    // First, because a narrow screen cuts the rest.
+    if !choices.filter.is_empty() {
+        told = format!("filter: {}; ", choices.filter);
+    }
+    told += &format!("by {}, {order}", choices.sort.head());
     if choices.hide_idle {
         told += "; idle hidden";
-    }
-    if !choices.filter.is_empty() {
-        told += &format!("; filter: {}", choices.filter);
     }
     let all = (1..).zip(Tab::ALL).flat_map(tab);
     Line::from_iter(all.chain([Span::styled(told, DIM)]))
@@ -148,7 +150,7 @@ fn body(frame: &mut Frame<'_>, area: Rect, state: &State, ports: &[PortRow<'_>])
             below_ports(frame, below, state, ports);
         }
         Tab::Ports => lists::ports(frame, area, state, ports, cursor),
-        Tab::Drops => lists::drops(frame, area, ports, cursor),
+        Tab::Drops => lists::drops(frame, area, state, ports, cursor),
         Tab::Functions => lists::functions(frame, area, state, cursor),
         Tab::Workers => lists::workers(frame, area, state, cursor),
     }
@@ -166,7 +168,7 @@ fn below_ports(frame: &mut Frame<'_>, area: Rect, state: &State, ports: &[PortRo
     let shares = [4, if has_functions { 4 } else { 0 }, 3].map(Constraint::Fill);
     let [drops, functions, workers] = Layout::horizontal(shares).areas(area);
     let inside = framed(frame, drops, " Drops ");
-    lists::drops(frame, inside, ports, None);
+    lists::drops(frame, inside, state, ports, None);
     if has_functions {
         let inside = framed(frame, functions, " Functions ");
         lists::functions(frame, inside, state, None);

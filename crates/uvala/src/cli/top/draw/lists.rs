@@ -71,7 +71,13 @@ fn filled(row: &PortRow<'_>) -> String {
 }
 
 /// Reasons for drops, with what they mean and what to do.
-pub fn drops(frame: &mut Frame<'_>, area: Rect, ports: &[PortRow<'_>], cursor: Option<usize>) {
+pub fn drops(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &State,
+    ports: &[PortRow<'_>],
+    cursor: Option<usize>,
+) {
     let [list, told] = Layout::vertical([Constraint::Fill(1), Constraint::Length(5)]).areas(area);
     let rows = reasons(ports);
     let per_s = |row: &DropRow<'_>| Span::styled(short(row.per_s), alarm_if(row.per_s > 0.0));
@@ -84,7 +90,11 @@ pub fn drops(frame: &mut Frame<'_>, area: Rect, ports: &[PortRow<'_>], cursor: O
     ];
     grid::draw(frame, list, &columns, &rows, cursor);
     if rows.is_empty() {
-        put(frame, list, 1, &Line::styled("no frame was dropped", DIM));
+        let none = match state.choices.filter.is_empty() {
+            true => "no frame was dropped",
+            false => "no frame was dropped at the ports that the filter shows",
+        };
+        put(frame, list, 1, &Line::styled(none, DIM));
     }
     if let Some(row) = rows.get(cursor.unwrap_or(0)) {
         explain(frame, told, row.reason, row.reason);

@@ -1,0 +1,52 @@
+//! A forwarding program with a table of stations, as a user would load it.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use client::control::Connection;
+use protocol::name::SwitchName;
+use protocol::{
+    Forwarding, ProgramEntry, ProgramEntrySet, ProgramRequest, ProgramSpec, Request, SwitchRequest,
+    SwitchSettings, SwitchSpec, paths,
+};
+
+use crate::stamp::address;
+
+/// `examples/forwarding/stations.c` as clang 14 compiles it: a look-up of the destination in a hash
+/// for each decision. A machine that is measured need not have a compiler.
+const STATIONS: &str = "uvala-program 1
+function forward header
+code bf12000000000000b70000000200000071211000000000005701000001000000\
+550109000000000007020000100000001801000000000000000000000000000085000000010000\
+00bf01000000000000b700000000000000150102000000000069100000000000004700000000000100\
+9500000000000000
+map stations hash 6 2 1024
+";
+
+/// Loads it into the switch, with the receivers' stations.
+pub fn load(dir: &Path, receivers: u8) -> Result<()> {
+    let program = ProgramSpec { image: STATIONS.into(), entries: vec![] };
+    let settings = SwitchSettings {
+        forwarding: Some(Forwarding::Program),
+        program: Some(program),
+        ..SwitchSettings::default()
+    };
+    let switch: SwitchName = "vale0".parse()?;
+    let connection = Connection::connect(&paths::client_socket(Some(dir)))?;
+    let spec = SwitchSpec { switch: switch.clone(), settings };
+    connection.call(Request::Switch(SwitchRequest::Set(spec)))?;
+    for receiver in 0..receivers {
+        let set = ProgramEntrySet { switch: switch.clone(), entry: entry(receiver) };
+        connection.call(Request::Program(ProgramRequest::MapSet(set)))?;
+    }
+    Ok(())
+}
+
+fn entry(receiver: u8) -> ProgramEntry {
+    let key = address(receiver + 1).iter().fold(String::new(), |mut key, byte| {
+        let _ = write!(key, "{byte:02x}");
+        key
+    });
+    ProgramEntry { map: "stations".into(), key, value: format!("port:r{receiver}") }
+}

@@ -1,0 +1,97 @@
+//! Answers to frames that are too long for the path of a tunnel.
+//!
+//! # Theory of operation
+//!
+//! When the kernel refuses a datagram as too long, it does not say how long one may be. A socket of
+//! its own, which keeps the kernel's errors, tries the datagram once more and finds out. The frame's
+//! sender then gets an ICMP error in the name of the station that it wrote to, as the port's next
+//! received frame.
+//!
+//! Only a frame to a station that is known to be behind a remote has an answer: if the switch floods
+//! a frame, its station may be at another port, which takes it. The answers of a second are bounded,
+//! as is what waits to be received.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use packet::bytes::mac_at;
+use packet::ethernet::network_header;
+use packet::too_big;
+use packet::vxlan::HEADER;
+use switch::Now;
+
+use super::remotes::Remotes;
+use super::{UDP_HEADER, ip_header};
+use crate::sys::udp::{self, Message};
+
+/// The most answers of a second.
+const PER_SECOND: u32 = 100;
+
+/// The answers of a port.
+pub struct Answers {
+    prober: OwnedFd,
+    /// Bytes of a packet in front of the frame.
+    outside: u32,
+    /// What waits to be received.
+    frames: VecDeque<Vec<u8>>,
+    /// The second in which `count` answers were made.
+    second: u64,
+    count: u32,
+}
+
+impl Answers {
+    pub fn new(prober: OwnedFd, local: IpAddr) -> Self {
+        let outside = ip_header(local) + UDP_HEADER + u32::try_from(HEADER).expect("8");
+        Self { prober, outside, frames: VecDeque::new(), second: 0, count: 0 }
+    }
+
+    /// Whether one waits to be received.
+    pub fn wait(&self) -> bool {
+        !self.frames.is_empty()
+    }
+
+    /// Takes the first that waits.
+    pub fn next(&mut self) -> Option<Vec<u8>> {
+        self.frames.pop_front()
+    }
+
+    /// Answers a frame, behind its VXLAN header, that the kernel has refused as too long.
+    pub fn to_refused(&mut self, message: Message<'_>, remotes: &Remotes, now: Now) {
+        let frame = &message.bytes[HEADER..];
+        if remotes.find(mac_at(frame, 0), now).is_none() || !self.may_answer(now) {
+            return;
+        }
+        let outer = udp::limit(&self.prober, message);
+        let longest = outer.and_then(|mtu| mtu.checked_sub(self.outside));
+        let ethernet = network_header(frame).1;
+        let mtu = longest.and_then(|longest| longest.checked_sub(u32::try_from(ethernet).ok()?));
+        if let Some(mtu) = mtu {
+            self.answer(frame, mtu);
+        }
+    }
+
+    /// Answers a frame for a known station that is longer than the port's own MTU.
+    pub fn to_long(&mut self, frame: &[u8], mtu: u32, now: Now) {
+        if self.may_answer(now) {
+            self.answer(frame, mtu);
+        }
+    }
+
+    fn answer(&mut self, frame: &[u8], mtu: u32) {
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        if let Some(answer) = too_big::answer(frame, mtu) {
+            self.frames.push_back(answer);
+            self.count += 1;
+        }
+    }
+
+    fn may_answer(&mut self, now: Now) -> bool {
+        const WAITING: usize = PER_SECOND as usize;
+        let second = now.as_ms() / 1000;
+        if second != self.second {
+            (self.second, self.count) = (second, 0);
+        }
+        self.count < PER_SECOND && self.frames.len() < WAITING
+    }
+}
