@@ -1,8 +1,9 @@
 //! Terminal output that commands share: tables, figures with units, a closed stdout; also the
-//! path and the parent of the running program.
+//! path and the parent of the running program, and where a command listens.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `say` does not panic
 
+pub mod place;
 pub mod process;
 pub mod say;
 pub mod table;

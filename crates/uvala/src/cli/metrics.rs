@@ -19,8 +19,9 @@ use protocol::{
 };
 
 use super::{Global, chain, listing, nf, port, rule, stats, switch, worker};
-use http::{Place, Server};
+use http::Server;
 use page::{Family, Kind, Page};
+use terminal::place::Place;
 use terminal::say;
 
 /// Print metrics for Prometheus, or serve them
@@ -55,8 +56,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let refused =
         |error| anyhow::anyhow!("cannot listen at {place}: {error}; choose another place");
     let server = Server::bind(place.clone()).map_err(refused)?;
-    say::remark(format_args!("uvala: metrics at {}", server.place()));
-    if !server.is_local() {
+    let path = if matches!(place, Place::Tcp(_)) { "/metrics" } else { "" };
+    say::remark(format_args!("uvala: metrics at {}{}", server.place(), path));
+    if !server.place().is_local() {
         say::remark("uvala: all who reach that address can read them: there is no password");
     }
     confine()?;

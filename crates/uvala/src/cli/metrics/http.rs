@@ -19,19 +19,16 @@
 mod head;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use head::{HEAD_MAX, Head, Status};
+use terminal::place::{self, Place, is_own};
 
 /// Connections that are open at once.
 const OPEN_MAX: usize = 16;
@@ -43,36 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(250);
 /// After an accept that failed, usually for want of descriptors.
 const REST: Duration = Duration::from_millis(100);
-
-/// Where to listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At an address.
-    Tcp(SocketAddr),
-    /// At a UNIX socket.
-    Unix(PathBuf),
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Self::Unix(path.into()));
-        }
-        let wrong = |_| format!("expected ADDRESS:PORT or unix:PATH, found {text:?}");
-        text.parse().map(Self::Tcp).map_err(wrong)
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => write!(f, "http://{address}/metrics"),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
 
 /// A listening socket.
 #[derive(Debug)]
@@ -110,10 +77,7 @@ impl Server {
                 Self { listener: Listener::Tcp(listener), place }
             }
             Place::Unix(path) => {
-                if is_stale(&path) {
-                    std::fs::remove_file(&path)?;
-                }
-                let listener = Listener::Unix(UnixListener::bind(&path)?);
+                let listener = Listener::Unix(place::bind_unix(&path)?);
                 Self { listener, place: Place::Unix(path) }
             }
         })
@@ -124,21 +88,13 @@ impl Server {
         &self.place
     }
 
-    /// Whether only this machine can connect.
-    pub fn is_local(&self) -> bool {
-        match &self.place {
-            Place::Tcp(address) => address.ip().is_loopback(),
-            Place::Unix(_) => true,
-        }
-    }
-
     /// Serves what `ask` says, for ever. An error of it is answered with status 503.
     pub fn run(
         self,
         content_type: &'static str,
         ask: impl Fn() -> Result<String, String> + Send + Sync + 'static,
     ) {
-        let checks_host = self.is_local() && matches!(self.place, Place::Tcp(_));
+        let checks_host = self.place.is_local() && matches!(self.place, Place::Tcp(_));
         let page = Arc::new(Source { ask, content_type, checks_host, last: Mutex::default() });
         let open = Arc::new(Open::default());
         for key in 0_u64.. {
@@ -249,22 +205,6 @@ impl<A: Fn() -> Result<String, String>> Source<A> {
              Connection: close\r\n\r\n{body}"
         )
     }
-}
-
-/// Whether a socket is there, and no process listens at it.
-fn is_stale(path: &Path) -> bool {
-    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());
-    is_socket && UnixStream::connect(path).is_err_and(is_refused)
-}
-
-/// Whether a `Host` is none that others can choose: an address, or `localhost`.
-fn is_own(host: &str) -> bool {
-    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let name =
-        host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
 }
 
 /// Reads the head of a request; `Ok(Err(…))`: it is none.
