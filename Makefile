@@ -26,6 +26,8 @@ demo: release  ## build uvala and see two processes exchange frames through it
 release:
 	$(step) 'building uvala (release)'
 	$(CARGO) build --release -p uvala -p uvala-helper -p uvala-nic
+	@# By itself: a build of both would give the daemon what the API needs of the crate protocol.
+	$(CARGO) build --release -p uvala-http
 
 # ---- installation ----
 
@@ -80,6 +82,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(step) 'installing under $(DESTDIR)$(PREFIX)'
 	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
 	install -m 755 $(release)/uvala-device '$(to)$(bindir)'/uvala-device
+	install -m 755 $(release)/uvala-http '$(to)$(bindir)'/uvala-http
 	install -D -m 755 $(release)/uvala-helper '$(to)$(libexecdir)'/uvala-helper
 	@# The helper opens nothing before /etc/uvala/helper.toml allows it.
 	test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || \
@@ -112,12 +115,15 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
 	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
 	$(fill) dist/uvala-metrics.service.in > '$(to)$(libdir)'/systemd/system/uvala-metrics.service
+	$(fill) dist/uvala-http.service.in > '$(to)$(libdir)'/systemd/system/uvala-http.service
+	$(fill) dist/uvala-http.user.service.in > '$(to)$(libdir)'/systemd/user/uvala-http.service
 	$(fill) dist/uvala-helper.socket > '$(to)$(libdir)'/systemd/system/uvala-helper.socket
 	$(fill) dist/uvala-helper@.service.in > '$(to)$(libdir)'/systemd/system/uvala-helper@.service
 	install -d -m 755 '$(to)$(sysconfdir)'/uvala
 	test -e '$(to)$(sysconfdir)'/uvala/helper.toml || \
 		install -m 644 dist/helper.toml '$(to)$(sysconfdir)'/uvala/helper.toml
 	install -D -m 644 docs/uvala.toml '$(to)$(datadir)'/doc/uvala/uvala.toml
+	install -m 644 docs/http.md '$(to)$(datadir)'/doc/uvala/http.md
 	test -e '$(to)$(sysconfdir)'/uvala.toml || \
 		install -D -m 644 dist/uvala.toml '$(to)$(sysconfdir)'/uvala.toml
 	install -D -m 644 dist/uvala.rules.yml '$(to)$(datadir)'/uvala/prometheus/uvala.rules.yml
@@ -138,6 +144,8 @@ uninstall:  ## remove the installed files; the configuration stays
 	rm -f '$(to)$(libdir)'/systemd/system/uvala.service \
 		'$(to)$(libdir)'/systemd/user/uvala.service
 	rm -f '$(to)$(libdir)'/systemd/system/uvala-metrics.service
+	rm -f '$(to)$(bindir)'/uvala-http '$(to)$(libdir)'/systemd/system/uvala-http.service \
+		'$(to)$(libdir)'/systemd/user/uvala-http.service
 	rm -rf '$(to)$(datadir)'/doc/uvala '$(to)$(datadir)'/uvala
 
 # ---- checks, the quick ones first ----

@@ -2,6 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`browser`] | a real browser |
 //! | [`c`] | programs in C |
 //! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
@@ -24,6 +25,7 @@
 //! Each file in `tests/` covers one subject; each test starts its own daemon, so that they run side
 //! by side and leave nothing behind.
 
+pub mod browser;
 pub mod c;
 pub mod chain;
 pub mod daemon;

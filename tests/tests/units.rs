@@ -18,11 +18,14 @@ fn installed(place: &Path) -> Vec<(&'static str, PathBuf)> {
         ("--system", "uvala-helper@.service.in", "uvala-helper@.service"),
         ("--system", "uvala-metrics.service.in", "uvala-metrics.service"),
         ("--user", "uvala.user.service.in", "user/uvala.service"),
+        ("--system", "uvala-http.service.in", "uvala-http.service"),
+        ("--user", "uvala-http.user.service.in", "user/uvala-http.service"),
     ];
     std::fs::create_dir(place.join("user")).unwrap();
     let fill = |(whose, from, to)| {
         let text = std::fs::read_to_string(dist.join(from)).unwrap();
         let text = text.replace("@BINDIR@", bin).replace("@SYSCONFDIR@", "/etc");
+        let text = text.replace("@PREFIX@", "/usr/local");
         let text = text.replace("@LIBEXECDIR@/uvala-helper", &format!("{bin}/uvala"));
         assert!(!text.contains("DIR@"), "{from}: {text}");
         let path = place.join(to);

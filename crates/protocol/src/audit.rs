@@ -7,6 +7,7 @@ use crate::name::PortName;
 
 /// A trust group in an audit. In a page, some of its members: a part, which others follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GroupAudit {
     /// The group's name.
@@ -37,6 +38,7 @@ pub struct GroupAudit {
 
 /// Access to a trust group besides its owner's: `w` to have ports in it, `r` to list it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GroupAccess {
     /// Unix group, if any.
@@ -48,6 +50,7 @@ pub struct GroupAccess {
 
 /// A member in an audit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MemberAudit {
     /// The member's port.

@@ -10,6 +10,7 @@ use packet::MacAddr;
 
 /// A chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(from = "ChainText")]
 pub struct ChainSpec {
     /// The chain's name.
@@ -59,6 +60,7 @@ impl ChainSpec {
 
 /// A rule: which frames, and what becomes of them. All that is said must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct RuleSpec {
     /// The rule's number; a new rule without one gets the next.
@@ -73,9 +75,11 @@ pub struct RuleSpec {
     pub port: Option<String>,
     /// Source address.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub src_mac: Option<MacAddr>,
     /// Destination address.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub dst_mac: Option<MacAddr>,
     /// VLAN of the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,6 +171,7 @@ pub struct NextFunction {
 
 /// A chain in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ChainInfo {
     /// The chain.
@@ -201,6 +206,7 @@ pub struct ChainInfo {
 
 /// What was asked of the flow cache of a switch, where rules are found once for each flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FlowCacheInfo {
     /// Frames whose flow was there.
@@ -213,6 +219,7 @@ pub struct FlowCacheInfo {
 
 /// A rule in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RuleInfo {
     /// The rule.
@@ -228,6 +235,7 @@ pub struct RuleInfo {
 
 /// An instance of a service in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FunctionInfo {
     /// The service of which the port is an instance.

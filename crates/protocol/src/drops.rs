@@ -10,7 +10,8 @@ use packet::ParseError;
 use serde::{Deserialize, Serialize};
 
 /// A reason for which the switch drops a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DropReason {
     /// The stable name: a label in metrics and a key in JSON.
     pub name: &'static str,

@@ -28,6 +28,7 @@ pub struct Events {
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Event {
     /// When the daemon saw it, in milliseconds since 1970.
     pub time_ms: u64,
@@ -38,6 +39,7 @@ pub struct Event {
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
     /// A switch is there.
@@ -108,6 +110,7 @@ pub enum Change {
         /// The ports.
         ports: [PortName; 2],
         /// One of the addresses.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// VLAN of the address.
         vlan: u16,
@@ -115,6 +118,7 @@ pub enum Change {
     /// An address is in the forwarding database.
     FdbAdded {
         /// The address.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// VLAN of the address.
         vlan: u16,
@@ -127,6 +131,7 @@ pub enum Change {
     /// An address is on another port.
     FdbMoved {
         /// The address.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// VLAN of the address.
         vlan: u16,
@@ -138,6 +143,7 @@ pub enum Change {
     /// An address is in the forwarding database no more.
     FdbDeleted {
         /// The address.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// VLAN of the address.
         vlan: u16,

@@ -18,9 +18,11 @@ pub struct FdbList {
 
 /// An entry of the forwarding database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FdbEntry {
     /// Address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub mac: MacAddr,
     /// VLAN.
     pub vlan: u16,
@@ -35,11 +37,13 @@ pub struct FdbEntry {
 
 /// Adds a static entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FdbAdd {
     /// The port, which names the switch too.
     pub port: PortName,
     /// Address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub mac: MacAddr,
     /// VLAN, 1 unless said otherwise.
     #[serde(default = "default_vlan")]

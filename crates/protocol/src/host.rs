@@ -13,6 +13,7 @@ use super::values::ValueError;
 /// [`Packet`](super::PortKind::Packet), [`Xdp`](super::PortKind::Xdp) or
 /// [`Stack`](super::PortKind::Stack). What is `None` is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct HostIf {
     /// The interface's name; by default, the port's part of the port's name.
@@ -23,6 +24,7 @@ pub struct HostIf {
     pub mtu: Option<u32>,
     /// The interface's Ethernet address, for a TAP.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub mac: Option<MacAddr>,
     /// The namespace it is in: one of `ip netns`, the number of a process, or a path.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,6 +64,7 @@ fn is_zero(fds: &u8) -> bool {
 
 /// An interface as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HostIfInfo {
     /// The interface's name.
@@ -74,6 +77,7 @@ pub struct HostIfInfo {
     /// The interface's MTU.
     pub mtu: u32,
     /// The interface's Ethernet address when the port was created.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub mac: MacAddr,
     /// How its frames come and go, where there are several ways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +89,7 @@ pub struct HostIfInfo {
 
 /// Whether an interface carries frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LinkState {
     /// The interface carries frames.
@@ -230,6 +235,7 @@ impl fmt::Display for Filter {
 /// Queues of an interface. In JSON a number N stands for the first N, and a text for a set:
 /// `"0-3,6"`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum Queues {
     /// The first N queues.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of a port: how its frames come and go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PortKind {
     /// Rings in shared memory, for a client to attach.

@@ -37,6 +37,8 @@ pub mod paths;
 mod port;
 mod program;
 mod request;
+#[cfg(feature = "schema")]
+mod schema;
 mod stats;
 mod switch;
 pub mod toml_error;
@@ -305,6 +307,7 @@ pub struct Hello {
 
 /// The daemon introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DaemonInfo {
     /// Version of the program.
@@ -334,6 +337,7 @@ pub struct PageFrom {
 
 /// A part of a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Page<T> {
     /// The entries of this page.

@@ -15,6 +15,7 @@ pub const PAIRS_MAX: u16 = 64;
 
 /// The socket of a port [of a machine](super::PortKind::is_machine).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
     /// The socket's path; by default `PORT.sock` in the daemon's directory.
@@ -44,6 +45,7 @@ pub struct Machine {
 
 /// The machine behind a port, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MachineInfo {
     /// Path of the socket.
@@ -81,6 +83,7 @@ pub struct MachineInfo {
 
 /// What is at the path of a socket that the daemon has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SocketPlace {
     /// The socket in the daemon's directory.
@@ -100,6 +103,7 @@ pub enum SocketPlace {
 
 /// Whether a machine can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MachineState {
     /// No VMM has connected.

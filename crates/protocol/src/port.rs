@@ -22,6 +22,7 @@ pub struct PortRef {
 
 /// Makes a persistent port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PortAdd {
     /// The port's name.
@@ -58,10 +59,12 @@ pub struct PortSet {
 
 /// Settings of a port; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct PortSettings {
     /// VLANs: `transparent[:VLAN]`, `access:VLAN` or `trunk:VLANS[,native=VLAN]`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub vlan: Option<VlanMode>,
     /// The worker that takes its frames: `auto`, or the number of one. One of a file that the
     /// daemon does not have counts as `auto`; a request with such a number is refused.
@@ -133,6 +136,7 @@ pub struct PortSettings {
 
 /// A port in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PortInfo {
     /// The port's name.
@@ -162,6 +166,7 @@ pub struct PortInfo {
     pub disabled: Option<String>,
     /// The first addresses that the port has sent from, where `mac_lock` is `first:N`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub first_macs: Vec<MacAddr>,
     /// The network interface behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,6 +181,7 @@ pub struct PortInfo {
 
 /// A client process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClientInfo {
     /// Process number when it connected.

@@ -9,6 +9,7 @@ pub const PROGRAM_ENTRIES_MAX: usize = 1024;
 
 /// A program, as a switch gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramSpec {
     /// The text of the `program` crate's `Image`: code, constants and maps.
@@ -20,6 +21,7 @@ pub struct ProgramSpec {
 
 /// An entry of a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramEntry {
     /// Name of the map.

@@ -26,6 +26,7 @@ pub struct StatsQuery {
 
 /// Counters, all read between two batches of the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StatsPage {
     /// Monotonic clock of the daemon, for rates.
@@ -38,6 +39,7 @@ pub struct StatsPage {
 
 /// Counters of a port. `tx` is what its client sends, `rx` what it receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PortStats {
     /// The port.
@@ -83,6 +85,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// How full rings are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Fill {
     /// Slots with frames, which the program has not returned.
@@ -93,6 +96,7 @@ pub struct Fill {
 
 /// Frames and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
     /// Frames.

@@ -19,6 +19,7 @@ pub struct SwitchRef {
 
 /// A switch and the settings to give it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SwitchSpec {
     /// The switch's name.
@@ -30,6 +31,7 @@ pub struct SwitchSpec {
 
 /// Settings of a switch; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct SwitchSettings {
     /// How frames find their port: `learning`, `hub`, `patch`, `static`, `static-flood`, `chain` or
@@ -96,6 +98,7 @@ pub struct SwitchSettings {
 
 /// What has happened to the entries of a forwarding database since the switch was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FdbCounters {
     /// Addresses learned that were not known.
     pub learned: u64,
@@ -117,11 +120,13 @@ pub struct FdbCounters {
 
 /// A loop between two ports: addresses move back and forth between them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LoopInfo {
     /// The ports.
     pub ports: [PortName; 2],
     /// An address that moves.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub mac: MacAddr,
     /// The VLAN of the address.
     pub vlan: u16,
@@ -131,6 +136,7 @@ pub struct LoopInfo {
 
 /// A switch in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SwitchInfo {
     /// The switch's name.

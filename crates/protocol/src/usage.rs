@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the daemon uses now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     /// Bytes of memory that are resident.
@@ -25,6 +26,7 @@ pub struct Usage {
 
 /// What a user has, and its quota counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UserUsage {
     /// Numeric user.

@@ -20,14 +20,17 @@ pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the vi
 
 /// The tunnel of a port of kind [`Vxlan`](super::PortKind::Vxlan).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Vxlan {
     /// The number of the virtual network, 24 bits.
     pub vni: u32,
     /// The daemon's own address, which one of the host's interfaces has.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub local: IpAddr,
     /// The other hosts: floods go to all of them, and datagrams of others are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub remote: Vec<IpAddr>,
     /// UDP port of the daemon and of all remotes; by default 4789.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,11 +170,13 @@ pub struct VxlanChange {
 
 /// A tunnel as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VxlanInfo {
     /// The number of the virtual network.
     pub vni: u32,
     /// The daemon's own address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub local: IpAddr,
     /// UDP port of the daemon and of all remotes.
     pub dst_port: u16,
@@ -197,9 +202,11 @@ pub struct VxlanInfo {
 
 /// A remote as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VxlanRemote {
     /// The host's address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub address: IpAddr,
     /// Stations that the port has learned behind it.
     pub learned: u32,

@@ -54,6 +54,7 @@ pub struct WorkerMove {
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WorkerInfo {
     /// Number of the worker, from 0 on.
@@ -101,6 +102,7 @@ pub struct WorkerInfo {
 
 /// A time during which a worker stood still.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StallInfo {
     /// Seconds since it was noticed.
@@ -119,6 +121,7 @@ pub struct StallInfo {
 
 /// What a worker did when it stood still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StallStage {
     /// The worker carried out what control asked for.
@@ -138,6 +141,7 @@ pub enum StallStage {
 
 /// What held a worker up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StallCause {
     /// Other programs held its CPU.

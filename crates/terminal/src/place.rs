@@ -52,7 +52,7 @@ impl fmt::Display for Place {
 /// Listens at a UNIX socket. One that no process listens at is replaced.
 ///
 /// # Errors
-/// Those of `bind`.
+/// The path cannot be bound, or a process listens there.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if is_stale(path) {
         std::fs::remove_file(path)?;
@@ -60,7 +60,7 @@ pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Whether a socket is there, and no process listens at it.
+/// Whether a socket is there and no process listens at it.
 fn is_stale(path: &Path) -> bool {
     let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     let is_socket = path.symlink_metadata().is_ok_and(|file| file.file_type().is_socket());

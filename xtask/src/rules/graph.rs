@@ -15,7 +15,7 @@ use super::Finding;
 use crate::tree::{Source, Tree};
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 23] = [
+const ALLOWED: [(&str, &[&str]); 24] = [
     ("protocol", &["packet"]),
     ("packet", &[]),
     ("ring", &[]),
@@ -28,6 +28,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
         "nic",
         &["client", "confine", "device", "packet", "protocol", "ring", "terminal", "vfio-user"],
     ),
+    ("http", &["client", "confine", "protocol", "terminal"]),
     ("hostif", &["packet", "protocol"]),
     ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),
     ("client", &["packet", "protocol", "ring"]),

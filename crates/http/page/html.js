@@ -1,0 +1,108 @@
+// Elements, figures and pictures. Text is never read as HTML.
+
+/** An element; `on…` attributes are listeners, `false` and `null` are left out. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value != null)
+      element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child != null));
+  return element;
+}
+
+/** A table. A column is a name; " #" behind it is for numbers, " -" for what a phone leaves out. */
+export function table(caption, columns, rows) {
+  const classes = columns.map(
+    (column) =>
+      [column.includes("#") && "number", column.includes("-") && "lesser"]
+        .filter(Boolean)
+        .join(" ") || null,
+  );
+  const cells = (values, tag) =>
+    values.map((value, at) =>
+      h(
+        tag ?? (at === 0 ? "th" : "td"),
+        { class: classes[at], scope: tag ? "col" : at === 0 && "row" },
+        value,
+      ),
+    );
+  const body = h(
+    "tbody",
+    {},
+    rows.map((row) => h("tr", {}, cells(row))),
+  );
+  const head = columns.map((column) => column.replace(/ [# -]+$/, ""));
+  return h(
+    "div",
+    { class: "scroll" },
+    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, cells(head, "th"))), body),
+  );
+}
+
+/** Facts, those that are known. */
+export function facts(pairs) {
+  const known = pairs.filter(([, value]) => value != null && value !== "");
+  return h(
+    "dl",
+    { class: "facts" },
+    known.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
+}
+
+/** A labelled field of a form. */
+export function field(label, name, attributes = {}, options = null) {
+  if (attributes.type === "checkbox") {
+    return h("label", { class: "check" }, h("input", { name, ...attributes }), label);
+  }
+  const input = options
+    ? h(
+        "select",
+        { name, ...attributes },
+        options.map((text) => h("option", {}, text)),
+      )
+    : h("input", { name, autocomplete: "off", ...attributes });
+  return h("label", {}, label, input);
+}
+
+/** A number with three digits, a prefix for thousands, and a unit. */
+export function short(value, unit = "") {
+  const prefixes = ["", "k", "M", "G", "T"];
+  let at = 0;
+  while (value >= 999.5 && at < prefixes.length - 1) {
+    value /= 1000;
+    at += 1;
+  }
+  const digits = value >= 99.5 || Number.isInteger(value) ? 0 : value >= 9.95 ? 1 : 2;
+  return `${value.toFixed(digits)} ${prefixes[at]}${unit}`.trim();
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** A line of the last values; screen readers have the figures beside it. */
+export function history(large = false) {
+  const svg = document.createElementNS(SVG, "svg");
+  const line = document.createElementNS(SVG, "polyline");
+  svg.setAttribute("class", large ? "history large" : "history");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("viewBox", "0 0 100 20");
+  svg.setAttribute("preserveAspectRatio", "none");
+  for (const [name, value] of [
+    ["fill", "none"],
+    ["stroke", "currentColor"],
+    ["vector-effect", "non-scaling-stroke"],
+    ["stroke-width", "1.5"],
+  ]) {
+    line.setAttribute(name, value);
+  }
+  svg.append(line);
+  svg.draw = (values) => {
+    const most = Math.max(1, ...values);
+    const step = 100 / Math.max(1, values.length - 1);
+    const point = (value, at) =>
+      `${(at * step).toFixed(1)},${(19 - (value / most) * 18).toFixed(1)}`;
+    line.setAttribute("points", values.map(point).join(" "));
+  };
+  return svg;
+}

@@ -1,0 +1,37 @@
+//! Calls of the control API as they stand in its messages.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use protocol::Request;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Shared};
+use crate::extract::JsonBody;
+use crate::problem::Problem;
+
+/// The operations.
+pub fn operations() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new().routes(routes!(call))
+}
+
+/// Makes any call of the control API, such as {"rule_del": {"switch": "vale0", "rules": [3]}}.
+///
+/// The answer is the reply without its name in front, or status 204 if the daemon is done and has
+/// nothing to say. Calls that attach ports or listen belong to a connection, and are refused.
+#[utoipa::path(
+    post, path = "/v1/calls", tag = "calls",
+    request_body(content = serde_json::Value, description = "docs/spec/control-api.md"),
+    responses(
+        (status = 200, body = serde_json::Value, description = "The reply"),
+        (status = 204, description = "Done"),
+    )
+)]
+async fn call(State(api): State<Shared>, JsonBody(request): JsonBody<Request>) -> Answer {
+    if let Request::Session(_) = request {
+        let detail = "this call belongs to a connection to the control socket, which HTTP has not; \
+                      use a client library, or GET /v1/events";
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", detail));
+    }
+    api.answer(request).await
+}

@@ -1,0 +1,96 @@
+//! Ports and their counters.
+
+use axum::extract::State;
+use protocol::{
+    Page, PortAdd, PortInfo, PortList, PortRef, PortRequest, PortSet, PortSettings, Request,
+    StatsPage, StatsQuery,
+};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Answer, Shared};
+use crate::extract::{JsonBody, Parameters};
+
+/// The operations.
+pub fn operations() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(list, add))
+        .routes(routes!(show, set, delete))
+        .routes(routes!(enable))
+        .routes(routes!(stats))
+}
+
+/// Lists ports.
+#[utoipa::path(
+    get, path = "/v1/ports", tag = "ports", operation_id = "list_ports",
+    params(("switch" = Option<String>, Query), ("from" = Option<String>, Query)),
+    responses((status = 200, body = Page<PortInfo>))
+)]
+async fn list(State(api): State<Shared>, Parameters(list): Parameters<PortList>) -> Answer {
+    api.answer(Request::Port(PortRequest::List(list))).await
+}
+
+/// Creates a port, which stays until it is deleted.
+#[utoipa::path(
+    post, path = "/v1/ports", tag = "ports", operation_id = "add_port",
+    request_body = PortAdd, responses((status = 201, description = "Created"))
+)]
+async fn add(State(api): State<Shared>, JsonBody(add): JsonBody<PortAdd>) -> Answer {
+    let place = format!("/v1/ports/{}", add.port);
+    api.create(Request::Port(PortRequest::Add(Box::new(add))), place).await
+}
+
+/// Shows a port.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}", tag = "ports", operation_id = "show_port",
+    params(("port" = String, Path)), responses((status = 200, body = PortInfo))
+)]
+async fn show(State(api): State<Shared>, Parameters(port): Parameters<PortRef>) -> Answer {
+    api.answer(Request::Port(PortRequest::Show(port))).await
+}
+
+/// Changes the settings that are given.
+#[utoipa::path(
+    patch, path = "/v1/ports/{port}", tag = "ports", operation_id = "set_port",
+    params(("port" = String, Path)),
+    request_body = PortSettings, responses((status = 204, description = "Changed"))
+)]
+async fn set(
+    State(api): State<Shared>,
+    Parameters(PortRef { port }): Parameters<PortRef>,
+    JsonBody(settings): JsonBody<PortSettings>,
+) -> Answer {
+    let change = PortSet { port, settings, vxlan: None };
+    api.answer(Request::Port(PortRequest::Set(change))).await
+}
+
+/// Deletes a port; a client that holds it loses it.
+#[utoipa::path(
+    delete, path = "/v1/ports/{port}", tag = "ports", operation_id = "delete_port",
+    params(("port" = String, Path)), responses((status = 204, description = "Deleted"))
+)]
+async fn delete(State(api): State<Shared>, Parameters(port): Parameters<PortRef>) -> Answer {
+    api.answer(Request::Port(PortRequest::Del(port))).await
+}
+
+/// Enables a port that the switch has disabled.
+#[utoipa::path(
+    post, path = "/v1/ports/{port}/enable", tag = "ports",
+    params(("port" = String, Path)), responses((status = 204, description = "Enabled"))
+)]
+async fn enable(State(api): State<Shared>, Parameters(port): Parameters<PortRef>) -> Answer {
+    api.answer(Request::Port(PortRequest::Enable(port))).await
+}
+
+/// Shows counters.
+#[utoipa::path(
+    get, path = "/v1/stats", tag = "ports",
+    params(
+        ("switch" = Option<String>, Query), ("port" = Option<String>, Query),
+        ("gone" = Option<bool>, Query), ("from" = Option<String>, Query),
+    ),
+    responses((status = 200, body = StatsPage))
+)]
+async fn stats(State(api): State<Shared>, Parameters(query): Parameters<StatsQuery>) -> Answer {
+    api.answer(Request::Port(PortRequest::Stats(query))).await
+}

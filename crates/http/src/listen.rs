@@ -1,0 +1,95 @@
+//! Listening sockets. A UNIX socket's file is its user's alone, and goes with the handle.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use terminal::place::{Place, bind_unix};
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Socket {
+    place: Place,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A listening socket of the runtime.
+#[derive(Debug)]
+pub enum Listener {
+    /// At an address.
+    Tcp(tokio::net::TcpListener),
+    /// At a UNIX socket.
+    Unix(tokio::net::UnixListener),
+}
+
+impl Socket {
+    /// Listens there. Call this while the process has one thread.
+    pub fn bind(place: Place) -> Result<Self> {
+        let refused = || format!("cannot listen at {place}; choose another --listen");
+        let (place, kind) = match &place {
+            Place::Tcp(address) => {
+                let (listener, address) = bind_tcp(*address).with_context(refused)?;
+                (Place::Tcp(address), Kind::Tcp(listener))
+            }
+            Place::Unix(path) => {
+                // The kernel keeps out all users but this one and root.
+                let path = std::path::absolute(path).with_context(refused)?;
+                let umask = rustix::process::umask(rustix::fs::Mode::from(0o177));
+                let listener = bind_unix(&path);
+                rustix::process::umask(umask);
+                let listener = listener.with_context(refused)?;
+                listener.set_nonblocking(true)?;
+                (Place::Unix(path), Kind::Unix(listener))
+            }
+        };
+        Ok(Self { place, kind })
+    }
+
+    /// Where it listens: an address with the port that the system chose.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The directory of its file.
+    pub fn dir(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Tcp(_) => None,
+            Place::Unix(path) => path.parent(),
+        }
+    }
+
+    /// A handle for the runtime.
+    pub fn listener(&self) -> Result<Listener> {
+        Ok(match &self.kind {
+            Kind::Tcp(listener) => {
+                Listener::Tcp(tokio::net::TcpListener::from_std(listener.try_clone()?)?)
+            }
+            Kind::Unix(listener) => {
+                Listener::Unix(tokio::net::UnixListener::from_std(listener.try_clone()?)?)
+            }
+        })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Place::Unix(path) = &self.place {
+            // The directory may be gone.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}

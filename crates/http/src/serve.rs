@@ -1,0 +1,116 @@
+//! Connections: accepted, counted, ended.
+//!
+//! At most [`OPEN_MAX`] are open. One more ends the oldest that was never let in, so callers
+//! without a token do not keep others out; if there is none, the oldest. A caller has [`PATIENCE`]
+//! for the head of each request, and between two of them.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::task::AbortHandle;
+use tower::ServiceExt;
+
+use crate::guard::{Caller, Visitor};
+use crate::listen::Listener;
+
+/// Connections that are open at once.
+const OPEN_MAX: usize = 64;
+/// The time for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest head, with its number of fields.
+const HEAD_MAX: usize = 16 * 1024;
+const FIELDS_MAX: usize = 64;
+/// After an accept that failed, usually for want of descriptors.
+const REST: Duration = Duration::from_millis(100);
+
+/// Serves connections.
+#[derive(Debug)]
+pub struct Server {
+    router: Router,
+    http: Builder,
+    /// Oldest first.
+    open: Mutex<Vec<(AbortHandle, Arc<Visitor>)>>,
+}
+
+impl Server {
+    /// Serves what the router says.
+    pub fn new(router: Router) -> Self {
+        let mut http = Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+        http.max_buf_size(HEAD_MAX).max_headers(FIELDS_MAX);
+        Self { router, http, open: Mutex::default() }
+    }
+
+    /// Accepts connections, for ever.
+    pub async fn accept(self: Arc<Self>, listener: Listener) {
+        loop {
+            let accepted = match &listener {
+                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                    self.clone().begin(stream, Caller::Unknown);
+                }),
+                Listener::Unix(listener) => listener.accept().await.and_then(|(stream, _)| {
+                    let caller = caller(&stream)?;
+                    self.clone().begin(stream, caller);
+                    Ok(())
+                }),
+            };
+            if accepted.is_err() {
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+
+    fn begin<I>(self: Arc<Self>, stream: I, caller: Caller)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let visitor = Arc::new(Visitor { caller, known: AtomicBool::new(false) });
+        let server = self.clone();
+        let connection = server.serve(stream, visitor.clone());
+        self.note(tokio::spawn(connection).abort_handle(), visitor);
+    }
+
+    async fn serve<I>(self: Arc<Self>, stream: I, visitor: Arc<Visitor>)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let service = service_fn(|mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(visitor.clone());
+            let router = self.router.clone();
+            async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_default()) }
+        });
+        // The client may be gone, which is no concern of others.
+        let _ = self.http.serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    /// Notes a connection, and ends another if there are too many.
+    fn note(&self, connection: AbortHandle, visitor: Arc<Visitor>) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(connection, _)| !connection.is_finished());
+        if open.len() >= OPEN_MAX {
+            let is_stranger =
+                |(_, visitor): &(_, Arc<Visitor>)| !visitor.known.load(Ordering::Relaxed);
+            let at = open.iter().position(is_stranger).unwrap_or(0);
+            let (oldest, _) = open.remove(at);
+            oldest.abort();
+        }
+        open.push((connection, visitor));
+    }
+}
+
+/// The user that has connected, as the kernel noted it then.
+fn caller(stream: &UnixStream) -> io::Result<Caller> {
+    let user = stream.peer_cred()?.uid();
+    let is_own = user == 0 || user == rustix::process::geteuid().as_raw();
+    Ok(if is_own { Caller::Own } else { Caller::Foreign(user) })
+}
