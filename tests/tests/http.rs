@@ -258,7 +258,14 @@ fn addresses_chains_and_every_other_call_are_there() {
     assert_eq!(http.get("/v1/switches/valenf/rules").json()["items"][0]["rule"]["proto"], "udp");
     assert_eq!(call(json!({"rule_del": {"switch": "valenf", "rules": [1]}})).status, 204);
     assert_eq!(call(json!("usage")).status, 200);
-    call(json!({"attach": {"port": "vale0:a"}})).problem(422, "unsupported");
+    // What ends with its connection is nothing that HTTP can do.
+    let held =
+        json!({"port_add": {"port": "vale0:h", "kind": "stream", "machine": {"held": true}}});
+    for wrong in
+        [json!({"attach": {"port": "vale0:a"}}), json!({"switch_draft": {"switch": "vale0"}}), held]
+    {
+        call(wrong).problem(422, "unsupported");
+    }
     assert!(call(json!({"fly": {}})).problem(400, "bad_request").contains("switch_add"));
 }
 
@@ -497,7 +504,12 @@ fn slow_and_deaf_callers_keep_no_others_out() {
         stream
     };
     let slow: Vec<_> = (0..200).map(|_| open(b"GET /v1/ports HTT")).collect();
-    let read = http.bearer(&http.read);
+    let [read, write] = [&http.read, &http.write].map(|token| http.bearer(token));
+    let head = format!(
+        "POST /v1/ports HTTP/1.1\r\nHost: localhost\r\n{write}Connection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{{"
+    );
+    let body = open(head.as_bytes());
     let get = || http.ask_tcp("GET", "/v1/ports", &read, None).status;
     assert_eq!(get(), 200, "beside callers that say no more");
     // They read nothing of many answers.
@@ -518,6 +530,8 @@ fn slow_and_deaf_callers_keep_no_others_out() {
         assert_ne!(known.read_line(&mut line).unwrap(), 0, "it was ended");
     }
     assert!(measure::descriptors(http.process.pid()).len() < 100);
+    let late = exchange(body, b"").problem(408, "timeout");
+    assert!(late.contains("too slowly"), "{late}");
     drop((slow, deaf, more));
 }
 

@@ -22,7 +22,7 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use client::control::{Connection, ControlError};
-use protocol::{Reply, Request};
+use protocol::{PortRequest, Reply, Request, SwitchRequest};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -42,6 +42,8 @@ pub const STREAMS_MAX: usize = 32;
 pub struct Api {
     /// Directory of the daemon's socket, if it was chosen.
     dir: Option<PathBuf>,
+    /// A permit for each call that waits for the daemon.
+    calls: Arc<Semaphore>,
     /// A permit for each answer without an end.
     pub streams: Arc<Semaphore>,
 }
@@ -63,11 +65,17 @@ pub fn operations() -> OpenApiRouter<Shared> {
 impl Api {
     /// For the daemon whose socket is in `dir`, or where clients look for it.
     pub fn new(dir: Option<PathBuf>) -> Self {
-        Self { dir, streams: Arc::new(Semaphore::new(STREAMS_MAX)) }
+        let [calls, streams] = [CALLS_MAX, STREAMS_MAX].map(|most| Arc::new(Semaphore::new(most)));
+        Self { dir, calls, streams }
     }
 
     /// Makes a call, by a connection of its own.
     pub async fn call(&self, request: Request) -> Result<Reply, Problem> {
+        if belongs_to_a_connection(&request) {
+            let detail = "this call is for a connection to the control socket, which ends with the \
+                          request; use a client library, or GET /v1/events";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", detail));
+        }
         self.connect(move |connection| connection.call(request)).await
     }
 
@@ -99,15 +107,28 @@ impl Api {
         what: impl FnOnce(&Connection) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<(Connection, T), Problem> {
         let dir = self.dir.clone();
+        let ended = |_| Problem::busy("the server ends; ask the next one");
+        // A caller that goes while it waits here leaves nothing to do behind.
+        let permit = self.calls.clone().acquire_owned().await.map_err(ended)?;
         let work = move || {
+            let _permit = permit;
             let connection = Connection::open(dir.as_deref())?;
             connection.hello(CLIENT)?;
             let done = what(&connection)?;
             Ok((connection, done))
         };
         let done = tokio::task::spawn_blocking(work).await;
-        let ended = |_| Problem::busy("the server ends; ask the next one");
-        done.map_err(ended)?.map_err(|error: ControlError| error.into())
+        let failed = |_| Problem::busy("the call failed; ask again");
+        done.map_err(failed)?.map_err(|error: ControlError| error.into())
+    }
+}
+
+/// Whether what the call does ends with its connection.
+fn belongs_to_a_connection(request: &Request) -> bool {
+    match request {
+        Request::Session(_) | Request::Switch(SwitchRequest::Draft(_)) => true,
+        Request::Port(PortRequest::Add(add)) => add.machine.as_ref().is_some_and(|it| it.held),
+        _ => false,
     }
 }
 

@@ -94,6 +94,7 @@ impl Guard {
             return Err(Problem::new(StatusCode::FORBIDDEN, "permission", detail));
         }
         let host = host(request)?;
+        // No browser reaches a UNIX socket under a name, so there it may be any.
         if caller == Caller::Unknown && !self.is_host(host) {
             let detail = "this server has another name; if a reverse proxy has this one, start it \
                           with --host NAME";

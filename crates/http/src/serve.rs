@@ -1,7 +1,8 @@
 //! Connections: accepted, counted, ended.
 //!
 //! At most [`OPEN_MAX`] are open. One more ends the oldest that was never let in, so callers
-//! without a token do not keep others out; if there is none, the oldest. A caller has [`PATIENCE`]
+//! without a token do not keep others out; if there is none, the oldest. Callers with the user's
+//! own rights are let in at once. A caller has [`PATIENCE`]
 //! for the head of each request, and between two of them.
 
 use std::convert::Infallible;
@@ -74,7 +75,8 @@ impl Server {
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let visitor = Arc::new(Visitor { caller, known: AtomicBool::new(false) });
+        let known = AtomicBool::new(caller == Caller::Own);
+        let visitor = Arc::new(Visitor { caller, known });
         let server = self.clone();
         let connection = server.serve(stream, visitor.clone());
         self.note(tokio::spawn(connection).abort_handle(), visitor);

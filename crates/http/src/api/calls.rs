@@ -1,14 +1,12 @@
 //! Calls of the control API as they stand in its messages.
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use protocol::Request;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Answer, Shared};
 use crate::extract::JsonBody;
-use crate::problem::Problem;
 
 /// The operations.
 pub fn operations() -> OpenApiRouter<Shared> {
@@ -28,10 +26,5 @@ pub fn operations() -> OpenApiRouter<Shared> {
     )
 )]
 async fn call(State(api): State<Shared>, JsonBody(request): JsonBody<Request>) -> Answer {
-    if let Request::Session(_) = request {
-        let detail = "this call belongs to a connection to the control socket, which HTTP has not; \
-                      use a client library, or GET /v1/events";
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unsupported", detail));
-    }
     api.answer(request).await
 }
