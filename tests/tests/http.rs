@@ -95,7 +95,7 @@ impl Http {
 
     /// Asks at the address, with more lines in the head.
     fn ask_tcp(&self, method: &str, path: &str, lines: &str, body: Option<Value>) -> Answer {
-        self.send(&request(method, path, lines, body))
+        self.send(request(method, path, lines, body))
     }
 
     /// Sends bytes to the address.
