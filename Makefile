@@ -148,6 +148,28 @@ uninstall:  ## remove the installed files; the configuration stays
 		'$(to)$(libdir)'/systemd/user/uvala-http.service
 	rm -rf '$(to)$(datadir)'/doc/uvala '$(to)$(datadir)'/uvala
 
+# ---- packages ----
+
+# Of one version, a package with a higher revision is the newer one.
+revision = 1
+package  = $(target)/uvala_$(version)-$(revision)_$(shell dpkg --print-architecture 2>/dev/null).deb
+packaged = $(target)/package
+
+# The release as a whole is what `make install` installs; dist/deb adds what Debian wants of it.
+.PHONY: deb
+deb: built  ## make a Debian package of what was built
+	$(step) 'packaging $(notdir $(package))'
+	rm -rf $(packaged) && mkdir -p $(packaged)
+	$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(packaged)/root
+	dist/deb/build $(packaged)/root $(version)-$(revision) $(package)
+
+# As root, with mmdebstrap; minutes of building before it, and one of its own.
+.PHONY: test-packages
+test-packages: build  ## install, use, upgrade, remove and purge the package in a fresh Debian
+	$(MAKE) --no-print-directory deb revision=1
+	$(MAKE) --no-print-directory deb revision=2
+	.ci/packages $(target)/uvala_$(version)-[12]_*.deb
+
 # ---- checks, the quick ones first ----
 #
 # Needed: Rust with rustfmt and clippy, a C and a C++ compiler, clang (for eBPF), make, pkg-config,
