@@ -342,6 +342,41 @@ fn a_runtime_adds_checks_and_deletes_containers() {
 }
 
 #[test]
+fn an_interface_has_the_mac_address_that_its_runtime_asks_for() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let red = &lab.guests[0];
+        let mac = "02:00:00:00:0a:0b";
+        let asked = format!("\"capabilities\":{{}},\"runtimeConfig\":{{\"mac\":{mac:?}}},");
+        let (good, said) = runtime.call("ADD", &red.name(), &runtime.config(&asked));
+        assert!(good && said["interfaces"][0]["mac"] == mac, "{said}");
+        assert!(seen(red, "link show eth0").contains(mac));
+    });
+}
+
+/// Debian's host-local speaks version 1.0.0, which has no STATUS and no GC.
+#[test]
+fn a_plugin_for_addresses_is_asked_in_a_version_that_it_speaks() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(runtime) = Runtime::new(daemon) else { return };
+        let red = &lab.guests[0];
+        let config = runtime.config("").replace("\"1.0.0\"", "\"1.1.0\"");
+        let (good, said) = runtime.call("STATUS", "0", &config);
+        assert!(good, "{said}");
+        let (good, red_is) = runtime.call("ADD", &red.name(), &config);
+        assert!(good && red_is["cniVersion"] == "1.1.0", "{red_is}");
+        let with = |more: &str| config.replacen('{', &format!("{{{more}"), 1);
+        let (good, said) =
+            runtime.call("CHECK", &red.name(), &with(&format!("\"prevResult\":{red_is},")));
+        assert!(good, "{said}");
+        assert!(runtime.call("GC", "0", &with("\"cni.dev/valid-attachments\":[],")).0);
+        assert_eq!(daemon.ports(), [""; 0]);
+    });
+}
+
+#[test]
 fn what_an_add_did_not_make_it_does_not_take_away() {
     let Some(lab) = Lab::new(1) else { return };
     lab.tell(|daemon, lab| {
@@ -352,7 +387,7 @@ fn what_an_add_did_not_make_it_does_not_take_away() {
         assert!(good, "{red_is}");
         let leases = || std::fs::read_dir(runtime.place.path().join("ipam/lab")).unwrap().count();
         let leased = leases();
-        for ipam in ["\"ipam\"", "\"none\""] {
+        for ipam in ["\"ipam\"", "\"cni.dev/none\""] {
             let again = config.replace("\"ipam\"", ipam);
             let (good, said) = runtime.call("ADD", &red.name(), &again);
             assert!(!good && said["code"] == 100, "{said}");
@@ -363,7 +398,8 @@ fn what_an_add_did_not_make_it_does_not_take_away() {
         let (good, said) = runtime.call("DEL", &red.name(), &config);
         assert!(good, "{said}");
         let odd = runtime.place.path().join("odd");
-        let text = "#!/bin/sh\necho $CNI_COMMAND >> $0.log\necho nonsense\n";
+        let text = "#!/bin/sh\ntest $CNI_COMMAND = VERSION || echo $CNI_COMMAND >> $0.log\n\
+                    echo nonsense\n";
         std::fs::write(&odd, text).unwrap();
         std::fs::set_permissions(&odd, std::fs::Permissions::from_mode(0o755)).unwrap();
         let config = config.replace("\"host-local\"", "\"odd\"");
@@ -403,6 +439,13 @@ fn what_a_runtime_does_wrong_has_its_code() {
         assert!(runtime.call("DEL", &red, &gone).0, "without a daemon there is nothing left");
         let refused = runtime.config("\"vlan\":\"access:9999\",");
         assert_eq!(code("ADD", &red, &refused), 7);
+        let unknown = runtime.config("\"vlna\":\"access:9\",");
+        let (good, said) = runtime.call("ADD", &red, &unknown);
+        assert!(!good && said["code"] == 7, "{said}");
+        assert!(said["msg"].as_str().unwrap().contains("\"vlna\""), "{said}");
+        assert!(runtime.call("DEL", &red, &unknown).0, "what is there can be deleted");
+        let odd = runtime.config("\"runtimeConfig\":{\"mac\":\"x\"},");
+        assert_eq!(code("ADD", &red, &odd), 7);
         let empty = config.replace("10.7.0.0/24", "10.7.0.0/33");
         assert!(code("ADD", &red, &empty) > 0);
         assert_eq!(daemon.ports(), [""; 0]);

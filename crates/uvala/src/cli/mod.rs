@@ -76,8 +76,7 @@ enum Command {
     Switch(switch::Args),
     Port(port::Args),
     Ns(ns::Args),
-    /// Run as a CNI plugin; reads CNI_* from the environment, as `uvala-cni` does
-    Cni,
+    Cni(cni::Args),
     Fdb(fdb::Args),
     Chain(chain::Args),
     Rule(rule::Args),
@@ -188,7 +187,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Switch(args) => switch::run(global, &args),
         Command::Port(args) => port::run(global, &args),
         Command::Ns(args) => ns::run(global, &args),
-        Command::Cni => return Ok(cni::run()),
+        Command::Cni(_) => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
         Command::Rule(args) => rule::run(global, &args),

@@ -4,8 +4,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::Trouble;
-use super::spec::{Success, code};
+use super::spec::{Success, VERSIONS, code};
 
 /// Runs the plugin `kind` out of `paths` (those of `CNI_PATH`) with our environment and this
 /// configuration, for `command`. Returns what it printed.
@@ -30,7 +32,7 @@ pub fn run(kind: &str, paths: &str, command: &str, config: &[u8]) -> Result<Vec<
     if output.status.success() {
         return Ok(output.stdout);
     }
-    match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
+    match serde_json::from_slice::<Value>(&output.stdout) {
         Ok(said) if said["code"].is_number() => {
             let number = said["code"].as_u64().and_then(|code| u32::try_from(code).ok());
             let msg = said["msg"].as_str().unwrap_or_default();
@@ -40,6 +42,35 @@ pub fn run(kind: &str, paths: &str, command: &str, config: &[u8]) -> Result<Vec<
         }
         _ => Err(Trouble::new(code::IPAM, format!("ipam: {kind} ended with {}", output.status))),
     }
+}
+
+/// A configuration in a version that the plugin speaks: ours, or the one before, in which there is
+/// no `GC` and no `STATUS`, so that there is nothing to ask.
+pub fn spoken(
+    kind: &str,
+    paths: &str,
+    command: &str,
+    config: &[u8],
+) -> Result<Option<Vec<u8>>, Trouble> {
+    let said = run(kind, paths, "VERSION", config).unwrap_or_default();
+    let said: Value = serde_json::from_slice(&said).unwrap_or_default();
+    let speaks = |version: &str| {
+        let versions = said["supportedVersions"].as_array();
+        versions.is_some_and(|versions| versions.iter().any(|known| known == version))
+    };
+    // One that does not say what it speaks is asked all the same.
+    if speaks(VERSIONS[1]) || !speaks(VERSIONS[0]) {
+        return Ok(Some(config.to_vec()));
+    }
+    if matches!(command, "GC" | "STATUS") {
+        return Ok(None);
+    }
+    let mut older: Value = serde_json::from_slice(config).unwrap_or_default();
+    older["cniVersion"] = VERSIONS[0].into();
+    if older["prevResult"].is_object() {
+        older["prevResult"]["cniVersion"] = VERSIONS[0].into();
+    }
+    Ok(Some(older.to_string().into_bytes()))
 }
 
 /// The addresses that it gave.

@@ -24,6 +24,7 @@ use std::path::Path;
 
 use client::control::{Connection, ControlError};
 use hostif::namespace;
+use packet::MacAddr;
 use packet::hash::fnv1a;
 use protocol::name::PortName;
 use protocol::{
@@ -36,6 +37,44 @@ use crate::cli::port::list;
 use inside::Route;
 use spec::{Failure, Interface, Network, Success, VERSIONS, code};
 use terminal::say;
+
+/// The keys of a network that are this plugin's.
+const KEYS: [&str; 6] = ["switch", "dir", "mtu", "vlan", "isolated", "ipam"];
+
+/// Run as a CNI plugin
+///
+/// Container runtimes run this command by the name `uvala-cni` from their plugin folder. It reads
+/// CNI_* from the environment and the network from stdin, and supports versions 1.0.0 and 1.1.0 of
+/// the specification.
+///
+/// The plugin's keys of a network are switch (default vale0), dir (directory of the daemon's
+/// socket), mtu, vlan and isolated (as for `uvala port add`), and ipam, the plugin that assigns
+/// addresses. It refuses unknown keys by name. A MAC address comes from the capability mac, from
+/// args.cni.mac, or from MAC= in CNI_ARGS, in this order.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {}
+
+const EXAMPLES: &str = r#"Examples:
+  ln -s /usr/local/bin/uvala /opt/cni/bin/uvala-cni     Debian's runtimes: /usr/lib/cni
+  cat /etc/cni/net.d/10-uvala.conflist
+  {
+    "cniVersion": "1.0.0",
+    "name": "lab",
+    "plugins": [
+      {
+        "type": "uvala-cni",
+        "switch": "vale0",
+        "capabilities": { "mac": true },
+        "ipam": {
+          "type": "host-local",
+          "ranges": [[{ "subnet": "10.7.0.0/24", "gateway": "10.7.0.1" }]],
+          "routes": [{ "dst": "0.0.0.0/0" }]
+        }
+      }
+    ]
+  }
+  uvala port add vale0:lan --kind tap --address 10.7.0.1/24     the gateway, on this host"#;
 
 /// Something failed: a kind, and what to say.
 #[derive(Debug)]
@@ -109,6 +148,12 @@ fn answer(config: &[u8]) -> Result<Option<serde_json::Value>, Trouble> {
         let text = format!("{command} needs cniVersion {}, not {}", VERSIONS[1], VERSIONS[0]);
         return Err(Trouble::new(code::VERSION, text));
     }
+    // What is there can be deleted, whatever was written into the file since.
+    let unknown = network.unknown_key().filter(|_| !matches!(command.as_str(), "DEL" | "GC"));
+    if let Some(key) = unknown {
+        let text = format!("unknown key {key:?}; the plugin's are {}", KEYS.join(", "));
+        return Err(Trouble::new(code::CONFIG, text));
+    }
     let call = Call::new(config, network, environment)?;
     match command.as_str() {
         "ADD" => call.add().map(Some),
@@ -127,6 +172,7 @@ struct Environment {
     netns: String,
     ifname: String,
     paths: String,
+    args: String,
 }
 
 impl Environment {
@@ -160,9 +206,14 @@ impl Environment {
         if !wrong.is_empty() {
             return Err(Trouble::new(code::ENVIRONMENT, wrong.join(", ")));
         }
-        let [container, netns, ifname, paths] =
-            ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(variable);
-        Ok(Self { command, container, netns, ifname, paths })
+        let [container, netns, ifname, paths, args] =
+            ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH", "CNI_ARGS"].map(variable);
+        Ok(Self { command, container, netns, ifname, paths, args })
+    }
+
+    /// The MAC address that the arguments ask for. Others are for other plugins.
+    fn mac(&self) -> Option<&str> {
+        self.args.split(';').find_map(|arg| arg.strip_prefix("MAC="))
     }
 }
 
@@ -221,11 +272,19 @@ impl<'a> Call<'a> {
         made
     }
 
+    /// The MAC address that the interface must have, if one is asked for.
+    fn mac(&self) -> Result<Option<MacAddr>, Trouble> {
+        let asked = self.network.mac().or(self.environment.mac());
+        let bad = |error| Trouble::new(code::CONFIG, format!("mac: {error}"));
+        asked.map(|text| text.parse().map_err(bad)).transpose()
+    }
+
     fn make_port(&self, connection: &Connection) -> Result<(), Trouble> {
         let host = HostIf {
             ifname: Some(self.environment.ifname.clone()),
             netns: Some(self.environment.netns.clone()),
             mtu: self.network.mtu,
+            mac: self.mac()?,
             ..HostIf::default()
         };
         let vlan = self.network.vlan.as_deref().map(str::parse).transpose();
@@ -366,7 +425,15 @@ impl<'a> Call<'a> {
     /// What the plugin that gives addresses says; nothing, where there is none.
     fn addresses(&self, command: &str) -> Result<Success, Trouble> {
         let Some(ipam) = &self.network.ipam else { return Ok(Success::default()) };
-        let said = ipam::run(&ipam.kind, &self.environment.paths, command, self.config)?;
+        let (kind, paths) = (&ipam.kind, &self.environment.paths);
+        let config = match self.network.version == VERSIONS[0] {
+            true => self.config.to_vec(),
+            false => match ipam::spoken(kind, paths, command, self.config)? {
+                Some(config) => config,
+                None => return Ok(Success::default()),
+            },
+        };
+        let said = ipam::run(kind, paths, command, &config)?;
         if command == "ADD" { ipam::parse(&ipam.kind, &said) } else { Ok(Success::default()) }
     }
 }
@@ -431,6 +498,24 @@ mod tests {
         let text =
             "CNI_CONTAINERID cannot be \"-\", CNI_NETNS cannot be \"red\", CNI_IFNAME is not set";
         assert_eq!(read(&red).unwrap_err().msg, text);
+    }
+
+    #[test]
+    fn test_a_mac_address_is_asked_for_in_three_ways_the_capability_first() {
+        let network = |more: &str| -> Network {
+            serde_json::from_str(&format!("{{\"cniVersion\":\"1.0.0\"{more}}}")).unwrap()
+        };
+        let args = r#","args":{"cni":{"mac":"02:00:00:00:00:02"}}"#;
+        let runtime = r#","runtimeConfig":{"mac":"02:00:00:00:00:01","ips":[]}"#;
+        assert_eq!(network("").mac(), None);
+        assert_eq!(network(args).mac(), Some("02:00:00:00:00:02"));
+        assert_eq!(network(&format!("{args}{runtime}")).mac(), Some("02:00:00:00:00:01"));
+        assert_eq!(network(&format!("{args}{runtime}")).unknown_key(), None);
+        assert_eq!(network(r#","vlna":"access:7""#).unknown_key(), Some("vlna"));
+        let asked = |args: &str| Environment { args: args.to_owned(), ..Environment::default() };
+        let environment = asked("IgnoreUnknown=1;MAC=02:00:00:00:00:03;K8S_POD_NAME=x");
+        assert_eq!(environment.mac(), Some("02:00:00:00:00:03"));
+        assert_eq!(asked("").mac(), None);
     }
 
     #[test]

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 /// Supported versions of the specification; their results have one form.
 pub const VERSIONS: [&str; 2] = ["1.0.0", "1.1.0"];
 
+/// Keys of the specification that are for other parties.
+const FOREIGN: [&str; 5] = ["type", "dns", "args", "capabilities", "cniVersions"];
+
 /// The network configuration. What is for others, such as `ipam`, is passed on as it is.
 #[derive(Debug, Deserialize)]
 pub struct Network {
@@ -40,6 +43,26 @@ pub struct Network {
     /// For GC: all interfaces of containers that are in use.
     #[serde(default, rename = "cni.dev/valid-attachments")]
     pub valid: Option<Vec<Attachment>>,
+    /// What the runtime asks for by a capability.
+    #[serde(default, rename = "runtimeConfig")]
+    pub runtime: Value,
+    /// All other keys.
+    #[serde(flatten)]
+    pub others: Map<String, Value>,
+}
+
+impl Network {
+    /// The first key that neither this plugin nor the specification has.
+    pub fn unknown_key(&self) -> Option<&str> {
+        let is_foreign = |key: &str| FOREIGN.contains(&key) || key.starts_with("cni.dev/");
+        self.others.keys().map(String::as_str).find(|key| !is_foreign(key))
+    }
+
+    /// The MAC address that a runtime asks for, by its capability or by `args`.
+    pub fn mac(&self) -> Option<&str> {
+        let args = self.others.get("args").and_then(|args| args["cni"]["mac"].as_str());
+        self.runtime["mac"].as_str().or(args)
+    }
 }
 
 /// An interface of a container, as a runtime names it.
