@@ -8,6 +8,7 @@ mod cni;
 mod demo;
 mod doctor;
 mod expression;
+mod internet;
 mod pcap;
 mod preload;
 mod vm;

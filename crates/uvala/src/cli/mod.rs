@@ -12,6 +12,7 @@ mod extcap;
 mod fdb;
 mod forwarding_program;
 mod inherited;
+mod internet;
 mod listing;
 mod metrics;
 mod nf;
@@ -93,6 +94,7 @@ enum Command {
     Trace(trace::Args),
     Extcap(extcap::Args),
     Vm(vm::Args),
+    Internet(internet::Args),
     Doctor(doctor::Args),
     VmArgs(vm_args::Args),
     Gen(traffic::Args),
@@ -203,6 +205,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Capture(args) => capture::run(global, &args),
         Command::Extcap(args) => extcap::run(global, &args),
         Command::Trace(args) => trace::run(global, &args),
+        Command::Internet(args) => internet::run(global, &args),
         Command::VmArgs(args) => vm_args::run(global, &args),
         Command::Gen(args) => traffic::run(global.dir.as_deref(), &args),
         Command::Bridge(args) => bridge::run(global.dir.as_deref(), &args),

@@ -16,7 +16,7 @@ use protocol::{
 use rustix::io::Errno;
 
 use super::vm_args::show;
-use super::{Global, run as programs};
+use super::{Global, internet, run as programs};
 use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
 use crate::vm::kvm::{self, Access};
 use crate::vm::memory::Memory;
@@ -89,6 +89,9 @@ struct Run {
     /// Network card of the guest: virtio, or e1000 for guests without virtio (QEMU 10.1 or newer)
     #[arg(long, value_enum, value_name = "CARD", default_value = "virtio")]
     nic: Nic,
+    /// Give the guest the internet, by `uvala internet` on its switch, and its address by DHCP
+    #[arg(long, conflicts_with_all = ["tap", "print"])]
+    internet: bool,
     /// Print QEMU's command line, and exit
     #[arg(long)]
     print: bool,
@@ -150,6 +153,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
             .map(|()| exit::OK);
     }
     // Before there is a port to delete.
+    let _passt = args.internet.then(|| internet::find_passt(None)).transpose()?;
     let busybox = args.initrd.is_none().then(find_busybox).transpose()?;
     let place = match (&args.tap, &args.name) {
         (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
@@ -157,11 +161,15 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         _ => Place::take(global, args.name.as_deref())?,
     };
     let made = busybox.map(|busybox| {
-        let number = initramfs::number_of(&place.port);
-        let drivers = args.nic.drivers();
-        held(&initramfs::build(&args.kernel, &busybox, drivers, &place.port, number)?)
+        let number = (!args.internet).then(|| initramfs::number_of(&place.port));
+        // DHCP takes packet sockets.
+        let more: &[_] = if args.internet { &["af_packet"] } else { &[] };
+        let drivers = [args.nic.drivers(), more].concat();
+        held(&initramfs::build(&args.kernel, &busybox, &drivers, &place.port, number)?)
     });
     let made = made.transpose()?;
+    let _internet =
+        args.internet.then(|| internet::beside(global, place.port.switch())).transpose()?;
     let path = made.as_ref().map(in_child);
     let initrd = path.as_ref().or(args.initrd.as_ref()).expect("given or made");
     let words = command_line(args, qemu, &place.port, &place.behind, initrd)?;
@@ -425,6 +433,7 @@ Examples:
   uvala vm run /boot/vmlinuz-$(uname -r)             in another: 10.0.0.2; ping 10.0.0.1
   uvala vm run bzImage --initrd root.cpio --append 'rdinit=/bin/sh' --memory 1G
   uvala vm run bzImage --nic e1000                   a card for guests without virtio
+  uvala vm run bzImage --internet                    with a way out, by passt
   uvala vm run bzImage --print                       only print the QEMU command line";
 
 #[cfg(test)]

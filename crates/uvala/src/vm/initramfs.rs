@@ -11,14 +11,14 @@ use super::kernel;
 const DIR: usize = 0o040_755;
 const PROGRAM: usize = 0o100_755;
 
-/// Makes the archive that a kernel unpacks. The guest's address is 10.0.0.`number`; its network
-/// card needs these `drivers`.
+/// Makes the archive that a kernel unpacks. The guest's address is 10.0.0.`number`, or comes by
+/// DHCP; for that and its network card it needs these `drivers`.
 pub fn build(
     kernel: &Path,
     busybox: &Path,
     drivers: &[&str],
     port: &PortName,
-    number: u8,
+    number: Option<u8>,
 ) -> Result<Vec<u8>> {
     let program = std::fs::read(busybox);
     let program = program.with_context(|| format!("cannot read {}", busybox.display()))?;
@@ -30,6 +30,7 @@ pub fn build(
     for (i, module) in kernel::modules(kernel, busybox, drivers)?.iter().enumerate() {
         archive.add(&format!("modules/{i:02}.ko"), PROGRAM, module);
     }
+    archive.add("lease", PROGRAM, LEASE.as_bytes());
     archive.add("init", PROGRAM, init(port, number).as_bytes());
     Ok(archive.finish())
 }
@@ -44,11 +45,26 @@ pub fn number_of(port: &PortName) -> u8 {
     }
 }
 
+/// What the guest does with an address that it gets by DHCP.
+const LEASE: &str = "#!/bin/sh
+[ \"$1\" = bound ] || exit 0
+ip addr add $ip/$mask dev $interface
+ip route add default via $router
+mkdir -p /etc && for server in $dns; do echo nameserver $server; done > /etc/resolv.conf
+echo $ip > /tmp/address
+";
+
 /// The first process of the guest. A shell has jobs and Ctrl-C if its terminal is its own: of its
 /// session.
-fn init(port: &PortName, number: u8) -> String {
+fn init(port: &PortName, number: Option<u8>) -> String {
     let name = port.to_string();
     let name = name.rsplit(':').next().unwrap_or_default();
+    let address = match number {
+        Some(number) => format!(
+            "ip addr add 10.0.0.{number}/24 dev eth0 && echo 10.0.0.{number} > /tmp/address"
+        ),
+        None => "udhcpc -i eth0 -s /lease -q -n -t 30 -T 1 > /dev/null 2>&1".to_owned(),
+    };
     format!(
         "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -62,9 +78,10 @@ hostname {name}
 n=0
 until [ -e /sys/class/net/eth0 ] || [ $n = 50 ]; do sleep 0.1; n=$((n+1)); done
 ip link set lo up
-ip link set eth0 up && ip addr add 10.0.0.{number}/24 dev eth0
+echo without an address > /tmp/address
+ip link set eth0 up && {address}
 echo
-echo 'This is 10.0.0.{number}, on port {port}. It ends with: exit (or Ctrl-A x)'
+echo \"This is $(cat /tmp/address), on port {port}. It ends with: exit (or Ctrl-A x)\"
 setsid sh -c 'exec sh </dev/ttyS0 >/dev/ttyS0 2>&1'
 poweroff -f
 "
@@ -124,8 +141,11 @@ mod tests {
         assert_eq!((number("vale0:vm1"), number("vale0:vm254")), (1, 254));
         assert_ne!(number("vale0:web"), number("vale0:db"));
         assert!((1..=254).contains(&number("vale0:vm999")));
-        let init = init(&"vale0:vm7".parse().unwrap(), 7);
-        assert!(init.starts_with("#!/bin/busybox sh\n") && init.contains("hostname vm7\n"));
-        assert!(init.contains("10.0.0.7/24"), "{init}");
+        let port = "vale0:vm7".parse().unwrap();
+        let fixed = init(&port, Some(7));
+        assert!(fixed.starts_with("#!/bin/busybox sh\n") && fixed.contains("hostname vm7\n"));
+        assert!(fixed.contains("10.0.0.7/24") && !fixed.contains("udhcpc"), "{fixed}");
+        let by_dhcp = init(&port, None);
+        assert!(by_dhcp.contains("udhcpc -i eth0 -s /lease") && !by_dhcp.contains("10.0.0"));
     }
 }

@@ -1,0 +1,222 @@
+//! `uvala internet`
+
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use client::control::{Connection, ControlError};
+use packet::MacAddr;
+use protocol::name::{PortName, SwitchName};
+use protocol::{ErrorCode, Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
+
+use super::vm_args::show;
+use super::{Global, program};
+use crate::internet::{Forward, Network, Relay, Settings};
+use crate::vm::remains;
+use terminal::{process, say};
+
+/// Give the stations of a switch the internet, without privileges
+///
+/// Adds the port SWITCH:internet, and behind it runs passt (Debian: apt install passt) for each
+/// station: DHCP, a name server, IPv4, IPv6 where the host has it, and forwarded ports. To the
+/// world, what a station sends comes from this user of the host. A passt that ends is started
+/// again; after a restart of the daemon the command adds the port anew. The port goes when the
+/// command ends, at the latest by Ctrl-C or SIGTERM.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Name of the switch, or of the port
+    #[arg(value_name = "SWITCH|PORT", default_value = "vale0")]
+    place: String,
+    /// Network of the stations: IP/24. Its number 2 is the router, 3 the name server
+    #[arg(long, value_name = "NETWORK", default_value = "10.0.2.0/24")]
+    network: Network,
+    /// Forward TCP ports of the host, such as 8080:80 or 127.0.0.1/2222:22, to the first station,
+    /// or to the one with the address MAC; may be repeated. What else SPEC may be is in passt(1)
+    #[arg(short = 't', long, value_name = "SPEC[@MAC]", value_parser = forward)]
+    tcp: Vec<(String, Option<MacAddr>)>,
+    /// Forward UDP ports of the host, likewise
+    #[arg(short = 'u', long, value_name = "SPEC[@MAC]", value_parser = forward)]
+    udp: Vec<(String, Option<MacAddr>)>,
+    /// MTU of the stations, at least 1280
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+          value_parser = clap::value_parser!(u16).range(1280..=65520))]
+    mtu: u16,
+    /// Let stations reach the host's own services, also those of 127.0.0.1, by the address of the
+    /// router
+    #[arg(long)]
+    host: bool,
+    /// Wait while the port is another process's, instead of failing
+    #[arg(long)]
+    standby: bool,
+    /// passt program [default: passt in the search path]
+    #[arg(long, value_name = "PROGRAM")]
+    passt: Option<PathBuf>,
+}
+
+fn forward(text: &str) -> Result<(String, Option<MacAddr>), String> {
+    let (spec, station) = match text.split_once('@') {
+        None => (text, None),
+        Some((spec, mac)) => {
+            (spec, Some(mac.parse::<MacAddr>().map_err(|error| error.to_string())?))
+        }
+    };
+    match spec.chars().any(|c| c.is_ascii_digit()) && !spec.starts_with('-') {
+        true => Ok((spec.to_owned(), station)),
+        false => Err("name ports, such as 8080:80".to_owned()),
+    }
+}
+
+/// How long after a failure the daemon is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs the subcommand.
+pub fn run(global: &Global, args: &Args) -> Result<()> {
+    let port: PortName = match args.place.contains(':') {
+        true => args.place.parse()?,
+        false => format!("{}:internet", args.place).parse()?,
+    };
+    let program = find_passt(args.passt.as_deref())?;
+    let mut relay = Relay::new(settings(args, &port, program));
+    let mut gate = match args.standby {
+        true => Gate::when_possible(global, &port),
+        false => Gate::open(global, &port)?,
+    };
+    let network = args.network;
+    say::out(format_args!("{port}: {network}, router {}\n", network.gateway()))?;
+    loop {
+        if let Err(error) = relay.run(gate.stream.try_clone()?) {
+            say::remark(format_args!("uvala: {port}: {error}"));
+        }
+        if !gate.connection.is_over() && is_deleted(global, &port) {
+            bail!("{port} was deleted");
+        }
+        drop(gate);
+        gate = Gate::when_possible(global, &port);
+    }
+}
+
+/// The passt that was given, or that in the search path.
+pub fn find_passt(given: Option<&Path>) -> Result<PathBuf> {
+    let program = program::find(given.unwrap_or("passt".as_ref()).as_os_str());
+    program
+        .context("no passt; install it (Debian: apt install passt), or say where it is (--passt)")
+}
+
+/// Runs the command for a switch until the result is dropped. While another process gives the
+/// switch the internet, it waits for that one's end.
+pub fn beside(global: &Global, switch: &SwitchName) -> Result<Beside> {
+    let mut command = remains::dependent(&process::exe()?)?;
+    command.args(["internet", "--standby", &switch.to_string()]);
+    if let Some(dir) = &global.dir {
+        command.arg("--dir").arg(dir);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn().context("cannot run uvala internet").map(Beside)
+}
+
+/// A process of the command.
+#[derive(Debug)]
+pub struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn settings(args: &Args, port: &PortName, program: PathBuf) -> Settings {
+    let option = |option: &str, forwards: &[(String, Option<MacAddr>)]| -> Vec<Forward> {
+        let of = |(spec, station): &(String, Option<MacAddr>)| Forward {
+            option: [option.to_owned(), spec.clone()],
+            station: *station,
+        };
+        forwards.iter().map(of).collect()
+    };
+    Settings {
+        program,
+        network: args.network,
+        mac: port.guest_mac(),
+        mtu: args.mtu,
+        host: args.host,
+        forwards: [option("--tcp-ports", &args.tcp), option("--udp-ports", &args.udp)].concat(),
+    }
+}
+
+/// Whether an operator has deleted the port.
+fn is_deleted(global: &Global, port: &PortName) -> bool {
+    let shown = show(global, port);
+    let code = shown.err().and_then(|error| Some(error.downcast_ref::<ControlError>()?.code()));
+    code == Some(Some(ErrorCode::NotFound))
+}
+
+/// The port, and the connection that it goes with.
+struct Gate {
+    connection: Connection,
+    stream: UnixStream,
+}
+
+impl Gate {
+    fn open(global: &Global, port: &PortName) -> Result<Self> {
+        let connection = global.connect()?;
+        let add = PortAdd {
+            port: port.clone(),
+            kind: PortKind::Stream,
+            settings: PortSettings::default(),
+            host: None,
+            machine: Some(Machine { held: true, ..Machine::default() }),
+            vxlan: None,
+        };
+        connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
+        let machine = show(global, port)?.machine;
+        let socket = machine.context("the port has no socket")?.socket;
+        let stream = UnixStream::connect(&socket);
+        let stream = stream.with_context(|| format!("cannot connect to {socket}"))?;
+        Ok(Self { connection, stream })
+    }
+
+    /// Tries until it succeeds; says what is in the way, each thing once.
+    fn when_possible(global: &Global, port: &PortName) -> Self {
+        let mut said = None;
+        loop {
+            match Self::open(global, port) {
+                Ok(gate) => return gate,
+                Err(error) => {
+                    let text = format!("{error:#}");
+                    if said.as_ref() != Some(&text) {
+                        say::remark(format_args!("uvala: waiting: {text}"));
+                        said = Some(text);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  uvala internet &                                  all stations of vale0, by DHCP
+  uvala internet vale0 -t 127.0.0.1/8080:80         the host's port 8080 is the station's port 80
+  uvala internet vale0 -t 2222:22@52:54:00:1a:2b:3c of several stations, this one
+  uvala vm run KERNEL --internet                    a machine, with both in one command";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_forwards_are_ports_with_or_without_a_station() {
+        assert_eq!(forward("8080:80"), Ok(("8080:80".to_owned(), None)));
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        assert_eq!(forward("::1/22@02:00:00:00:00:01"), Ok(("::1/22".to_owned(), Some(mac))));
+        for bad in ["", "web", "80@", "80@vm1", "-6"] {
+            assert!(forward(bad).is_err(), "{bad}");
+        }
+    }
+}
