@@ -1,5 +1,6 @@
 //! `uvala assets`: man pages and completions, written by the program that they describe.
 
+mod completion;
 mod config_page;
 
 use std::fs;
@@ -28,7 +29,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut command = without_help(Cli::command());
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut command, "uvala", &completions)?;
+        let path = generate_to(shell, &mut command, "uvala", &completions)?;
+        let script = fs::read_to_string(&path)?;
+        fs::write(&path, completion::with_names(shell, &script))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     command.build();
     clap_mangen::generate_to(command, &man)?;

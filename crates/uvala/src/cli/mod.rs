@@ -15,6 +15,7 @@ mod inherited;
 mod internet;
 mod listing;
 mod metrics;
+mod names;
 mod nf;
 mod ns;
 mod object_file;
@@ -103,6 +104,7 @@ enum Command {
     Demo(demo::Args),
     Bench(bench::BenchArgs),
     Assets(assets::Args),
+    Names(names::Args),
 }
 
 impl Global {
@@ -212,6 +214,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Assets(args) => assets::run(&args),
+        Command::Names(_) => names::run(global),
     }
     .map(|()| exit::OK)
 }
