@@ -184,7 +184,7 @@ fn assert_default(help: &str, option: &str, value: &Value) {
 #[test]
 fn the_list_of_documents_is_whole() {
     let list = page("docs/README.md");
-    for folder in ["", "design", "spec"] {
+    for folder in ["", "design", "recipes", "spec"] {
         for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             let link = format!("]({})", Path::new(folder).join(&name).display());
