@@ -240,6 +240,15 @@ impl VlanMode {
         matches!(self, Self::Trunk { native, .. } if *native == Some(vlan))
     }
 
+    /// The VLAN whose frames enter and leave without a tag.
+    #[must_use]
+    pub fn untagged(&self) -> Option<VlanId> {
+        match self {
+            Self::Transparent(own) | Self::Access(own) => Some(*own),
+            Self::Trunk { native, .. } => *native,
+        }
+    }
+
     /// Whether VLAN tags are payload.
     #[inline]
     #[must_use]

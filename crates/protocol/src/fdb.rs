@@ -31,6 +31,9 @@ pub struct FdbEntry {
     /// An operator added the entry; it never ages.
     #[serde(rename = "static")]
     pub is_static: bool,
+    /// A routing daemon has named it; it never ages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extern_learn: bool,
     /// Seconds since it was last seen.
     pub age_s: u32,
 }

@@ -92,7 +92,8 @@ pub use trace::{
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
 pub use vxlan::{
-    REMOTES_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanRemote, VxlanStation,
+    EXTERN_LEARN_MAX, ExternLearn, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo,
+    VxlanKeys, VxlanRemote, VxlanStation,
 };
 pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 

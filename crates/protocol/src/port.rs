@@ -57,6 +57,17 @@ pub struct PortSet {
     pub vxlan: Option<Box<VxlanChange>>,
 }
 
+impl PortSet {
+    /// Whether it changes nothing but the remotes that a routing daemon has found.
+    #[must_use]
+    pub fn is_of_a_routing_daemon(&self) -> bool {
+        let Some(vxlan) = self.vxlan.as_deref() else { return false };
+        let (add_extern_remote, del_extern_remote) = (Vec::new(), Vec::new());
+        let rest = VxlanChange { add_extern_remote, del_extern_remote, ..vxlan.clone() };
+        self.settings == PortSettings::default() && rest == VxlanChange::default()
+    }
+}
+
 /// Settings of a port; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

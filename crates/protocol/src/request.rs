@@ -12,10 +12,10 @@ mod wire;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
-    GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
-    PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery, RuleAdd,
-    RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
+    Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom,
+    PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery,
+    RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
 };
 
 /// A call.
@@ -156,6 +156,9 @@ pub enum FdbRequest {
     /// Forgets all learned entries of a switch or of one of its ports.
     #[serde(rename = "fdb_flush")]
     Flush(FdbFlush),
+    /// Names stations behind the remotes of a port, or takes them back.
+    #[serde(rename = "extern_learn")]
+    ExternLearn(ExternLearn),
 }
 
 /// A call about virtual interfaces, and interfaces as parts of a switch.

@@ -9,11 +9,14 @@ use packet::vxlan::UDP_PORT;
 use serde::{Deserialize, Serialize};
 
 use super::values::ValueError;
+use crate::name::PortName;
 
 /// Most remotes of a port.
 pub const REMOTES_MAX: usize = 256;
 /// Most static entries of a port's table.
 pub const VXLAN_FDB_MAX: usize = 256;
+/// Most stations that a routing daemon may name behind the remotes of a port.
+pub const EXTERN_LEARN_MAX: usize = 65_536;
 /// What every tunnel has.
 pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and \
                                       local, an address of this host: --vni 100 --local 10.0.0.1";
@@ -50,6 +53,9 @@ pub struct Vxlan {
     /// Static entries: stations, each behind one of the remotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<VxlanStation>,
+    /// Remotes that a routing daemon has found, which are no part of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extern_remote: Vec<IpAddr>,
 }
 
 /// What an operator says of a tunnel, in a command or a file: anything may be left out.
@@ -78,7 +84,9 @@ impl VxlanKeys {
         }
         let Self { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb } = self;
         let (Some(vni), Some(local)) = (vni, local) else { return Err(VXLAN_NEEDS.to_owned()) };
-        Ok(Some(Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }))
+        let extern_remote = Vec::new();
+        let tunnel = Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb, extern_remote };
+        Ok(Some(tunnel))
     }
 }
 
@@ -106,6 +114,7 @@ impl Vxlan {
             ..self.clone()
         };
         normal.remote.sort_unstable();
+        normal.extern_remote.sort_unstable();
         normal.fdb.sort_unstable_by_key(|station| station.mac);
         normal
     }
@@ -113,7 +122,20 @@ impl Vxlan {
     /// The tunnel without remotes and static entries: what a [`VxlanChange`] leaves as it is.
     #[must_use]
     pub fn without_hosts(&self) -> Self {
-        Self { remote: Vec::new(), fdb: Vec::new(), ..self.clone() }
+        Self { remote: Vec::new(), fdb: Vec::new(), ..self.configured() }
+    }
+
+    /// The tunnel as an operator has made it.
+    #[must_use]
+    pub fn configured(&self) -> Self {
+        Self { extern_remote: Vec::new(), ..self.clone() }
+    }
+
+    /// The remotes of the operator, and those of a routing daemon, each once.
+    #[must_use]
+    pub fn all_remotes(&self) -> Vec<IpAddr> {
+        let more = self.extern_remote.iter().filter(|remote| !self.remote.contains(remote));
+        self.remote.iter().chain(more).copied().collect()
     }
 }
 
@@ -166,6 +188,35 @@ pub struct VxlanChange {
     /// Stations whose static entries go.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub del_fdb: Vec<MacAddr>,
+    /// More remotes that a routing daemon has found. The operator's stay what they are, with or
+    /// without them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_extern_remote: Vec<IpAddr>,
+    /// Remotes of a routing daemon that go, with the stations that it has named behind them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub del_extern_remote: Vec<IpAddr>,
+}
+
+/// Names stations behind the remotes of a port, as a routing daemon has learned them. The port and
+/// its switch know them at once, and until they are taken back; a station that is heard on another
+/// port is there. Nothing of this is saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExternLearn {
+    /// The port, of kind vxlan.
+    pub port: PortName,
+    /// More stations; one for a station that has a remote gives it another.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<VxlanStation>,
+    /// Stations that go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub del: Vec<MacAddr>,
+    /// Marks all stations as old, before the others are added.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mark: bool,
+    /// Takes back those that were marked and not added since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sweep: bool,
 }
 
 /// A tunnel as it is now.
@@ -195,9 +246,17 @@ pub struct VxlanInfo {
     /// Static entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<VxlanStation>,
+    /// The number of stations that a routing daemon has named.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extern_learned: u32,
     /// Why the port carries nothing, and what helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A remote as it is now.
@@ -210,6 +269,9 @@ pub struct VxlanRemote {
     pub address: IpAddr,
     /// Stations that the port has learned behind it.
     pub learned: u32,
+    /// A routing daemon has found it, and no operator has named it.
+    #[serde(rename = "extern", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_extern: bool,
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 use protocol::{
-    Attach, Bind, ChainAdd, ChainRef, EventsQuery, FdbAdd, FdbDel, FdbFlush, FdbList, FunctionNote,
-    GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom, PortAdd,
-    PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery, Request,
-    RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
+    Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom,
+    PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery,
+    Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery,
+    WorkerMove,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,7 @@ enum Flat {
     FdbAdd(FdbAdd),
     FdbDel(FdbDel),
     FdbFlush(FdbFlush),
+    ExternLearn(ExternLearn),
     Stats(StatsQuery),
     Trace(TraceQuery),
     Attach(Attach),

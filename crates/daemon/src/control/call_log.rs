@@ -4,7 +4,8 @@
 //! Any user that may connect can make the log grow, and the log usually shares a tmpfs with the
 //! state. So each user has a [`Budget`] of lines about attaches, leaves and changes, and one line
 //! in [`PAUSE`] about refusals; what is left out is counted. No user spends another one's, and
-//! changes of a privileged user, the operator's, are all in the log.
+//! changes of a privileged user, the operator's, are all in the log. What a routing daemon finds is
+//! not: a router elsewhere can cause any number of such changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -223,6 +224,7 @@ fn deed(request: &Request) -> Option<String> {
             let (kind, of) = (kind.trim_matches('"'), tunnel.unwrap_or(host));
             format!("added {kind} port {}{of} with {settings}", add.port)
         }
+        Request::Port(PortRequest::Set(set)) if set.is_of_a_routing_daemon() => return None,
         Request::Port(PortRequest::Set(set)) => {
             let tunnel = set.vxlan.as_ref().map(|change| format!(" {}", json(change)));
             format!("set port {} {}{}", set.port, json(&set.settings), tunnel.unwrap_or_default())

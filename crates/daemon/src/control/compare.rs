@@ -44,11 +44,12 @@ impl<D: Datapath> Control<D> {
         let vxlan = vxlan::request_of(caller, add)?;
         let config = change_port(port.config.clone(), &add.settings)?;
         let grant = change_grant(port.grant, &add.settings)?;
+        let tunnel = port.vxlan.as_deref().map(Vxlan::configured);
         let has = Compared {
             kind: port.kind,
             host: port.host.as_deref(),
             machine: port.machine.as_deref(),
-            vxlan: port.vxlan.as_deref(),
+            vxlan: tunnel.as_ref(),
             settings: show_port(&port.config, port.grant),
         };
         let wanted = Compared {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use packet::{MacAddr, VlanId};
 use program::Program;
 use protocol::name::PortName;
-use protocol::{Attached, Counter, Vxlan};
+use protocol::{Attached, Counter, ExternLearn, Vxlan};
 use switch::{PortConfig, SwitchConfig};
 
 use crate::control::datapath::workers::WorkerStall;
@@ -73,6 +73,8 @@ pub struct Fake {
     pub(super) ended: Vec<Lease>,
     /// Tunnels that were changed.
     pub(super) tunnels: BTreeMap<PortKey, Vxlan>,
+    /// What routing daemons have said.
+    pub(super) extern_learned: Vec<(PortKey, VlanId, ExternLearn)>,
     /// Ports that were moved, and the worker of each.
     pub(super) moved: BTreeMap<PortKey, u32>,
     /// The next memory that is built cannot be had.

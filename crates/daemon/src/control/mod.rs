@@ -292,6 +292,7 @@ impl<D: Datapath> Control<D> {
             FdbRequest::Add(add) => self.fdb_add(caller, &add),
             FdbRequest::Del(del) => self.fdb_del(caller, &del),
             FdbRequest::Flush(flush) => self.fdb_flush(caller, &flush),
+            FdbRequest::ExternLearn(learn) => self.extern_learn(caller, &learn),
         }
     }
 

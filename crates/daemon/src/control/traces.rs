@@ -104,6 +104,7 @@ impl<D: Datapath> View<'_, D> {
             vlan: entry.vlan.get(),
             port: self.port(entry.port),
             is_static: entry.age_ms.is_none(),
+            extern_learn: entry.is_external,
             age_s: u32::try_from(entry.age_ms.unwrap_or(0) / 1000).unwrap_or(u32::MAX),
         }
     }

@@ -1,7 +1,7 @@
 //! Ports of tunnels to other hosts: permission, creation and change.
 
 use protocol::name::PortName;
-use protocol::{PortAdd, Vxlan, VxlanChange, VxlanInfo, check};
+use protocol::{ExternLearn, PortAdd, Reply, Vxlan, VxlanChange, VxlanInfo, check};
 
 use super::Control;
 use super::difference::difference;
@@ -9,12 +9,36 @@ use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::Port;
-use crate::model::policy::Caller;
+use crate::model::policy::{Access, Caller};
 use crate::model::specs::VxlanSpec;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn vxlan_info(&self, port: &Port) -> Option<VxlanInfo> {
         port.vxlan.as_ref().and_then(|_| self.datapath.vxlan_info(port.key))
+    }
+
+    /// Stations as a routing daemon has learned them. They are no part of what is saved.
+    pub(super) fn extern_learn(
+        &mut self,
+        caller: &Caller,
+        learn: &ExternLearn,
+    ) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &learn.port, Access::Manage)?;
+        let wrong = |error: String| Refusal::bad_value(format!("{}: {error}", learn.port));
+        let Some(vxlan) = port.vxlan.as_deref() else {
+            let kind = port.kind.name();
+            return Err(wrong(format!("extern_learn: not for kind {kind}, only for vxlan")));
+        };
+        if !caller.privileged {
+            return Err(AccessRefusal::Vxlan.into());
+        }
+        check::extern_learn(vxlan, learn).map_err(wrong)?;
+        let vlan = port.config.vlan.untagged().ok_or_else(|| {
+            wrong("extern_learn needs a VLAN without a tag; set vlan=…,native=VLAN".to_owned())
+        })?;
+        let key = port.key;
+        self.datapath.extern_learn(key, vlan, learn);
+        Ok(Reply::Done)
     }
 
     /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.
@@ -60,12 +84,18 @@ pub(super) fn changed(
         if let Some(what) = difference(&now.without_hosts(), &all.without_hosts()) {
             return Err(PortRefusal::Differs(name.clone(), what.into()).into());
         }
-        new = all;
+        new = Vxlan { extern_remote: now.extern_remote.clone(), ..all };
     }
     delete(&mut new, change).map_err(wrong)?;
     for &remote in &change.add_remote {
         if !new.remote.contains(&remote) {
             new.remote.push(remote);
+        }
+    }
+    new.extern_remote.retain(|remote| !change.del_extern_remote.contains(remote));
+    for &remote in &change.add_extern_remote {
+        if !new.extern_remote.contains(&remote) {
+            new.extern_remote.push(remote);
         }
     }
     let is_replaced = |mac| change.add_fdb.iter().any(|station| station.mac == mac);

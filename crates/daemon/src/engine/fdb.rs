@@ -40,6 +40,7 @@ impl Fdb for Workers {
             vlan: entry.vlan,
             port: keys[&entry.port],
             is_static: entry.age_ms.is_none(),
+            extern_learn: entry.is_external,
             age_ms: entry.age_ms.unwrap_or(0),
         };
         (entries.iter().take(max).map(|(_, entry)| row(entry)).collect(), next)

@@ -1,8 +1,12 @@
 //! Ports of tunnels: opened here, used by a worker, changed and read by its jobs.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use packet::{MacAddr, VlanId};
 use port::host::Absent;
 use port::vxlan::{Around, VxlanPort, inner_mtu, open};
-use protocol::{Vxlan, VxlanInfo, VxlanRemote};
+use protocol::{EXTERN_LEARN_MAX, ExternLearn, Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
 
 use super::Workers;
@@ -18,6 +22,57 @@ pub(super) struct VxlanPlace {
     vxlan: Vxlan,
     /// Why it has no sockets.
     trouble: Option<String>,
+    /// Where a routing daemon says that stations are.
+    externs: BTreeMap<MacAddr, Extern>,
+}
+
+/// What a routing daemon says of a station.
+#[derive(Clone, Copy, Debug)]
+struct Extern {
+    remote: IpAddr,
+    vlan: VlanId,
+    /// It was said before the last mark.
+    is_old: bool,
+}
+
+impl VxlanPlace {
+    fn new(vxlan: Vxlan, trouble: Option<String>) -> Self {
+        Self { vxlan, trouble, externs: BTreeMap::new() }
+    }
+
+    /// Takes stations out, and returns them.
+    fn take(&mut self, gone: impl Fn(MacAddr, &Extern) -> bool) -> Vec<(MacAddr, Extern)> {
+        self.externs.extract_if(.., |mac, there| gone(*mac, there)).collect()
+    }
+
+    /// Changes what is known of stations; returns what goes and what comes.
+    fn learn(
+        &mut self,
+        vlan: VlanId,
+        learn: &ExternLearn,
+    ) -> (Vec<(MacAddr, Extern)>, Vec<(MacAddr, Extern)>) {
+        if learn.mark {
+            self.externs.values_mut().for_each(|it| it.is_old = true);
+        }
+        let mut gone: Vec<_> =
+            learn.del.iter().filter_map(|&mac| Some((mac, self.externs.remove(&mac)?))).collect();
+        let mut come = Vec::new();
+        for station in &learn.add {
+            let now = Extern { remote: station.remote, vlan, is_old: false };
+            let is_known = self.externs.contains_key(&station.mac);
+            if !is_known && self.externs.len() >= EXTERN_LEARN_MAX {
+                continue;
+            }
+            let before = self.externs.insert(station.mac, now);
+            let moved = before.filter(|it| (it.remote, it.vlan) != (now.remote, now.vlan));
+            gone.extend(moved.map(|before| (station.mac, before)));
+            come.push((station.mac, now));
+        }
+        if learn.sweep {
+            gone.extend(self.take(|_, it| it.is_old));
+        }
+        (gone, come)
+    }
 }
 
 impl Workers {
@@ -29,7 +84,7 @@ impl Workers {
     ) -> Result<(), MakeVxlanError> {
         let place = self.new_place(spec.switch, &spec.config)?;
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
-        self.tunnels.insert(spec.key, VxlanPlace { vxlan: spec.vxlan.clone(), trouble });
+        self.tunnels.insert(spec.key, VxlanPlace::new(spec.vxlan.clone(), trouble));
         Ok(())
     }
 
@@ -44,6 +99,31 @@ impl Workers {
         self.on_port(place, move |worker, at| {
             worker.switch(at).plug_mut(id).and_then(|plug| plug.with_adapter(job))
         })
+    }
+
+    /// Brings what a routing daemon says of stations to the switch, and to the port as far as the
+    /// switch has room for it.
+    fn change_externs(
+        &mut self,
+        port: PortKey,
+        gone: Vec<(MacAddr, Extern)>,
+        mut come: Vec<(MacAddr, Extern)>,
+    ) {
+        if gone.is_empty() && come.is_empty() {
+            return;
+        }
+        let Some((switch, id)) = self.switch_of(port) else { return };
+        let (gone, come) = self.on_switch(switch, move |worker, at| {
+            let bridge = worker.switch(at).bridge_mut();
+            gone.iter().for_each(|(mac, it)| bridge.remove_external(it.vlan, *mac, id));
+            come.retain(|(mac, it)| bridge.add_external(it.vlan, *mac, id));
+            (gone, come)
+        });
+        self.on_vxlan(port, move |port| {
+            let remotes = port.remotes();
+            gone.iter().for_each(|(mac, it)| remotes.remove_external(*mac, it.remote));
+            come.iter().for_each(|(mac, it)| remotes.add_external(*mac, it.remote));
+        });
     }
 
     /// Runs `job` on the port of each tunnel of a switch.
@@ -77,18 +157,32 @@ impl VxlanPorts for Workers {
     }
 
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
-        let (remotes, stations) = (vxlan.remote.clone(), vxlan.fdb.clone());
-        self.on_vxlan(port, move |port| port.set(&remotes, &stations));
+        let (remotes, stations) = (vxlan.all_remotes(), vxlan.fdb.clone());
+        let mut gone = Vec::new();
         if let Some(place) = self.tunnels.get_mut(&port) {
             place.vxlan = vxlan.clone();
+            gone = place.take(|_, it| !remotes.contains(&it.remote));
+        }
+        self.change_externs(port, gone, Vec::new());
+        self.on_vxlan(port, move |port| port.set(&remotes, &stations));
+    }
+
+    fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
+        if let Some(place) = self.tunnels.get_mut(&port) {
+            let (gone, come) = place.learn(vlan, learn);
+            self.change_externs(port, gone, come);
         }
     }
 
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo> {
-        let VxlanPlace { vxlan, trouble } = self.tunnels.get(&port)?;
+        let VxlanPlace { vxlan, trouble, externs } = self.tunnels.get(&port)?;
         let learned = self.on_vxlan(port, |port| port.remotes().learned());
-        let none = || vxlan.remote.iter().map(|&remote| (remote, 0)).collect();
+        let none = || vxlan.all_remotes().into_iter().map(|remote| (remote, 0)).collect();
         let learned = learned.unwrap_or_else(none).into_iter();
+        let shown = |(address, learned)| {
+            let is_extern = !vxlan.remote.contains(&address);
+            VxlanRemote { address, learned, is_extern }
+        };
         Some(VxlanInfo {
             vni: vxlan.vni,
             local: vxlan.local,
@@ -97,8 +191,9 @@ impl VxlanPorts for Workers {
             ttl: vxlan.hop_limit(),
             dscp: vxlan.dscp.unwrap_or(0),
             df: vxlan.df.unwrap_or(true),
-            remotes: learned.map(|(address, learned)| VxlanRemote { address, learned }).collect(),
+            remotes: learned.map(shown).collect(),
             fdb: vxlan.fdb.clone(),
+            extern_learned: u32::try_from(externs.len()).unwrap_or(u32::MAX),
             trouble: trouble.clone(),
         })
     }

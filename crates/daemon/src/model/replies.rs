@@ -94,6 +94,8 @@ pub struct FdbRow {
     pub port: PortKey,
     /// An operator added the entry; it does not age.
     pub is_static: bool,
+    /// A routing daemon has named it; it does not age.
+    pub extern_learn: bool,
     /// Milliseconds since the switch last saw the address.
     pub age_ms: u64,
 }

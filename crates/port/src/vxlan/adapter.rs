@@ -367,7 +367,8 @@ mod tests {
         let remote = remotes.iter().map(|&last| ip(last)).collect();
         let dst_port = Some(dst_port);
         let (vni, local, fdb) = (100, ip(of), vec![]);
-        Vxlan { vni, local, remote, dst_port, mtu: None, ttl: None, dscp: None, df: None, fdb }
+        let (mtu, ttl, dscp, df, extern_remote) = (None, None, None, None, vec![]);
+        Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb, extern_remote }
     }
 
     fn mac(last: u8) -> MacAddr {

@@ -145,7 +145,7 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
     let senders = (0..SENDERS).map(sender).collect::<Result<_, _>>()?;
     let vni = Vni::new(spec.vni).expect("control has checked it");
     let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
-    remotes.set(&spec.remote, &spec.fdb);
+    remotes.set(&spec.all_remotes(), &spec.fdb);
     let inlet = Inlet::new(vni, around.learning, remotes).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, spec.local);
@@ -162,7 +162,8 @@ fn ip_header(local: IpAddr) -> u32 {
 #[must_use]
 pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
     let overhead = ip_header(spec.local) + UDP_HEADER + 8 + 14;
-    let hosts = spec.remote.iter().map(|&remote| SocketAddr::new(remote, spec.udp_port()));
+    let remotes = spec.all_remotes().into_iter();
+    let hosts = remotes.map(|remote| SocketAddr::new(remote, spec.udp_port()));
     let derived = || udp::path_mtu(spec.local, hosts).ok()??.checked_sub(overhead);
     spec.mtu.or_else(derived)
 }

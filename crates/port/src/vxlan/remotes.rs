@@ -137,6 +137,21 @@ impl Remotes {
         Ok(())
     }
 
+    /// Notes that a station is behind a remote, as a routing daemon says. The station may be heard
+    /// from another one later.
+    pub fn add_external(&mut self, mac: MacAddr, remote: IpAddr) {
+        if let Some(number) = self.number(remote) {
+            self.table.add_external(VlanId::DEFAULT, mac, number);
+        }
+    }
+
+    /// Takes that back.
+    pub fn remove_external(&mut self, mac: MacAddr, remote: IpAddr) {
+        if let Some(number) = self.number(remote) {
+            self.table.remove_external(VlanId::DEFAULT, mac, number);
+        }
+    }
+
     /// Whether a remote may send from this address.
     ///
     /// # Errors
@@ -223,6 +238,24 @@ mod tests {
         remotes.set(&[ip(3)], &[]);
         assert_eq!(remotes.find(mac(1), at(0)), None);
         assert!(remotes.learn(mac(1), three, at(0)).is_ok());
+    }
+
+    #[test]
+    fn a_station_that_a_routing_daemon_names_stays_until_it_is_taken_back_or_heard_elsewhere() {
+        let mut remotes = remotes(&[ip(2), ip(3)]);
+        let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
+        remotes.add_external(mac(1), ip(2));
+        remotes.add_external(mac(2), ip(9));
+        remotes.flush();
+        assert_eq!(remotes.find(mac(1), at(9999)), Some(two));
+        assert_eq!(remotes.find(mac(2), at(0)), None, "there is no such remote");
+        remotes.remove_external(mac(1), ip(3));
+        assert_eq!(remotes.find(mac(1), at(9999)), Some(two), "it is behind another one");
+        remotes.remove_external(mac(1), ip(2));
+        assert_eq!(remotes.find(mac(1), at(0)), None);
+        remotes.add_external(mac(1), ip(2));
+        remotes.learn(mac(1), three, at(1)).expect("it moves");
+        assert_eq!(remotes.find(mac(1), at(2)), Some(three));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use packet::MacAddr;
 
 pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
-pub use vxlan::vxlan;
+pub use vxlan::{extern_learn, vxlan};
 
 use crate::{Mode, PortSettings};
 

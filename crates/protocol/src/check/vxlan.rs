@@ -7,7 +7,7 @@ use packet::vxlan::Vni;
 
 use super::unicast;
 use crate::vxlan::VXLAN_NEEDS;
-use crate::{Address, PortKind, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan};
+use crate::{Address, ExternLearn, PortKind, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan};
 
 /// The least MTU: that of IPv4.
 const MTU_MIN: u32 = 576;
@@ -53,6 +53,22 @@ fn check(vxlan: &Vxlan) -> Result<(), String> {
     check_stations(vxlan)
 }
 
+/// Checks what a routing daemon says of stations behind this tunnel's remotes.
+///
+/// # Errors
+/// The station that cannot be one, or whose remote the tunnel does not have.
+pub fn extern_learn(vxlan: &Vxlan, learn: &ExternLearn) -> Result<(), String> {
+    let remotes: BTreeSet<IpAddr> = vxlan.all_remotes().into_iter().collect();
+    for station in &learn.add {
+        unicast(station.mac).map_err(|error| format!("extern_learn: {error}"))?;
+        if !remotes.contains(&station.remote) {
+            let remote = station.remote;
+            return Err(format!("extern_learn {station}: add the remote {remote} first"));
+        }
+    }
+    Ok(())
+}
+
 fn check_address(what: &str, ip: IpAddr) -> Result<(), String> {
     Address::alone(ip).check_host().map_err(|_| {
         format!("{what}: no single host has the address {ip}; name one such as 10.0.0.1")
@@ -70,11 +86,17 @@ fn check_address(what: &str, ip: IpAddr) -> Result<(), String> {
 }
 
 fn check_remotes(vxlan: &Vxlan) -> Result<(), String> {
-    if vxlan.remote.len() > REMOTES_MAX {
-        return Err(format!("remote: {} are too many, {REMOTES_MAX} at most", vxlan.remote.len()));
+    let count = vxlan.all_remotes().len();
+    if count > REMOTES_MAX {
+        return Err(format!("remote: {count} are too many, {REMOTES_MAX} at most"));
     }
+    check_remote_list(vxlan, &vxlan.remote)?;
+    check_remote_list(vxlan, &vxlan.extern_remote)
+}
+
+fn check_remote_list(vxlan: &Vxlan, remotes: &[IpAddr]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
-    for &remote in &vxlan.remote {
+    for &remote in remotes {
         check_address("remote", remote)?;
         if remote.is_ipv4() != vxlan.local.is_ipv4() {
             let local = vxlan.local;

@@ -208,8 +208,9 @@ impl Bridge {
         }
     }
 
-    /// Changes the configuration of the switch. With another forwarding function, or if the
-    /// forwarding database holds more than its new capacity, only static entries stay.
+    /// Changes the configuration of the switch. With another forwarding function, only static and
+    /// external entries stay; if the forwarding database holds more than its new capacity, only
+    /// static ones.
     pub fn set_config(&mut self, config: SwitchConfig) {
         if config.forwarding != self.config.forwarding {
             self.fdb.flush(Flush::All);
@@ -306,6 +307,20 @@ impl Bridge {
             return Err(StaticError::GroupAddress);
         }
         self.fdb.add_static(vlan, mac, port).map_err(|FdbFull| StaticError::Full)
+    }
+
+    /// Adds an external entry; returns whether it is in the forwarding database.
+    pub fn add_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> bool {
+        let may = self.port(port).is_some() && mac.is_station();
+        may && match self.fdb.add_external(vlan, mac, port) {
+            Learned::New | Learned::Refreshed | Learned::Moved { .. } => true,
+            Learned::Static | Learned::PortLimit | Learned::Full => false,
+        }
+    }
+
+    /// Removes what [`Bridge::add_external`] has added, unless the station has left the port.
+    pub fn remove_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) {
+        self.fdb.remove_external(vlan, mac, port);
     }
 
     /// Removes an entry, static or learned. Returns whether it was there.

@@ -1,8 +1,10 @@
 //! The forwarding database (FDB): which address of which VLAN is behind which port.
 //!
-//! There are two kinds of entries. The switch *learns* the source of every frame: such an entry is
+//! There are three kinds of entries. The switch *learns* the source of every frame: such an entry is
 //! dynamic, follows its station from port to port, and is forgotten when the station was silent for
-//! the ageing time. An operator adds *static* entries: they neither move nor age.
+//! the ageing time. An operator adds *static* entries: they neither move nor age. A routing protocol
+//! adds *external* entries: they do not age, but follow a station that is heard on another port, as
+//! learned ones, which they are then.
 //!
 //! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not [`Fdb::age`] has
 //!   removed it. `age` looks at a few slots in each call.
@@ -82,10 +84,10 @@ pub enum Learned {
     Full,
 }
 
-/// Which dynamic entries to forget.
+/// Which learned entries to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// All dynamic entries.
+    /// All learned entries.
     All,
     /// Entries of one port.
     Port(PortId),
@@ -123,6 +125,8 @@ pub struct FdbEntry {
     pub port: PortId,
     /// Milliseconds since the station was last seen; none for a static entry.
     pub age_ms: Option<u64>,
+    /// Whether a routing protocol has added it.
+    pub is_external: bool,
 }
 
 /// No room for a static entry: the capacity, or all places of the address, are full of others.
@@ -163,7 +167,9 @@ impl Fdb {
                 return Learned::Static;
             }
             if value.port() == port && !self.common.is_expired(value, now) {
-                self.buckets.refresh(key, value, Value::learned(port, now));
+                if !value.is_external() {
+                    self.buckets.refresh(key, value, Value::learned(port, now));
+                }
                 return Learned::Refreshed;
             }
         }
@@ -181,6 +187,16 @@ impl Fdb {
         self.change(|entries, common| entries.add_static(common, Key::new(vlan, mac), port))
     }
 
+    /// Adds an external entry; it replaces a learned one, and counts against the port's limit.
+    pub fn add_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Learned {
+        self.change(|entries, common| entries.add_external(common, Key::new(vlan, mac), port))
+    }
+
+    /// Forgets an address that is on this port, unless its entry is static.
+    pub fn remove_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) {
+        self.change(|entries, common| entries.remove_external(common, Key::new(vlan, mac), port));
+    }
+
     /// Forgets an address, static or not. Returns whether there was an entry.
     pub fn remove(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
         self.change(|entries, common| entries.remove(common, Key::new(vlan, mac)))
@@ -192,7 +208,7 @@ impl Fdb {
         self.change(|entries, common| entries.age(common, now, budget))
     }
 
-    /// Forgets dynamic entries; returns how many. Static entries stay.
+    /// Forgets learned entries; returns how many. Static and external entries stay.
     pub fn flush(&mut self, what: Flush) -> usize {
         self.change(|entries, common| entries.flush(common, what))
     }
@@ -341,7 +357,8 @@ impl Common {
 
 fn listed(key: Key, value: Value, now: Now) -> FdbEntry {
     let age_ms = (!value.is_static()).then(|| now.ms_since(value.seen()));
-    FdbEntry { vlan: key.vlan(), mac: key.mac(), port: value.port(), age_ms }
+    let is_external = value.is_external();
+    FdbEntry { vlan: key.vlan(), mac: key.mac(), port: value.port(), age_ms, is_external }
 }
 
 #[cfg(test)]

@@ -100,6 +100,7 @@ fn columns() -> [Column<FdbEntry>; 4] {
         left("PORT", |entry| entry.port.to_string()),
         right("AGE", |entry| match entry.is_static {
             true => "static".to_owned(),
+            false if entry.extern_learn => "extern_learn".to_owned(),
             false => format!("{} s", entry.age_s),
         }),
     ]

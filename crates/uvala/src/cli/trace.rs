@@ -141,6 +141,9 @@ fn found(entry: Option<&FdbEntry>) -> String {
     match entry {
         None => "no FDB entry".to_owned(),
         Some(entry) if entry.is_static => format!("static FDB entry, on {}", entry.port),
+        Some(entry) if entry.extern_learn => {
+            format!("FDB entry of a routing daemon, on {}", entry.port)
+        }
         Some(entry) => format!("FDB entry, on {}, seen {} s ago", entry.port, entry.age_s),
     }
 }

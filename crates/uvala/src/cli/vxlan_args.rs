@@ -77,6 +77,7 @@ impl VxlanChangeArgs {
             del_remote: self.del_remote.clone(),
             add_fdb: self.add_fdb.clone(),
             del_fdb: self.del_fdb.clone(),
+            ..VxlanChange::default()
         };
         (change != VxlanChange::default()).then(|| Box::new(change))
     }
@@ -95,10 +96,14 @@ pub fn show(info: &VxlanInfo) -> String {
         text += "remote           none: add one with uvala port set --add-remote\n";
     }
     for remote in &info.remotes {
-        text += &format!("remote           {}, {} learned\n", remote.address, remote.learned);
+        let by = if remote.is_extern { ", from a routing daemon" } else { "" };
+        text += &format!("remote           {}, {} learned{by}\n", remote.address, remote.learned);
     }
     for station in &info.fdb {
         text += &format!("fdb              {} behind {}\n", station.mac, station.remote);
+    }
+    if info.extern_learned > 0 {
+        text += &format!("extern_learn     {} stations\n", info.extern_learned);
     }
     if let Some(trouble) = &info.trouble {
         text += &format!("trouble          {trouble}\n");
@@ -148,7 +153,7 @@ mod tests {
         let mut info: VxlanInfo = serde_json::from_str(info).unwrap();
         assert!(show(&info).contains("--add-remote") && show(&info).contains("no remote"));
         let address = "10.0.0.2".parse().unwrap();
-        info.remotes.push(protocol::VxlanRemote { address, learned: 3 });
+        info.remotes.push(protocol::VxlanRemote { address, learned: 3, is_extern: false });
         info.mtu = Some(1450);
         assert!(show(&info).contains("inner mtu        1450\n"));
         assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));

@@ -63,6 +63,7 @@ mod fake {
                 vlan,
                 port,
                 is_static: true,
+                extern_learn: false,
                 age_ms: 0,
             };
             let all: Vec<FdbRow> = self.fdb.values().filter(|e| e.0 == switch).map(row).collect();

@@ -1,6 +1,7 @@
 //! Ports of tunnels to other hosts.
 
-use protocol::{Vxlan, VxlanInfo};
+use packet::VlanId;
+use protocol::{ExternLearn, Vxlan, VxlanInfo};
 
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::PortKey;
@@ -22,13 +23,17 @@ pub trait VxlanPorts {
     /// Sets the remotes and the static entries of a port; the rest of `vxlan` is what it was.
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan);
 
+    /// Names stations of a VLAN behind remotes of a port, or takes them back.
+    fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn);
+
     /// What `port show` says of the tunnel of a port.
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo>;
 }
 
 #[cfg(test)]
 mod fake {
-    use protocol::{Vxlan, VxlanInfo};
+    use packet::VlanId;
+    use protocol::{ExternLearn, Vxlan, VxlanInfo};
 
     use super::VxlanPorts;
     use crate::control::datapath::ports::Ports;
@@ -52,6 +57,10 @@ mod fake {
 
         fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
             self.tunnels.insert(port, vxlan.clone());
+        }
+
+        fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
+            self.extern_learned.push((port, vlan, learn.clone()));
         }
 
         fn vxlan_info(&self, _: PortKey) -> Option<VxlanInfo> {

@@ -34,6 +34,7 @@ impl<D: Datapath> Control<D> {
                 vlan: row.vlan.get(),
                 port: (*names.get(&row.port)?).clone(),
                 is_static: row.is_static,
+                extern_learn: row.extern_learn,
                 age_s: u32::try_from(row.age_ms / 1000).unwrap_or(u32::MAX),
             })
         });

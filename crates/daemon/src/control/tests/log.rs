@@ -69,3 +69,21 @@ fn test_the_operators_changes_are_all_in_the_log_and_refusals_beside_those_of_ot
     assert_eq!((count("set switch vale0"), count("(test) refused")), (100, 1));
     assert_eq!(count("(operator) refused"), 1);
 }
+
+#[test]
+fn test_what_a_routing_daemon_finds_is_not_in_the_log() {
+    let lines = logged(|bench| {
+        bench.done(
+            r#"{"port_add":{"port":"vale0:v","kind":"vxlan","vxlan":{"vni":1,"local":"10.0.0.1"}}}"#,
+        );
+        for (change, remote) in [("add_extern", "10.0.0.2"), ("add", "10.0.0.3")] {
+            bench.done(&format!(
+                r#"{{"port_set":{{"port":"vale0:v","settings":{{}},
+                    "vxlan":{{"{change}_remote":["{remote}"]}}}}}}"#
+            ));
+        }
+        bench.done(r#"{"extern_learn":{"port":"vale0:v","add":["02:00:00:00:00:01=10.0.0.2"]}}"#);
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[1].contains("10.0.0.3"), "{lines:?}");
+}

@@ -74,3 +74,52 @@ fn test_only_remotes_and_stations_of_a_tunnel_change() {
     let other = set(r#"{"add_remote":["10.0.0.4"]}"#).replace("vale0:v", "vale0:a");
     assert!(bench.refused(1, 0, &other).1.contains("only for vxlan"));
 }
+
+#[test]
+fn test_what_a_routing_daemon_has_found_stands_beside_what_the_operator_has_said() {
+    let mut bench = Bench::new();
+    bench.done(ADD);
+    bench.done(&set(r#"{"add_extern_remote":["10.0.0.3","10.0.0.5"]}"#));
+    assert_eq!(remotes(&mut bench), ["10.0.0.2", "10.0.0.3"]);
+    assert_eq!(tunnel(&mut bench).all_remotes().len(), 3);
+    let other = r#"{"all":{"vni":100,"local":"10.0.0.1","remote":["10.0.0.7"]}}"#;
+    bench.done(&set(other));
+    assert_eq!(tunnel(&mut bench).extern_remote.len(), 2, "an operator's file does not name them");
+    bench.done(&ADD.replace("port_add", "port_compare").replace(
+        r#""remote":["10.0.0.2","10.0.0.3"],"fdb":["02:00:00:00:00:01=10.0.0.2"]"#,
+        r#""remote":["10.0.0.7"]"#,
+    ));
+    bench.done(&set(r#"{"del_extern_remote":["10.0.0.3","10.0.0.9"]}"#));
+    let left: Vec<_> = tunnel(&mut bench).all_remotes().iter().map(ToString::to_string).collect();
+    assert_eq!(left, ["10.0.0.7", "10.0.0.5"]);
+    let wrong = set(r#"{"add_extern_remote":["10.0.0.1"]}"#);
+    assert!(bench.refused(1, 0, &wrong).1.contains("is local, too"));
+}
+
+#[test]
+fn test_stations_of_a_routing_daemon_are_checked_before_the_datapath_is_told() {
+    let mut bench = Bench::new();
+    bench.done(ADD);
+    bench.done(r#"{"port_add":{"port":"vale0:a"}}"#);
+    let learn = |port: &str, station: &str| {
+        format!(r#"{{"extern_learn":{{"port":"{port}","add":["{station}"]}}}}"#)
+    };
+    for (port, station, said) in [
+        ("vale0:a", "02:00:00:00:00:09=10.0.0.2", "only for vxlan"),
+        ("vale0:v", "02:00:00:00:00:09=10.0.0.9", "add the remote 10.0.0.9 first"),
+        ("vale0:v", "03:00:00:00:00:09=10.0.0.2", "multicast"),
+    ] {
+        let (_, text) = bench.refused(1, 0, &learn(port, station));
+        assert!(text.contains(said), "{text}");
+    }
+    let good = learn("vale0:v", "02:00:00:00:00:09=10.0.0.2");
+    let (code, _) = bench.refused(1, 1000, &good);
+    assert_eq!(code, ErrorCode::Permission);
+    assert!(bench.control.datapath.extern_learned.is_empty());
+    bench.done(&good);
+    let told = &bench.control.datapath.extern_learned;
+    assert_eq!((told.len(), told[0].1.get()), (1, 1));
+    let trunk = r#"{"port_set":{"port":"vale0:v","settings":{"vlan":"trunk:7"}}}"#;
+    bench.done(trunk);
+    assert!(bench.refused(1, 0, &good).1.contains("native="));
+}

@@ -90,7 +90,7 @@ impl Entries {
     pub(super) fn set_capacity(&mut self, common: &Common, capacity: usize) {
         self.table.set_capacity(capacity);
         if self.table.count() > self.table.capacity() {
-            self.flush(common, Flush::All);
+            self.flush_where(common, |_, _| true);
         }
     }
 
@@ -100,7 +100,9 @@ impl Entries {
             None => self.learn_new(common, key, port, now),
             Some(value) if value.is_static() => Learned::Static,
             Some(value) if value.port() == port && !common.is_expired(value, now) => {
-                self.table.refresh(key, value, Value::learned(port, now));
+                if !value.is_external() {
+                    self.table.refresh(key, value, Value::learned(port, now));
+                }
                 Learned::Refreshed
             }
             Some(value) => self.relearn(common, key, value, port, now),
@@ -190,6 +192,32 @@ impl Entries {
         }
     }
 
+    pub(super) fn add_external(&mut self, common: &Common, key: Key, port: PortId) -> Learned {
+        let external = Value::external(port);
+        let old = self.table.get(key);
+        match old {
+            Some(old) if old.is_static() => return Learned::Static,
+            Some(old) if old.port() == port => {
+                self.replace(common, key, old, external);
+                return Learned::Refreshed;
+            }
+            _ if self.is_at_limit(port) => return self.refuse_limit(),
+            Some(old) => {
+                self.replace(common, key, old, external);
+                return Learned::Moved { from: old.port() };
+            }
+            None => {}
+        }
+        self.insert(common, key, external).map_or(Learned::Full, |()| Learned::New)
+    }
+
+    pub(super) fn remove_external(&mut self, common: &Common, key: Key, port: PortId) {
+        let there = self.table.get(key).filter(|value| value.port() == port && !value.is_static());
+        if there.is_some() {
+            self.remove(common, key);
+        }
+    }
+
     fn replace(&mut self, common: &Common, key: Key, old: Value, new: Value) {
         debug_assert!(self.table.get(key).is_some_and(|there| there.port() == old.port()));
         let _change = common.sequence.change();
@@ -242,8 +270,10 @@ impl Entries {
 
     pub(super) fn flush(&mut self, common: &Common, what: Flush) -> usize {
         match what {
-            Flush::All => self.flush_where(common, |_, _| true),
-            Flush::Port(port) => self.flush_port_except(common, port, |_| false),
+            Flush::All => self.flush_where(common, |_, value| !value.is_external()),
+            Flush::Port(port) => {
+                self.flush_where(common, |_, value| value.port() == port && !value.is_external())
+            }
             Flush::Vlan(vlan) => self.flush_where(common, |key, _| key.vlan() == vlan),
         }
     }

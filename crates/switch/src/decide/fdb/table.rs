@@ -6,7 +6,7 @@
 //! ```text
 //!  bucket (64 bytes)   key key key key │ value value value value
 //!  key                 vlan:12 mac:48            never 0: VLANs start at 1, 0 is a free entry
-//!  value               seen:51 static:1 port:12  seen is in milliseconds
+//!  value               seen:51 static:1 port:12  seen is in milliseconds; all ones: external
 //! ```
 //!
 //! An insertion that finds both buckets full moves one of the eight entries to its other bucket.
@@ -67,12 +67,19 @@ impl Value {
     const FREE: Self = Self(0);
     const STATIC: u64 = 1 << 12;
     const SEEN_SHIFT: u32 = 13;
+    /// Later than any moment: see [`Value::external`].
+    const EVER: u64 = u64::MAX << Self::SEEN_SHIFT;
 
     /// An address learned on `port` at `now`.
     #[inline]
     pub(super) fn learned(port: PortId, now: Now) -> Self {
         debug_assert!(now.as_ms() >> (64 - Self::SEEN_SHIFT) == 0, "71 000 years");
         Self(now.as_ms() << Self::SEEN_SHIFT | u64::from(port.number()))
+    }
+
+    /// An address that a routing protocol put on `port`: as if the station were heard for ever.
+    pub(super) fn external(port: PortId) -> Self {
+        Self(Self::EVER | u64::from(port.number()))
     }
 
     /// An address that the operator put on `port`.
@@ -88,6 +95,11 @@ impl Value {
     #[inline]
     pub(super) fn is_static(self) -> bool {
         self.0 & Self::STATIC != 0
+    }
+
+    #[inline]
+    pub(super) fn is_external(self) -> bool {
+        self.0 & Self::EVER == Self::EVER
     }
 
     #[inline]

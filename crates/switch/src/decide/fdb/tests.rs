@@ -164,6 +164,37 @@ fn test_static_entry_neither_moves_nor_ages() {
 }
 
 #[test]
+fn test_external_entry_does_not_age_but_follows_its_station() {
+    let mut fdb = fdb();
+    let add = |fdb: &mut Fdb, number, on| fdb.add_external(VlanId::DEFAULT, mac(number), port(on));
+    assert_eq!(add(&mut fdb, 1, 3), Learned::New);
+    assert_eq!(learn(&mut fdb, 1, 3, 5), Learned::Refreshed, "it stays external");
+    assert_eq!((fdb.age(at(1 << 40), usize::MAX), fdb.flush(Flush::All)), (0, 0));
+    assert_eq!(lookup(&fdb, 1, 1 << 40), Some(3));
+    assert!(fdb.find(VlanId::DEFAULT, mac(1), at(9)).unwrap().is_external);
+    assert_eq!(learn(&mut fdb, 1, 4, 10), Learned::Moved { from: port(3) });
+    assert_eq!(lookup(&fdb, 1, 10 + AGEING_MS), None, "it is learned now");
+    learn(&mut fdb, 1, 4, 5000);
+    assert_eq!(add(&mut fdb, 1, 3), Learned::Moved { from: port(4) });
+    assert_eq!((fdb.learned_on(port(3)), fdb.learned_on(port(4))), (1, 0));
+    fdb.remove_external(VlanId::DEFAULT, mac(1), port(4));
+    assert_eq!(lookup(&fdb, 1, 0), Some(3), "it is on another port");
+    fdb.remove_external(VlanId::DEFAULT, mac(1), port(3));
+    assert_eq!((lookup(&fdb, 1, 0), fdb.count()), (None, 0));
+}
+
+#[test]
+fn test_external_entries_yield_to_static_ones_and_to_the_limit_of_the_port() {
+    let mut fdb = fdb();
+    fdb.add_static(VlanId::DEFAULT, mac(1), port(4)).unwrap();
+    fdb.set_limit(port(3), Some(1));
+    let added = [1, 2, 3].map(|number| fdb.add_external(VlanId::DEFAULT, mac(number), port(3)));
+    assert_eq!(added, [Learned::Static, Learned::New, Learned::PortLimit]);
+    fdb.remove_external(VlanId::DEFAULT, mac(1), port(4));
+    assert_eq!(lookup(&fdb, 1, 0), Some(4));
+}
+
+#[test]
 fn test_entry_turns_static_and_dynamic_again() {
     let mut fdb = fdb();
     learn(&mut fdb, 1, 3, 0);
@@ -371,7 +402,13 @@ fn test_pages_join_to_the_whole_list() {
     }
     seen.sort_by_key(|entry| entry.mac);
     assert_eq!(seen.len(), 101);
-    let first = FdbEntry { vlan: vlan(1), mac: mac(0), port: port(3), age_ms: Some(10) };
+    let first = FdbEntry {
+        vlan: vlan(1),
+        mac: mac(0),
+        port: port(3),
+        age_ms: Some(10),
+        is_external: false,
+    };
     assert_eq!((seen[0], seen[100].age_ms), (first, None));
     assert_eq!(fdb.entries(0, at(1000)).count(), 1, "expired entries are not listed");
 }
