@@ -25,7 +25,7 @@ demo: release  ## build uvala and see two processes exchange frames through it
 .PHONY: release
 release:
 	$(step) 'building uvala (release)'
-	$(CARGO) build --release -p uvala -p uvala-helper -p uvala-nic
+	$(CARGO) build --release -p uvala -p uvala-helper -p uvala-nic -p uvala-evpn
 	@# By itself: a build of both would give the daemon what the API needs of the crate protocol.
 	$(CARGO) build --release -p uvala-http
 
@@ -70,6 +70,7 @@ libnetmap:
 build: release libs  ## build what `make install` installs
 	$(step) 'man pages and completions'
 	rm -rf $(assets) && $(release)/uvala assets $(assets)
+	$(release)/uvala-evpn --man > $(assets)/man/uvala-evpn.1
 
 .PHONY: built
 built:
@@ -83,6 +84,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	install -D -m 755 $(release)/uvala '$(to)$(bindir)'/uvala
 	install -m 755 $(release)/uvala-device '$(to)$(bindir)'/uvala-device
 	install -m 755 $(release)/uvala-http '$(to)$(bindir)'/uvala-http
+	install -m 755 $(release)/uvala-evpn '$(to)$(bindir)'/uvala-evpn
 	install -D -m 755 $(release)/uvala-helper '$(to)$(libexecdir)'/uvala-helper
 	@# The helper opens nothing before /etc/uvala/helper.toml allows it.
 	test -n '$(DESTDIR)' || test "$$(id -u)" != 0 || \
@@ -117,6 +119,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	$(fill) dist/uvala-metrics.service.in > '$(to)$(libdir)'/systemd/system/uvala-metrics.service
 	$(fill) dist/uvala-http.service.in > '$(to)$(libdir)'/systemd/system/uvala-http.service
 	$(fill) dist/uvala-http.user.service.in > '$(to)$(libdir)'/systemd/user/uvala-http.service
+	$(fill) dist/uvala-evpn@.service.in > '$(to)$(libdir)'/systemd/system/uvala-evpn@.service
 	$(fill) dist/uvala-helper.socket > '$(to)$(libdir)'/systemd/system/uvala-helper.socket
 	$(fill) dist/uvala-helper@.service.in > '$(to)$(libdir)'/systemd/system/uvala-helper@.service
 	install -d -m 755 '$(to)$(sysconfdir)'/uvala
@@ -133,6 +136,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 .PHONY: uninstall
 uninstall:  ## remove the installed files; the configuration stays
 	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(libdir)'/systemd/system/uvala-helper*
+	rm -f '$(to)$(bindir)'/uvala-evpn '$(to)$(libdir)'/systemd/system/uvala-evpn@.service
 	rm -f '$(to)$(bindir)'/uvala '$(to)$(bindir)'/uvala-device '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
 	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/man/man5/uvala.toml.5

@@ -7,6 +7,7 @@
 //! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
 //! | [`process`] | processes that never outlive their test |
+//! | [`fabric`] | hosts that a network of tunnels connects |
 //! | [`role`] | the part of a client process (`uvala-peer`), and its report |
 //! | [`frames`] | frames that show whether they were lost, changed or reordered |
 //! | [`guest`] | a real guest in QEMU |
@@ -29,6 +30,7 @@ pub mod browser;
 pub mod c;
 pub mod chain;
 pub mod daemon;
+pub mod fabric;
 pub mod frames;
 pub mod guest;
 pub mod lab;

@@ -280,7 +280,9 @@ pub fn uvala_path() -> &'static Path {
             return PathBuf::from(path);
         }
         if let Some(cargo) = std::env::var_os("CARGO") {
-            let build = ["build", "--quiet", "-p", "uvala", "-p", "uvala-nic", "-p", "uvala-http"];
+            let packages = ["uvala", "uvala-nic", "uvala-evpn", "uvala-http"];
+            let packages = packages.map(|it| ["--package", it]);
+            let build = [["build", "--quiet"]].into_iter().chain(packages).flatten();
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
             let status = Command::new(cargo).args(build).current_dir(root).status();
             assert!(status.is_ok_and(|status| status.success()), "uvala does not build");

@@ -82,7 +82,8 @@ fn install_copies_and_builds_nothing() {
     std::fs::create_dir_all(&release).unwrap();
     std::fs::copy(uvala_path(), release.join("uvala")).unwrap();
     let libraries = ["libuvala.so", "libuvala.a", "libuvala_netmap.so", "libnetmap.a"];
-    for name in [&libraries[..], &["uvala-device", "uvala-helper", "uvala-http"]].concat() {
+    let programs = ["uvala-device", "uvala-evpn", "uvala-helper", "uvala-http"];
+    for name in [&libraries[..], &programs].concat() {
         std::fs::write(release.join(name), "not looked into").unwrap();
     }
     // Not by the copy: another thread's child may still have it open as it was written.
@@ -96,6 +97,7 @@ fn install_copies_and_builds_nothing() {
         "bin/uvala-device",
         "bin/uvala-http",
         "lib/systemd/user/uvala-http.service",
+        "bin/uvala-evpn",
         "lib/libuvala.so.0",
         "include/uvala.h",
         "share/man/man1/uvala.1",

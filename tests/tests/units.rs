@@ -17,6 +17,7 @@ fn installed(place: &Path) -> Vec<(&'static str, PathBuf)> {
         ("--system", "uvala-helper.socket", "uvala-helper.socket"),
         ("--system", "uvala-helper@.service.in", "uvala-helper@.service"),
         ("--system", "uvala-metrics.service.in", "uvala-metrics.service"),
+        ("--system", "uvala-evpn@.service.in", "uvala-evpn@.service"),
         ("--user", "uvala.user.service.in", "user/uvala.service"),
         ("--system", "uvala-http.service.in", "uvala-http.service"),
         ("--user", "uvala-http.user.service.in", "user/uvala-http.service"),

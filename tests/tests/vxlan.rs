@@ -9,116 +9,17 @@
 //! The far end is uvala, the kernel's vxlan device behind a bridge, or a socket of the test.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use harness::daemon::{Daemon, Setup};
-use harness::lab::{self, inside, veth};
-use harness::net::{Namespace, ip, tcp, udp};
-use harness::process::USER;
+use harness::daemon::Setup;
+use harness::fabric::{FABRIC, Host, Underlay};
+use harness::lab::{self, inside};
+use harness::net::{Namespace, tcp, udp};
+use harness::process::{Owned, Scratch, USER};
 use harness::{skip, wait};
-use protocol::{HostIf, PortKind, PortStats, VxlanInfo};
+use protocol::{HostIf, PortKind};
 
 const MEGABYTE: usize = 1 << 20;
-/// The port of each switch that leads to the other hosts.
-const FABRIC: &str = "vale0:fabric";
-
-/// A network that connects hosts, and no stations.
-struct Underlay {
-    wire: Namespace,
-    mtu: u32,
-}
-
-impl Underlay {
-    /// `None` where namespaces cannot be made, which is said.
-    fn new(mtu: u32) -> Option<Self> {
-        let wire = Namespace::new()?;
-        wire.ip(&format!("link add br0 mtu {mtu} type bridge"));
-        wire.ip("link set br0 up");
-        Some(Self { wire, mtu })
-    }
-
-    /// A namespace with the address of host `number` in the underlay.
-    fn home(&self, number: u8) -> Option<Namespace> {
-        let home = Namespace::new()?;
-        let (name, mtu) = (format!("host{number}"), format!("mtu {}", self.mtu));
-        self.wire.within(|| {
-            veth(&home, &name, &format!("10.0.0.{number}/24"), &mtu);
-            ip(&format!("link set {name} master br0"));
-        });
-        home.ip(&format!("addr add fd00::{number}/64 dev eth0 nodad"));
-        Some(home)
-    }
-
-    /// A host with a daemon and a tunnel to these others.
-    fn host(&self, number: u8, others: &[u8]) -> Option<Host> {
-        let host = Host::new(self.home(number)?, number)?;
-        let remotes: Vec<String> =
-            others.iter().map(|other| format!("--remote=10.0.0.{other}")).collect();
-        let local = format!("--local=10.0.0.{number}");
-        let add = ["port", "add", FABRIC, "--kind=vxlan", "--vni=100", &local];
-        let words: Vec<&str> = add.into_iter().chain(remotes.iter().map(String::as_str)).collect();
-        host.done(&words);
-        Some(host)
-    }
-}
-
-/// A host with a daemon.
-struct Host {
-    home: Namespace,
-    daemon: Daemon,
-    number: u8,
-}
-
-impl Host {
-    fn new(home: Namespace, number: u8) -> Option<Self> {
-        let daemon = home.visit(|| Setup::default().start());
-        Some(Self { home, daemon, number })
-    }
-
-    /// Runs `uvala`, which has to succeed.
-    fn done(&self, words: &[&str]) -> String {
-        let output = self.daemon.uvala(words);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "host {}: {words:?}: {error}", self.number);
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    /// What `uvala` says when it fails.
-    fn refused(&self, words: &[&str]) -> String {
-        let output = self.daemon.uvala(words);
-        assert!(!output.status.success(), "{words:?}");
-        String::from_utf8(output.stderr).expect("text")
-    }
-
-    /// A station with this address, behind a TAP.
-    fn station(&self, address: &str, mac: Option<&str>) -> Option<Namespace> {
-        let station = Namespace::new()?;
-        let mac = mac.map(|mac| mac.parse().expect("an address"));
-        let host = HostIf { mtu: Some(1450), mac, ..inside(&station, address) };
-        lab::add(&self.daemon, "vale0:station", PortKind::Tap, host).expect("a TAP");
-        Some(station)
-    }
-
-    fn tunnel(&self) -> VxlanInfo {
-        *self.daemon.port(FABRIC).expect("a port").vxlan.expect("a tunnel")
-    }
-
-    fn stats(&self) -> PortStats {
-        self.daemon.stats(FABRIC)
-    }
-
-    fn dropped(&self, why: &str) -> u64 {
-        self.stats().drops.get(why).copied().unwrap_or(0)
-    }
-
-    /// Stations that were learned behind a remote.
-    fn learned(&self, remote: &str) -> u32 {
-        let of = |info: VxlanInfo| {
-            info.remotes.iter().find(|it| it.address.to_string() == remote).map(|it| it.learned)
-        };
-        of(self.tunnel()).expect("a remote")
-    }
-}
 
 /// Three hosts with a station each, 192.168.7.1 to .3.
 fn three_hosts(mtu: u32) -> Option<(Underlay, [(Host, Namespace); 3])> {
@@ -514,4 +415,88 @@ fn the_kernels_vxlan_device_and_bridge_are_a_far_end() {
         String::from_utf8(output.expect("iproute2").stdout).expect("text")
     });
     assert!(entries.contains("dst 10.0.0.1") && entries.contains("dst 10.0.0.3"), "{entries}");
+}
+
+/// Open vSwitch with its data path in user space, in a namespace with the address of a station.
+struct OpenVSwitch {
+    home: Namespace,
+    scratch: Scratch,
+    processes: Vec<Owned>,
+}
+
+impl OpenVSwitch {
+    fn new(underlay: &Underlay, number: u8, remote: u8) -> Option<Self> {
+        let home = underlay.home(number)?;
+        // Its data path takes the interface, and the bridge `wire` has the host's address.
+        home.ip("addr flush dev eth0");
+        let mut ovs = Self { home, scratch: Scratch::new("ovs"), processes: Vec::new() };
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        ovs.run("ovsdb-tool", &["create", "conf.db", schema]);
+        ovs.start("ovsdb-server", &["conf.db", "--remote=punix:db.sock"]);
+        let socket = ovs.scratch.path().join("db.sock");
+        wait::until("Open vSwitch's database", || socket.exists());
+        ovs.tell("--no-wait init");
+        ovs.start("ovs-vswitchd", &["unix:db.sock"]);
+        ovs.tell("add-br wire -- set bridge wire datapath_type=netdev");
+        ovs.tell("add-port wire eth0");
+        ovs.home.ip(&format!("addr add 10.0.0.{number}/24 dev wire"));
+        ovs.home.ip("link set wire up");
+        ovs.tell("add-br br0 -- set bridge br0 datapath_type=netdev");
+        ovs.tell(&format!(
+            "add-port br0 vx100 -- set interface vx100 type=vxlan options:key=100 \
+             options:remote_ip=10.0.0.{remote} options:local_ip=10.0.0.{number}"
+        ));
+        ovs.home.ip("link set br0 mtu 1450 up");
+        ovs.home.ip(&format!("addr add 192.168.7.{number}/24 dev br0"));
+        Some(ovs)
+    }
+
+    fn command(&self, program: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        for name in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
+            command.env(name, self.scratch.path());
+        }
+        command.args(words).current_dir(self.scratch.path());
+        command
+    }
+
+    fn start(&mut self, program: &str, words: &[&str]) {
+        let mut command = self.command(program, words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        self.processes.insert(0, self.home.visit(|| Owned::spawn(&mut command)));
+    }
+
+    fn run(&self, program: &str, words: &[&str]) {
+        let missing = "apt-get install openvswitch-switch (.ci/prepare does)";
+        let output = self.home.within(|| self.command(program, words).output());
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}: {missing}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {words:?}: {error}");
+    }
+
+    fn tell(&self, words: &str) {
+        let first = ["--db=unix:db.sock", "--timeout=30"].into_iter();
+        self.run("ovs-vsctl", &first.chain(words.split_whitespace()).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn open_vswitch_in_user_space_is_a_far_end() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let Some(one) = underlay.host(1, &[2]) else { return };
+    let Some(first) = one.station("192.168.7.1/24", None) else { return };
+    // It drops datagrams whose checksum is left to a card that is not there.
+    one.home.within(|| {
+        let off = Command::new("ethtool").args(["-K", "eth0", "tx", "off"]).output();
+        assert!(off.expect("ethtool").status.success(), "apt-get install ethtool");
+    });
+    let Some(ovs) = OpenVSwitch::new(&underlay, 2, 1) else { return };
+    ovs.home.within(|| {
+        let off = Command::new("ethtool").args(["-K", "br0", "tx", "off"]).output();
+        assert!(off.expect("ethtool").status.success());
+    });
+    first.within(|| udp(&ovs.home, "192.168.7.2", 1000));
+    tcp(&first, &ovs.home, "192.168.7.2", MEGABYTE);
+    tcp(&ovs.home, &first, "192.168.7.1", MEGABYTE);
+    assert!(one.learned("10.0.0.2") >= 1);
 }

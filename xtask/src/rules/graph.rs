@@ -15,7 +15,7 @@ use super::Finding;
 use crate::tree::{Source, Tree};
 
 /// Each crate, by the name under which the others import it, and what it may import of ours.
-const ALLOWED: [(&str, &[&str]); 24] = [
+const ALLOWED: [(&str, &[&str]); 25] = [
     ("protocol", &["packet"]),
     ("packet", &[]),
     ("ring", &[]),
@@ -29,6 +29,7 @@ const ALLOWED: [(&str, &[&str]); 24] = [
         &["client", "confine", "device", "packet", "protocol", "ring", "terminal", "vfio-user"],
     ),
     ("http", &["client", "confine", "protocol", "terminal"]),
+    ("evpn", &["client", "packet", "protocol", "terminal"]),
     ("hostif", &["packet", "protocol"]),
     ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),
     ("client", &["packet", "protocol", "ring"]),

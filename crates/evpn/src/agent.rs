@@ -1,0 +1,488 @@
+//! The process: two sides that come and go, and what is read from one and done on the other.
+//!
+//! ```text
+//!             events                    WatchEvent
+//!   switch ───────────► poll, one thread ◄─────────── GoBGP
+//!     ▲  read whole ──►  plan::Plan      ◄── read whole  ▲
+//!     └───── do ────────  plan::Todo  ──────── do ───────┘
+//! ```
+//!
+//! A side that is lost is tried again, after a time that doubles up to [`RETRY_MAX_MS`]. A side
+//! that says that something has changed is read whole, but not again before [`GAP_MS`] have passed,
+//! and four times what reading took: a peer that changes its routes all the time costs a fifth of a
+//! core at most. Each side is read every [`RESYNC_MS`] even if it says nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use packet::MacAddr;
+use protocol::name::PortName;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use terminal::say;
+
+use crate::bgp::{Distinguisher, Export, Import, Subject, Target, own};
+use crate::fabric::{Fabric, Network};
+use crate::gobgp::{Change, GoBgp};
+use crate::plan::{Announced, Limits, Plan, Todo};
+
+/// Time before a side that is lost is tried again, at first and at last.
+const RETRY_MS: u64 = 100;
+const RETRY_MAX_MS: u64 = 5_000;
+/// The least time between two readings of a side.
+const GAP_MS: u64 = 100;
+/// From the first reading to the second: GoBGP does not say when it begins to tell of changes.
+const AGAIN_MS: u64 = 1_000;
+/// The most, while it is there.
+const RESYNC_MS: u64 = 30_000;
+/// Most stations of this host that are announced.
+const ANNOUNCED_MAX: usize = 65_536;
+/// Most routes of the network that are looked at.
+const ROUTES_MAX: usize = 1 << 20;
+
+/// What the operator wants.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The port, of kind vxlan.
+    pub port: PortName,
+    /// Directory of the daemon's socket.
+    pub dir: Option<PathBuf>,
+    /// Address of GoBGP's gRPC interface.
+    pub gobgp: String,
+    /// Of this host's routes; by default of the speaker and the VNI.
+    pub distinguisher: Option<Distinguisher>,
+    /// Of the network; by default of the VNI.
+    pub targets: Vec<Target>,
+    /// Most stations of other hosts.
+    pub stations: usize,
+    /// How long a side that is lost counts.
+    pub hold_ms: u64,
+}
+
+/// When a side is tried or read.
+#[derive(Debug)]
+struct Timing {
+    name: &'static str,
+    next: u64,
+    delay: u64,
+    is_dirty: bool,
+    /// It was not read yet.
+    is_first: bool,
+    /// It could not be had, which was said.
+    is_lost: bool,
+}
+
+impl Timing {
+    fn new(name: &'static str) -> Self {
+        Self { name, next: 0, delay: RETRY_MS, is_dirty: false, is_first: true, is_lost: false }
+    }
+
+    fn fail(&mut self, now: u64, why: impl Display) {
+        if !self.is_lost {
+            remark(format_args!("{}: {why}; it is tried again", self.name));
+        }
+        (self.is_lost, self.next) = (true, now + self.delay);
+        self.delay = (2 * self.delay).min(RETRY_MAX_MS);
+    }
+
+    fn begin(&mut self, now: u64) {
+        if self.is_lost {
+            remark(format_args!("{}: connected", self.name));
+        }
+        (self.next, self.delay) = (now, RETRY_MS);
+        (self.is_lost, self.is_dirty, self.is_first) = (false, true, true);
+    }
+
+    /// Whether it is to be read now.
+    fn is_due(&self, now: u64) -> bool {
+        now >= self.next && (self.is_dirty || now >= self.next + RESYNC_MS)
+    }
+
+    fn was_read(&mut self, from: u64, to: u64) {
+        self.is_dirty = std::mem::take(&mut self.is_first);
+        let gap = if self.is_dirty { AGAIN_MS } else { GAP_MS };
+        self.next = to + gap.max(4 * (to - from));
+    }
+
+    /// When it is due at last.
+    fn end(&self, is_there: bool) -> u64 {
+        if self.is_dirty || !is_there { self.next } else { self.next + RESYNC_MS }
+    }
+}
+
+/// A GoBGP, and what this host says and hears by it.
+#[derive(Debug)]
+struct Speaking {
+    gobgp: GoBgp,
+    export: Export,
+    import: Import,
+}
+
+/// The process.
+#[derive(Debug)]
+pub struct Agent {
+    settings: Settings,
+    signals: OwnedFd,
+    started: Instant,
+    fabric: Option<Fabric>,
+    fabric_timing: Timing,
+    bgp: Option<Speaking>,
+    bgp_timing: Timing,
+    known: Option<(Network, Plan)>,
+    /// Stations of the switch were read since the process started.
+    has_stations: bool,
+    /// Something was read since the plan was asked.
+    is_new: bool,
+    sweep_at: Option<u64>,
+    duplicates: BTreeSet<MacAddr>,
+    refused: usize,
+}
+
+impl Agent {
+    /// One that knows nothing. `signals` is readable when the process is to end.
+    #[must_use]
+    pub fn new(settings: Settings, signals: OwnedFd) -> Self {
+        Self {
+            settings,
+            signals,
+            started: Instant::now(),
+            fabric: None,
+            fabric_timing: Timing::new("uvala"),
+            bgp: None,
+            bgp_timing: Timing::new("GoBGP"),
+            known: None,
+            has_stations: false,
+            is_new: false,
+            sweep_at: None,
+            duplicates: BTreeSet::new(),
+            refused: 0,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).expect("584 million years")
+    }
+
+    /// Works until a signal comes.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn run(&mut self) -> io::Result<()> {
+        loop {
+            self.connect();
+            self.read();
+            self.act();
+            if self.wait()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes back what this process has announced and set.
+    pub fn leave(&mut self) {
+        let Some((_, plan)) = &self.known else { return };
+        let todo = plan.farewell();
+        if let Some(bgp) = &mut self.bgp
+            && let Err(error) = bgp.change(&todo)
+        {
+            remark(format_args!("GoBGP: {error}; routes of this host are left there"));
+        }
+        let taken = self.fabric.as_ref().map(|it| it.change(&todo).and_then(|()| it.sweep()));
+        if let Some(Err(error)) = taken {
+            remark(format_args!("uvala: {error}; remotes are left there"));
+        }
+    }
+
+    fn connect(&mut self) {
+        let now = self.now();
+        if self.fabric.is_none() && now >= self.fabric_timing.next {
+            match Fabric::open(self.settings.dir.as_deref(), &self.settings.port) {
+                Ok(fabric) => self.begin_fabric(fabric, now),
+                Err(error) => self.fabric_timing.fail(now, format_args!("{error:#}")),
+            }
+        }
+        let network = self.known.as_ref().map(|(network, _)| *network);
+        if let (None, Some(network)) = (&self.bgp, network)
+            && now >= self.bgp_timing.next
+        {
+            match Speaking::open(&self.settings, network) {
+                Ok(bgp) => {
+                    self.bgp = Some(bgp);
+                    self.bgp_timing.begin(now);
+                }
+                Err(error) => {
+                    let address = &self.settings.gobgp;
+                    self.bgp_timing.fail(now, format_args!("{error} ({address})"));
+                }
+            }
+        }
+    }
+
+    fn begin_fabric(&mut self, fabric: Fabric, now: u64) {
+        let network = fabric.network();
+        if self.known.as_ref().is_some_and(|(before, _)| *before != network) {
+            self.leave();
+            (self.bgp, self.known, self.has_stations) = (None, None, false);
+        }
+        let limits = Limits {
+            remotes: fabric.room(),
+            stations: self.settings.stations,
+            announced: ANNOUNCED_MAX,
+            hold_ms: self.settings.hold_ms,
+        };
+        let (_, plan) =
+            self.known.get_or_insert_with(|| (network, Plan::new(network.local, limits)));
+        plan.find_port(fabric.found(), now);
+        self.sweep_at = Some(now + self.settings.hold_ms);
+        self.fabric = Some(fabric);
+        self.fabric_timing.begin(now);
+    }
+
+    fn lose_fabric(&mut self, why: impl Display) {
+        let now = self.now();
+        self.fabric = None;
+        self.fabric_timing.fail(now, why);
+        if let Some((_, plan)) = &mut self.known {
+            plan.lose_switch(now);
+        }
+        self.is_new = true;
+    }
+
+    fn lose_bgp(&mut self, why: impl Display) {
+        let now = self.now();
+        self.bgp = None;
+        self.bgp_timing.fail(now, why);
+        if let Some((_, plan)) = &mut self.known {
+            plan.lose_bgp(now);
+        }
+    }
+
+    /// Reads the sides that are due.
+    fn read(&mut self) {
+        let now = self.now();
+        if let Some(fabric) = self.fabric.as_ref().filter(|_| self.fabric_timing.is_due(now)) {
+            match fabric.stations() {
+                Ok(stations) => {
+                    let (_, plan) = self.known.as_mut().expect("a port has a network");
+                    plan.see_stations(&stations);
+                    (self.has_stations, self.is_new) = (true, true);
+                    self.fabric_timing.was_read(now, self.now());
+                }
+                Err(error) => self.lose_fabric(error),
+            }
+        }
+        let now = self.now();
+        if let Some(bgp) = self.bgp.as_mut().filter(|_| self.bgp_timing.is_due(now)) {
+            let (network, plan) = self.known.as_mut().expect("GoBGP comes after the port");
+            match bgp.routes(*network) {
+                Ok((routes, announced)) => {
+                    plan.see_routes(&routes, announced, now);
+                    self.is_new = true;
+                    self.bgp_timing.was_read(now, self.now());
+                }
+                Err(error) => self.lose_bgp(error),
+            }
+        }
+    }
+
+    /// Does what is to be done.
+    fn act(&mut self) {
+        let now = self.now();
+        let Some((_, plan)) = &mut self.known else { return };
+        let is_over = plan.next_end().is_some_and(|end| end <= now);
+        if std::mem::take(&mut self.is_new) || is_over {
+            let todo = plan.todo(now);
+            self.change_port(&todo);
+            self.change_bgp(&todo);
+            self.say_what_is_odd();
+        }
+        if self.sweep_at.is_some_and(|at| at <= now)
+            && let Some(fabric) = &self.fabric
+        {
+            self.sweep_at = None;
+            if let Err(error) = fabric.sweep() {
+                self.lose_fabric(error);
+            }
+        }
+    }
+
+    fn change_port(&mut self, todo: &Todo) {
+        let Some(fabric) = self.fabric.as_ref().filter(|_| todo.is_for_port()) else { return };
+        match fabric.change(todo) {
+            Ok(()) => {
+                let (_, plan) = self.known.as_mut().expect("it said what to do");
+                plan.did_port(todo);
+            }
+            Err(error) => self.lose_fabric(error),
+        }
+    }
+
+    /// Not before the stations of this host are known: what an earlier process has announced stays.
+    fn change_bgp(&mut self, todo: &Todo) {
+        let is_for_bgp = self.has_stations && todo.is_for_bgp();
+        let Some(bgp) = self.bgp.as_mut().filter(|_| is_for_bgp) else { return };
+        match bgp.change(todo) {
+            Ok(refusal) => {
+                let (_, plan) = self.known.as_mut().expect("it said what to do");
+                plan.did_bgp(todo);
+                if let Some(why) = refusal {
+                    remark(format_args!("GoBGP refuses a route: {why}"));
+                }
+            }
+            Err(error) => self.lose_bgp(error),
+        }
+    }
+
+    fn say_what_is_odd(&mut self) {
+        let Some((_, plan)) = &self.known else { return };
+        let duplicates: BTreeSet<MacAddr> = plan.duplicates().collect();
+        for mac in duplicates.difference(&self.duplicates) {
+            remark(format_args!(
+                "{mac} moves between hosts again and again, and is left as it is for three \
+                 minutes: do two stations have this address?"
+            ));
+        }
+        self.duplicates = duplicates;
+        let refused = plan.refused();
+        if refused > 0 && self.refused == 0 {
+            remark(format_args!("{refused} routes are beyond a limit: see --max-macs"));
+        }
+        self.refused = refused;
+    }
+
+    /// Sleeps until there is something to do. `true`: the process is to end.
+    fn wait(&mut self) -> io::Result<bool> {
+        let now = self.now();
+        let ends = [
+            Some(self.fabric_timing.end(self.fabric.is_some())),
+            self.known.as_ref().map(|_| self.bgp_timing.end(self.bgp.is_some())),
+            self.known.as_ref().and_then(|(_, plan)| plan.next_end()),
+            self.sweep_at.filter(|_| self.fabric.is_some()),
+        ];
+        let next = ends.into_iter().flatten().min().expect("the first").saturating_sub(now);
+        let timeout = std::time::Duration::from_millis(next);
+        let timeout = Timespec::try_from(timeout).expect("a minute at most");
+        let (signals, none) = (self.signals.as_fd(), PollFlags::empty());
+        let watched = |side: bool| if side { PollFlags::IN } else { none };
+        let fabric = self.fabric.as_ref().map_or(signals, AsFd::as_fd);
+        let bgp = self.bgp.as_ref().map_or(signals, |it| it.gobgp.as_fd());
+        let mut fds = [
+            PollFd::from_borrowed_fd(signals, PollFlags::IN),
+            PollFd::from_borrowed_fd(fabric, watched(self.fabric.is_some())),
+            PollFd::from_borrowed_fd(bgp, watched(self.bgp.is_some())),
+        ];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let [ends, has_news, is_told] = fds.map(|fd| !fd.revents().is_empty());
+        if has_news && self.fabric.is_some() {
+            self.hear_fabric();
+        }
+        if is_told && self.bgp.is_some() {
+            self.hear_bgp();
+        }
+        Ok(ends)
+    }
+
+    fn hear_fabric(&mut self) {
+        let Some(fabric) = &self.fabric else { return };
+        let news = fabric.news().and_then(|news| {
+            let is_same = !news.port || fabric.is_same()?;
+            Ok((news, is_same))
+        });
+        match news {
+            Ok((_, false)) => self.lose_fabric("the port is another now"),
+            Ok((news, true)) => self.fabric_timing.is_dirty |= news.stations,
+            Err(error) => self.lose_fabric(error),
+        }
+    }
+
+    fn hear_bgp(&mut self) {
+        let Some(bgp) = &mut self.bgp else { return };
+        match bgp.gobgp.is_told() {
+            Ok(is_told) => self.bgp_timing.is_dirty |= is_told,
+            Err(error) => self.lose_bgp(error),
+        }
+    }
+}
+
+impl Speaking {
+    fn open(settings: &Settings, network: Network) -> Result<Self, crate::grpc::CallError> {
+        let mut gobgp = GoBgp::open(&settings.gobgp)?;
+        let speaker = gobgp.speaker()?;
+        let Network { vni, local } = network;
+        let derived = || Distinguisher::of(speaker.router, vni);
+        let distinguisher = settings.distinguisher.unwrap_or_else(derived);
+        let target = settings.targets.first().copied();
+        let target = target.unwrap_or_else(|| Target::of(speaker.asn, vni));
+        remark(format_args!(
+            "{}: VNI {vni} at {local}, route distinguisher {distinguisher}, route target {target}",
+            settings.port
+        ));
+        let export = Export { vni, local, distinguisher, target };
+        let import = Import { vni, targets: settings.targets.clone() };
+        Ok(Self { gobgp, export, import })
+    }
+
+    /// The routes of other hosts, and what GoBGP has of this one.
+    fn routes(
+        &mut self,
+        network: Network,
+    ) -> Result<(Vec<crate::bgp::Route>, Announced), crate::grpc::CallError> {
+        let (mut routes, mut announced) = (Vec::new(), Announced::default());
+        let mut hosts = BTreeMap::<IpAddr, bool>::new();
+        let Self { gobgp, export, import } = self;
+        gobgp.paths(|path| {
+            let is_own = path.is_local && own(path.nlri, export.distinguisher).is_some();
+            if !is_own && (path.is_local || !path.is_best || routes.len() >= ROUTES_MAX) {
+                return;
+            }
+            let Ok(Some(route)) = import.route(path.nlri, &path.attributes) else { return };
+            if !is_own {
+                let is_host = || network.has_remote(route.host);
+                if *hosts.entry(route.host).or_insert_with(is_host) {
+                    routes.push(route);
+                }
+            } else if route.host == export.local {
+                match route.subject {
+                    Subject::Floods => announced.floods = true,
+                    Subject::Station(mac, mobility) => {
+                        announced.stations.insert(mac, mobility);
+                    }
+                }
+            }
+        })?;
+        Ok((routes, announced))
+    }
+
+    fn change(&mut self, todo: &Todo) -> io::Result<Option<String>> {
+        let export = self.export;
+        let change = |is_withdraw| {
+            move |subject: &Subject| {
+                let subject = match subject {
+                    // GoBGP compares the number of a route that goes, too.
+                    Subject::Station(mac, _) if is_withdraw => {
+                        Subject::Station(*mac, crate::bgp::Mobility::default())
+                    }
+                    subject => *subject,
+                };
+                Change { route: export.encode(subject), is_withdraw }
+            }
+        };
+        let withdraw = todo.withdraw.iter().map(change(true));
+        let changes: Vec<Change> =
+            withdraw.chain(todo.announce.iter().map(change(false))).collect();
+        self.gobgp.change(&changes)
+    }
+}
+
+/// A line on stderr.
+fn remark(line: impl Display) {
+    say::remark(format_args!("uvala-evpn: {line}"));
+}

@@ -1,0 +1,249 @@
+//! The port, by uvala's control socket: what it is, which stations its switch has on other ports,
+//! and what this process sets.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use client::control::{Connection, ControlError};
+use client::listing;
+use packet::{MacAddr, VlanId};
+use protocol::name::PortName;
+use protocol::{
+    Change, EventsQuery, ExternLearn, FdbEntry, FdbList, FdbRequest, PortInfo, PortKind, PortRef,
+    PortRequest, PortSet, PortSettings, REMOTES_MAX, Reply, Request, Vxlan, VxlanChange, VxlanInfo,
+    VxlanStation, check,
+};
+
+use crate::plan::{Station, Todo};
+
+/// Stations in one call, whose message has 64 KiB.
+const STATIONS_IN_CALL: usize = 800;
+
+/// What the network is, as the port has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Its number.
+    pub vni: u32,
+    /// This host's address in it.
+    pub local: IpAddr,
+}
+
+impl Network {
+    /// Whether the port can have this remote.
+    #[must_use]
+    pub fn has_remote(&self, host: IpAddr) -> bool {
+        let Self { vni, local } = *self;
+        let tunnel = Vxlan {
+            vni,
+            local,
+            remote: vec![host],
+            dst_port: None,
+            mtu: None,
+            ttl: None,
+            dscp: None,
+            df: None,
+            fdb: Vec::new(),
+            extern_remote: Vec::new(),
+        };
+        check::vxlan(PortKind::Vxlan, Some(&tunnel)).is_ok()
+    }
+}
+
+/// What events say of the switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Stations have come, gone or moved.
+    pub stations: bool,
+    /// The port itself is gone, or another.
+    pub port: bool,
+}
+
+/// A daemon and a port of it.
+#[derive(Debug)]
+pub struct Fabric {
+    port: PortName,
+    network: Network,
+    vlan: VlanId,
+    /// Remotes of the operator.
+    fixed: Vec<IpAddr>,
+    /// Remotes that this process, or one before it, has set.
+    found: Vec<IpAddr>,
+    calls: Connection,
+    events: Connection,
+}
+
+impl Fabric {
+    /// Connects, and marks the stations that an earlier process has named.
+    ///
+    /// # Errors
+    /// There is no daemon, or no such port of kind vxlan.
+    pub fn open(dir: Option<&Path>, port: &PortName) -> anyhow::Result<Self> {
+        let (calls, events) = (Connection::open(dir)?, Connection::open(dir)?);
+        for connection in [&calls, &events] {
+            connection.hello("uvala-evpn")?;
+        }
+        events.listen(EventsQuery { switch: Some(port.switch().clone()) })?;
+        let info = show(&calls, port)?;
+        let Some(vxlan) = info.vxlan.as_deref() else {
+            bail!(
+                "{port} is of kind {}, not vxlan; add one: \
+                 uvala port add {port} --kind vxlan --vni 100 --local IP",
+                info.kind.name()
+            );
+        };
+        let mode = info.settings.vlan.clone().unwrap_or_default();
+        let vlan = mode.untagged().context(
+            "the port has no VLAN without a tag: uvala port set … --vlan trunk:…,native=VLAN",
+        )?;
+        let (found, fixed) = vxlan.remotes.iter().partition::<Vec<_>, _>(|it| it.is_extern);
+        let addresses =
+            |list: Vec<&protocol::VxlanRemote>| list.iter().map(|it| it.address).collect();
+        let fabric = Self {
+            port: port.clone(),
+            network: Network { vni: vxlan.vni, local: vxlan.local },
+            vlan,
+            fixed: addresses(fixed),
+            found: addresses(found),
+            calls,
+            events,
+        };
+        fabric.learn(|learn| learn.mark = true)?;
+        Ok(fabric)
+    }
+
+    /// What network it is.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        self.network
+    }
+
+    /// Remotes that this process, or one before it, had set when it connected.
+    #[must_use]
+    pub fn found(&self) -> &[IpAddr] {
+        &self.found
+    }
+
+    /// The number of remotes that it may set.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        REMOTES_MAX.saturating_sub(self.fixed.len())
+    }
+
+    /// The stations that the switch has on other ports.
+    ///
+    /// # Errors
+    /// The daemon is gone, or refuses.
+    pub fn stations(&self) -> Result<Vec<Station>, ControlError> {
+        let switch = self.port.switch();
+        let ask = |from| Request::Fdb(FdbRequest::List(FdbList { switch: switch.clone(), from }));
+        let entries: Vec<FdbEntry> = listing::all(|request| self.calls.call(request), ask)?;
+        let here = entries.iter().filter(|it| it.port != self.port && it.vlan == self.vlan.get());
+        Ok(here.map(|it| Station { mac: it.mac, is_static: it.is_static }).collect())
+    }
+
+    /// Reads what makes [`AsFd`] readable.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn news(&self) -> Result<News, ControlError> {
+        let events = self.events.events(Duration::ZERO)?;
+        let mut news = News { stations: events.lost > 0, port: events.lost > 0 };
+        for event in &events.events {
+            match &event.change {
+                // What this process sets itself is no news.
+                Change::FdbAdded { port, .. } | Change::FdbDeleted { port, .. } => {
+                    news.stations |= port != &self.port;
+                }
+                Change::PortAdded { port, .. }
+                | Change::PortDeleted { port }
+                | Change::PortChanged { port }
+                    if port == &self.port =>
+                {
+                    news.port = true;
+                }
+                Change::FdbMoved { .. }
+                | Change::PortDeleted { .. }
+                | Change::ClientLeft { .. }
+                | Change::Link { .. } => news.stations = true,
+                Change::SwitchDeleted { .. } => news.port = true,
+                _ => {}
+            }
+        }
+        Ok(news)
+    }
+
+    /// Whether the port is what it was.
+    ///
+    /// # Errors
+    /// The daemon is gone, or the port.
+    pub fn is_same(&self) -> Result<bool, ControlError> {
+        let info = show(&self.calls, &self.port)?;
+        let vlan = info.settings.vlan.clone().unwrap_or_default().untagged();
+        let is_it = |it: &VxlanInfo| (it.vni, it.local) == (self.network.vni, self.network.local);
+        Ok(vlan == Some(self.vlan) && info.vxlan.as_deref().is_some_and(is_it))
+    }
+
+    /// Does what is to be done for the port.
+    ///
+    /// # Errors
+    /// The daemon is gone, or refuses.
+    pub fn change(&self, todo: &Todo) -> Result<(), ControlError> {
+        if !todo.add_remotes.is_empty() || !todo.del_remotes.is_empty() {
+            let vxlan = VxlanChange {
+                add_extern_remote: todo.add_remotes.clone(),
+                del_extern_remote: todo.del_remotes.clone(),
+                ..VxlanChange::default()
+            };
+            let (port, settings) = (self.port.clone(), PortSettings::default());
+            let set = PortSet { port, settings, vxlan: Some(Box::new(vxlan)) };
+            done(self.calls.call(Request::Port(PortRequest::Set(set)))?)?;
+        }
+        for some in todo.add_stations.chunks(STATIONS_IN_CALL) {
+            let stations = some.iter().map(|&(mac, remote)| VxlanStation { mac, remote });
+            self.learn(|learn| learn.add = stations.collect())?;
+        }
+        for some in todo.del_stations.chunks(STATIONS_IN_CALL) {
+            self.learn(|learn| learn.del = some.to_vec())?;
+        }
+        Ok(())
+    }
+
+    /// Takes back the stations that no route has confirmed since [`Fabric::open`].
+    ///
+    /// # Errors
+    /// The daemon is gone, or refuses.
+    pub fn sweep(&self) -> Result<(), ControlError> {
+        self.learn(|learn| learn.sweep = true)
+    }
+
+    fn learn(&self, what: impl FnOnce(&mut ExternLearn)) -> Result<(), ControlError> {
+        let (add, del) = (Vec::new(), Vec::<MacAddr>::new());
+        let port = self.port.clone();
+        let mut learn = ExternLearn { port, add, del, mark: false, sweep: false };
+        what(&mut learn);
+        done(self.calls.call(Request::Fdb(FdbRequest::ExternLearn(learn)))?)
+    }
+}
+
+impl AsFd for Fabric {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+fn show(calls: &Connection, port: &PortName) -> Result<PortInfo, ControlError> {
+    match calls.call(Request::Port(PortRequest::Show(PortRef { port: port.clone() })))? {
+        Reply::Port(info) => Ok(info),
+        other => Err(client::control::unexpected(&other)),
+    }
+}
+
+fn done(reply: Reply) -> Result<(), ControlError> {
+    match reply {
+        Reply::Done => Ok(()),
+        other => Err(client::control::unexpected(&other)),
+    }
+}

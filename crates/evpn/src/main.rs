@@ -1,0 +1,149 @@
+//! `uvala-evpn`: tells BGP speakers which stations a switch has, and the switch which stations are
+//! behind which other host.
+//!
+//! # Theory of operation
+//!
+//! The process is a client of uvala, as any other, and of a GoBGP on the same host. It has no part
+//! in the way of frames, and keeps nothing on disk: what it needs to know it reads from the two.
+//!
+//! ```text
+//!   uvala ◄── control socket ──► uvala-evpn ◄── gRPC ──► gobgpd ◄── BGP ──► other hosts
+//!     └─────────── VXLAN ──────────────────────────────────────────────────► other hosts
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`plan`] | decisions: what should be, and what is to be done |
+//! | [`agent`] | the process, its waits and its timing |
+//! | [`fabric`] | the port, by the control socket |
+//! | [`gobgp`] | GoBGP's messages |
+//! | [`bgp`] | routes as bytes |
+//! | [`grpc`], [`http2`], [`hpack`], [`protobuf`] | what these messages travel in |
+
+#![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
+
+mod agent;
+mod bgp;
+mod fabric;
+mod gobgp;
+mod grpc;
+mod hpack;
+mod http2;
+mod plan;
+mod protobuf;
+#[cfg(test)]
+mod simulation;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use clap::{CommandFactory, Parser};
+use protocol::exit;
+use protocol::name::PortName;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use terminal::say;
+
+use agent::{Agent, Settings};
+use bgp::{Distinguisher, Target};
+
+/// Stations of other hosts by BGP EVPN, for a port of kind vxlan
+///
+/// Announces the stations of the port's switch by a GoBGP on this host, and gives the port the
+/// remotes and stations that other hosts announce for its VNI. What it has set it takes back, and
+/// withdraws its routes, when SIGTERM or SIGINT ends it. SIGHUP ends it and leaves all as it is,
+/// for a process that follows.
+#[derive(Debug, Parser)]
+#[command(name = "uvala-evpn", version, after_help = EXAMPLES)]
+struct Args {
+    /// Port of kind vxlan
+    #[arg(value_name = "PORT", required_unless_present = "man")]
+    port: Option<PortName>,
+    /// Address of GoBGP's gRPC interface
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
+    gobgp: String,
+    /// Route distinguisher, such as 10.0.0.1:100 [default: GoBGP's router-id, and the VNI]
+    #[arg(long, value_name = "IP:N")]
+    rd: Option<Distinguisher>,
+    /// Route target, such as 65001:100; repeat for others whose routes count, too [default:
+    /// GoBGP's AS and the VNI, and of others, any AS and the VNI]
+    #[arg(long, value_name = "AS:N")]
+    rt: Vec<Target>,
+    /// Most stations of other hosts, 1 to 65536
+    #[arg(
+        long, value_name = "N", default_value_t = 16_384,
+        value_parser = clap::value_parser!(u32).range(1..=65_536)
+    )]
+    max_macs: u32,
+    /// Seconds for which the switch or GoBGP may be gone before what came from it counts no more
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 90,
+        value_parser = clap::value_parser!(u32).range(1..=3600)
+    )]
+    hold: u32,
+    /// Directory of the daemon's socket
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print the manual page
+    #[arg(long, hide = true)]
+    man: bool,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  uvala port add vale0:fabric --kind vxlan --vni 100 --local 10.0.0.1
+  uvala-evpn vale0:fabric                           with a gobgpd that has l2vpn-evpn neighbours
+
+See docs/multi-host.md for a gobgpd.conf.";
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say::remark(format_args!("uvala-evpn: {error:#}"));
+            ExitCode::from(exit::FAILURE)
+        }
+    }
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let Some(port) = args.port.clone().filter(|_| !args.man) else { return print_page() };
+    let (signals, stays) = signals().context("cannot catch signals")?;
+    let settings = Settings {
+        port,
+        dir: args.dir.clone(),
+        gobgp: args.gobgp.clone(),
+        distinguisher: args.rd,
+        targets: args.rt.clone(),
+        stations: args.max_macs as usize,
+        hold_ms: 1000 * u64::from(args.hold),
+    };
+    let mut agent = Agent::new(settings, signals);
+    agent.run().context("cannot wait")?;
+    if !stays.load(Ordering::Relaxed) {
+        agent.leave();
+    }
+    Ok(())
+}
+
+/// A socket that is readable once the process is to end, and whether all is to stay as it is.
+fn signals() -> std::io::Result<(OwnedFd, Arc<AtomicBool>)> {
+    let (read, write) = UnixStream::pair()?;
+    let stays = Arc::new(AtomicBool::new(false));
+    // Set before the socket is readable: actions run in this order.
+    signal_hook::flag::register(SIGHUP, stays.clone())?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+    }
+    Ok((read.into(), stays))
+}
+
+fn print_page() -> anyhow::Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Args::command()).render(&mut page)?;
+    say::out(String::from_utf8_lossy(&page).replace(".SH EXTRA", ".SH EXAMPLES\n.nf"))
+}

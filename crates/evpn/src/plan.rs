@@ -1,0 +1,611 @@
+//! What is to be done, decided without doing it: no socket, no clock.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!   forwarding database ─► stations ─┐            ┌─► routes of this host   ─► GoBGP
+//!                                    ├─► todo ────┤
+//!   GoBGP's table ───────► routes ───┘            └─► remotes and stations  ─► the port
+//! ```
+//!
+//! Both sides are read whole ([`Plan::see_stations`], [`Plan::see_routes`]), never by what changed:
+//! a message that was lost costs time, not truth. [`Plan::todo`] compares what should be with what
+//! is known to be there, and says the difference. The caller does it, reports what was done
+//! ([`Plan::did_port`], [`Plan::did_bgp`]), and reads both sides again when they change.
+//!
+//! Of a station that is heard here while another host announces it, one of them is right. The
+//! *sequence number* says which (RFC 7432, 7.7 and 15):
+//!
+//! | | |
+//! |---|---|
+//! | heard here, and this host did not announce it yet | it moved here: announce, one above theirs |
+//! | announced here, and theirs is higher | it moved there: withdraw, and forget it here |
+//! | announced by both with one number | the host with the lowest address has it |
+//! | sticky on one side | that side has it |
+//!
+//! One that moves here for the fifth time in [`WINDOW_MS`] is a duplicate: two stations have one
+//! address. Until the window is over it is left as it is.
+//!
+//! What a side that was lost knew is kept until its *hold time* is over, and so is what was there
+//! before the process started: restarts lose no station. A remote that is withdrawn is kept for
+//! [`GRACE_MS`], for its routes may be announced again at once by a BGP speaker that has started.
+//!
+//! Limits: [`Limits`]. What came first stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use packet::MacAddr;
+
+use crate::bgp::{Mobility, Route, Subject};
+
+/// How long moves are counted.
+pub const WINDOW_MS: u64 = 180_000;
+/// Moves to this host in that time which make a duplicate.
+const MOVES_MAX: u32 = 5;
+/// How long a remote stays after its route is withdrawn.
+pub const GRACE_MS: u64 = 3_000;
+
+/// What the process keeps at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Remotes of the port.
+    pub remotes: usize,
+    /// Stations behind them.
+    pub stations: usize,
+    /// Stations of this host that are announced.
+    pub announced: usize,
+    /// How long a side that is lost counts.
+    pub hold_ms: u64,
+}
+
+/// A station that the switch has on a port of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// Its address.
+    pub mac: MacAddr,
+    /// An operator has put it there.
+    pub is_static: bool,
+}
+
+/// Until when something counts: for ever, or not for long.
+type Until = Option<u64>;
+
+#[derive(Clone, Copy, Debug)]
+struct Here {
+    is_static: bool,
+    /// What this host says of its moves, once it does.
+    claim: Option<Mobility>,
+    until: Until,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct There {
+    host: IpAddr,
+    mobility: Mobility,
+    until: Until,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moves {
+    since: u64,
+    count: u32,
+}
+
+/// What GoBGP has of this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// It gets floods.
+    pub floods: bool,
+    /// Stations.
+    pub stations: BTreeMap<MacAddr, Mobility>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Todo {
+    /// Remotes that the port gets.
+    pub add_remotes: Vec<IpAddr>,
+    /// Remotes that it loses, with their stations.
+    pub del_remotes: Vec<IpAddr>,
+    /// Stations that it gets, each with its remote.
+    pub add_stations: Vec<(MacAddr, IpAddr)>,
+    /// Stations that it loses.
+    pub del_stations: Vec<MacAddr>,
+    /// Routes to announce.
+    pub announce: Vec<Subject>,
+    /// Routes to withdraw.
+    pub withdraw: Vec<Subject>,
+}
+
+impl Todo {
+    /// Whether the port is to be changed.
+    #[must_use]
+    pub fn is_for_port(&self) -> bool {
+        let Self { add_remotes, del_remotes, add_stations, del_stations, .. } = self;
+        let no_remotes = add_remotes.is_empty() && del_remotes.is_empty();
+        !(no_remotes && add_stations.is_empty() && del_stations.is_empty())
+    }
+
+    /// Whether routes are to be changed.
+    #[must_use]
+    pub fn is_for_bgp(&self) -> bool {
+        !self.announce.is_empty() || !self.withdraw.is_empty()
+    }
+}
+
+/// What is known, and what was done about it.
+#[derive(Debug)]
+pub struct Plan {
+    local: IpAddr,
+    limits: Limits,
+    here: BTreeMap<MacAddr, Here>,
+    /// Hosts that get floods.
+    hosts: BTreeMap<IpAddr, Until>,
+    there: BTreeMap<MacAddr, There>,
+    moves: BTreeMap<MacAddr, Moves>,
+    announced: Announced,
+    port_remotes: BTreeSet<IpAddr>,
+    /// Stations that the port has, with the remote of each; none, if the switch has heard the
+    /// station elsewhere since.
+    port_stations: BTreeMap<MacAddr, Option<IpAddr>>,
+    /// Whether the switch is there, or was until lately.
+    has_switch: bool,
+    /// It is lost, and counts until then.
+    switch_until: Until,
+    /// Stations and hosts beyond a limit, at the last look.
+    refused: usize,
+}
+
+impl Plan {
+    /// A host with this address, that knows nothing.
+    #[must_use]
+    pub fn new(local: IpAddr, limits: Limits) -> Self {
+        Self {
+            local,
+            limits,
+            here: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            there: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            announced: Announced::default(),
+            port_remotes: BTreeSet::new(),
+            port_stations: BTreeMap::new(),
+            has_switch: false,
+            switch_until: None,
+            refused: 0,
+        }
+    }
+
+    /// The port is there, with these remotes of an earlier process or of this one, and with
+    /// whatever stations; the caller marks them, and sweeps when the hold time is over.
+    pub fn find_port(&mut self, remotes: &[IpAddr], now: u64) {
+        (self.has_switch, self.switch_until) = (true, None);
+        self.port_remotes = remotes.iter().copied().collect();
+        self.port_stations.clear();
+        let until = Some(now + self.limits.hold_ms);
+        for &remote in remotes {
+            self.hosts.entry(remote).or_insert(until);
+        }
+    }
+
+    /// The switch does not answer any more.
+    pub fn lose_switch(&mut self, now: u64) {
+        let until = Some(now + self.limits.hold_ms);
+        self.switch_until = until;
+        self.here.values_mut().for_each(|it| it.until = it.until.or(until));
+    }
+
+    /// GoBGP does not answer any more. What it has of this host may be gone when it answers again.
+    pub fn lose_bgp(&mut self, now: u64) {
+        let until = Some(now + self.limits.hold_ms);
+        self.hosts.values_mut().for_each(|it| *it = it.or(until));
+        self.there.values_mut().for_each(|it| it.until = it.until.or(until));
+        self.announced = Announced::default();
+    }
+
+    /// The stations that the switch has on ports of this host: all of them.
+    pub fn see_stations(&mut self, stations: &[Station]) {
+        let seen: BTreeSet<MacAddr> = stations.iter().map(|it| it.mac).collect();
+        self.here.retain(|mac, it| it.until.is_some() || seen.contains(mac));
+        for &Station { mac, is_static } in stations {
+            if let Some(remote) = self.port_stations.get_mut(&mac) {
+                *remote = None;
+            }
+            if self.here.len() >= self.limits.announced && !self.here.contains_key(&mac) {
+                continue;
+            }
+            let here = Here { is_static, claim: None, until: None };
+            let it = self.here.entry(mac).or_insert(here);
+            (it.is_static, it.until) = (is_static, None);
+        }
+    }
+
+    /// The routes of other hosts, and what GoBGP has of this one: all of them.
+    pub fn see_routes(&mut self, routes: &[Route], announced: Announced, now: u64) {
+        self.announced = announced;
+        let mut hosts = BTreeSet::new();
+        let mut there = BTreeMap::<MacAddr, There>::new();
+        for &Route { subject, host } in routes.iter().filter(|it| it.host != self.local) {
+            match subject {
+                Subject::Floods => {
+                    hosts.insert(host);
+                }
+                Subject::Station(mac, mobility) if mac.is_station() => {
+                    let new = There { host, mobility, until: None };
+                    let it = there.entry(mac).or_insert(new);
+                    if wins(new.mobility, host, it.mobility, it.host) {
+                        *it = new;
+                    }
+                }
+                Subject::Station(..) => {}
+            }
+        }
+        self.refused = 0;
+        self.see_hosts(&hosts, now);
+        self.see_there(&there);
+    }
+
+    fn see_hosts(&mut self, hosts: &BTreeSet<IpAddr>, now: u64) {
+        for (host, until) in &mut self.hosts {
+            if !hosts.contains(host) {
+                *until = until.or(Some(now + GRACE_MS));
+            }
+        }
+        for &host in hosts {
+            if self.hosts.contains_key(&host) || self.hosts.len() < self.limits.remotes {
+                self.hosts.insert(host, None);
+            } else {
+                self.refused += 1;
+            }
+        }
+    }
+
+    fn see_there(&mut self, there: &BTreeMap<MacAddr, There>) {
+        self.there.retain(|mac, it| it.until.is_some() || there.contains_key(mac));
+        for (&mac, &it) in there {
+            if self.there.contains_key(&mac) || self.there.len() < self.limits.stations {
+                self.there.insert(mac, it);
+            } else {
+                self.refused += 1;
+            }
+        }
+    }
+
+    /// How many stations and hosts were beyond a limit when routes were read last.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.refused
+    }
+
+    /// The next moment at which something is over.
+    #[must_use]
+    pub fn next_end(&self) -> Option<u64> {
+        let here = self.here.values().filter_map(|it| it.until);
+        let there = self.there.values().filter_map(|it| it.until);
+        let hosts = self.hosts.values().filter_map(|it| *it);
+        here.chain(there).chain(hosts).chain(self.switch_until).min()
+    }
+
+    /// Compares what should be with what is.
+    pub fn todo(&mut self, now: u64) -> Todo {
+        self.end(now);
+        let mut todo = Todo::default();
+        self.plan_remotes(&mut todo);
+        let all: BTreeSet<MacAddr> = (self.here.keys().chain(self.there.keys()))
+            .chain(self.announced.stations.keys())
+            .chain(self.port_stations.keys())
+            .copied()
+            .collect();
+        for mac in all {
+            self.plan_station(mac, now, &mut todo);
+        }
+        todo
+    }
+
+    /// Forgets what is over.
+    fn end(&mut self, now: u64) {
+        let is_over = |until: Until| until.is_some_and(|until| until <= now);
+        self.here.retain(|_, it| !is_over(it.until));
+        self.there.retain(|_, it| !is_over(it.until));
+        self.hosts.retain(|_, until| !is_over(*until));
+        self.moves.retain(|_, it| now < it.since + WINDOW_MS);
+        if is_over(self.switch_until) {
+            (self.has_switch, self.switch_until) = (false, None);
+        }
+    }
+
+    fn plan_remotes(&self, todo: &mut Todo) {
+        let new = self.hosts.keys().filter(|host| !self.port_remotes.contains(host));
+        let gone = self.port_remotes.iter().filter(|host| !self.hosts.contains_key(host));
+        (todo.add_remotes, todo.del_remotes) = (new.copied().collect(), gone.copied().collect());
+        let list = match (self.has_switch, self.announced.floods) {
+            (true, false) => &mut todo.announce,
+            (false, true) => &mut todo.withdraw,
+            _ => return,
+        };
+        list.push(Subject::Floods);
+    }
+
+    fn plan_station(&mut self, mac: MacAddr, now: u64, todo: &mut Todo) {
+        let there = self.there.get(&mac).copied().filter(|it| self.hosts.contains_key(&it.host));
+        if self.moves.get(&mac).is_some_and(|it| it.count >= MOVES_MAX) {
+            return;
+        }
+        let claim = match (self.here.get(&mac).copied(), there) {
+            (None, _) => None,
+            (Some(here), there) => self.claim(mac, here, there, now),
+        };
+        match self.here.get_mut(&mac) {
+            Some(here) if claim.is_some() => here.claim = claim,
+            // It has moved away: it is here again when the switch hears it here again.
+            _ => {
+                self.here.remove(&mac);
+            }
+        }
+        match (claim, self.announced.stations.get(&mac)) {
+            (Some(claim), said) if said != Some(&claim) => {
+                todo.announce.push(Subject::Station(mac, claim));
+            }
+            (None, Some(&said)) => todo.withdraw.push(Subject::Station(mac, said)),
+            _ => {}
+        }
+        let wanted = there.filter(|_| claim.is_none()).map(|it| it.host);
+        match (wanted, self.port_stations.get(&mac)) {
+            (Some(host), has) if has != Some(&Some(host)) => todo.add_stations.push((mac, host)),
+            (None, Some(_)) => todo.del_stations.push(mac),
+            _ => {}
+        }
+    }
+
+    /// What this host says of a station that is heard here; `None`: it is there.
+    fn claim(
+        &mut self,
+        mac: MacAddr,
+        here: Here,
+        there: Option<There>,
+        now: u64,
+    ) -> Option<Mobility> {
+        let is_sticky = here.is_static;
+        // GoBGP may have raised what this host has said.
+        let said = here.claim.into_iter().chain(self.announced.stations.get(&mac).copied());
+        let sequence = said.map(|said| said.sequence).max();
+        let keep = sequence.map(|sequence| Mobility { sequence, is_sticky });
+        let Some(there) = there else {
+            return keep.or(Some(Mobility { sequence: 0, is_sticky }));
+        };
+        match keep {
+            Some(keep) => {
+                let ours = wins(keep, self.local, there.mobility, there.host);
+                ours.then_some(keep)
+            }
+            None if there.mobility.is_sticky && !is_sticky => None,
+            None if there.mobility.is_sticky && there.host < self.local => None,
+            None => {
+                let moves = self.moves.entry(mac).or_insert(Moves { since: now, count: 0 });
+                moves.count += 1;
+                let sequence = there.mobility.sequence.saturating_add(1);
+                Some(Mobility { sequence, is_sticky })
+            }
+        }
+    }
+
+    /// Stations that seem to be two, each with one address.
+    pub fn duplicates(&self) -> impl Iterator<Item = MacAddr> + '_ {
+        let moves = self.moves.iter().filter(|(_, it)| it.count >= MOVES_MAX);
+        moves.map(|(mac, _)| *mac)
+    }
+
+    /// The port was changed.
+    pub fn did_port(&mut self, todo: &Todo) {
+        self.port_remotes.extend(&todo.add_remotes);
+        self.port_remotes.retain(|remote| !todo.del_remotes.contains(remote));
+        self.port_stations.extend(todo.add_stations.iter().map(|(mac, host)| (*mac, Some(*host))));
+        let gone: BTreeSet<_> = todo.del_stations.iter().collect();
+        let is_left = |host: Option<IpAddr>| host.is_some_and(|it| todo.del_remotes.contains(&it));
+        self.port_stations.retain(|mac, host| !gone.contains(mac) && !is_left(*host));
+    }
+
+    /// Routes were changed.
+    pub fn did_bgp(&mut self, todo: &Todo) {
+        for subject in &todo.withdraw {
+            match subject {
+                Subject::Floods => self.announced.floods = false,
+                Subject::Station(mac, _) => {
+                    self.announced.stations.remove(mac);
+                }
+            }
+        }
+        for subject in &todo.announce {
+            match subject {
+                Subject::Floods => self.announced.floods = true,
+                Subject::Station(mac, claim) => {
+                    self.announced.stations.insert(*mac, *claim);
+                }
+            }
+        }
+    }
+
+    /// What undoes everything.
+    #[must_use]
+    pub fn farewell(&self) -> Todo {
+        let stations = self.announced.stations.iter();
+        let mut withdraw: Vec<_> =
+            stations.map(|(mac, mobility)| Subject::Station(*mac, *mobility)).collect();
+        withdraw.extend(self.announced.floods.then_some(Subject::Floods));
+        let del_remotes = self.port_remotes.iter().copied().collect();
+        let del_stations = self.port_stations.keys().copied().collect();
+        Todo { withdraw, del_remotes, del_stations, ..Todo::default() }
+    }
+}
+
+/// Whether the first of two hosts that announce a station has it.
+fn wins(a: Mobility, a_host: IpAddr, b: Mobility, b_host: IpAddr) -> bool {
+    let rank = |it: Mobility, host| (it.is_sticky, it.sequence, std::cmp::Reverse(host));
+    rank(a, a_host) > rank(b, b_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { remotes: 2, stations: 2, announced: 10, hold_ms: 90_000 };
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn mac(last: u8) -> MacAddr {
+        MacAddr::new([2, 0, 0, 0, 0, last])
+    }
+
+    fn floods(host: u8) -> Route {
+        Route { subject: Subject::Floods, host: ip(host) }
+    }
+
+    fn there(station: u8, host: u8, sequence: u32) -> Route {
+        let mobility = Mobility { sequence, is_sticky: false };
+        Route { subject: Subject::Station(mac(station), mobility), host: ip(host) }
+    }
+
+    fn here(station: u8) -> Station {
+        Station { mac: mac(station), is_static: false }
+    }
+
+    /// Host 5, with its port.
+    fn plan() -> Plan {
+        let mut plan = Plan::new(ip(5), LIMITS);
+        plan.find_port(&[], 0);
+        plan
+    }
+
+    /// Does what is to be done.
+    fn step(plan: &mut Plan, now: u64) -> Todo {
+        let todo = plan.todo(now);
+        plan.did_port(&todo);
+        plan.did_bgp(&todo);
+        assert_eq!(plan.todo(now), Todo::default(), "it is done");
+        todo
+    }
+
+    /// Reads the routes of others, beside what this host has announced.
+    fn hear(plan: &mut Plan, routes: &[Route], now: u64) {
+        let announced = plan.announced.clone();
+        plan.see_routes(routes, announced, now);
+    }
+
+    #[test]
+    fn what_is_announced_becomes_remotes_and_stations_and_goes_with_them() {
+        let mut plan = plan();
+        plan.see_stations(&[here(1)]);
+        hear(&mut plan, &[floods(2), there(7, 2, 0), there(8, 3, 0)], 0);
+        let todo = step(&mut plan, 0);
+        assert_eq!((todo.add_remotes, todo.add_stations), (vec![ip(2)], vec![(mac(7), ip(2))]));
+        let first = Subject::Station(mac(1), Mobility::default());
+        assert_eq!(todo.announce, [Subject::Floods, first]);
+        // Host 3 gets no floods yet, so it is no remote.
+        hear(&mut plan, &[floods(2), there(7, 2, 0), there(8, 3, 0), floods(3)], 0);
+        assert_eq!(step(&mut plan, 0).add_stations, [(mac(8), ip(3))]);
+        hear(&mut plan, &[floods(3), there(8, 3, 0)], 10);
+        let todo = step(&mut plan, 10);
+        assert_eq!((todo.del_stations, todo.del_remotes.len()), (vec![mac(7)], 0));
+        assert_eq!(plan.next_end(), Some(10 + GRACE_MS));
+        assert_eq!(step(&mut plan, 10 + GRACE_MS).del_remotes, [ip(2)]);
+        plan.see_stations(&[]);
+        assert_eq!(step(&mut plan, 20_000).withdraw, [first]);
+    }
+
+    #[test]
+    fn a_station_that_is_heard_here_is_claimed_and_given_up_for_a_higher_number() {
+        let mut plan = plan();
+        hear(&mut plan, &[floods(2), there(7, 2, 3)], 0);
+        step(&mut plan, 0);
+        plan.see_stations(&[here(7)]);
+        let todo = step(&mut plan, 1);
+        let claim = Subject::Station(mac(7), Mobility { sequence: 4, is_sticky: false });
+        assert_eq!((todo.announce, todo.del_stations), (vec![claim], vec![mac(7)]));
+        // The other one has not withdrawn yet: nothing changes.
+        hear(&mut plan, &[floods(2), there(7, 2, 3)], 2);
+        assert_eq!(step(&mut plan, 2), Todo::default());
+        hear(&mut plan, &[floods(2), there(7, 2, 5)], 3);
+        let todo = step(&mut plan, 3);
+        assert_eq!((todo.withdraw, todo.add_stations), (vec![claim], vec![(mac(7), ip(2))]));
+    }
+
+    #[test]
+    fn of_two_hosts_that_begin_alike_the_lower_address_has_the_station() {
+        for (other, keeps) in [(2, false), (9, true)] {
+            let mut plan = plan();
+            plan.see_stations(&[here(7)]);
+            step(&mut plan, 0);
+            hear(&mut plan, &[floods(other), there(7, other, 0)], 1);
+            assert_eq!(step(&mut plan, 1).withdraw.is_empty(), keeps);
+        }
+    }
+
+    #[test]
+    fn a_static_station_is_not_given_away() {
+        let mut plan = plan();
+        plan.see_stations(&[Station { mac: mac(7), is_static: true }]);
+        let sticky = Mobility { sequence: 0, is_sticky: true };
+        assert!(step(&mut plan, 0).announce.contains(&Subject::Station(mac(7), sticky)));
+        hear(&mut plan, &[floods(2), there(7, 2, 99)], 1);
+        let todo = step(&mut plan, 1);
+        assert_eq!((todo.withdraw, todo.add_stations), (vec![], vec![]));
+        // Nor is one taken that another host has so.
+        let subject = Subject::Station(mac(8), Mobility { sequence: 0, is_sticky: true });
+        hear(&mut plan, &[floods(2), Route { subject, host: ip(2) }], 2);
+        plan.see_stations(&[Station { mac: mac(7), is_static: true }, here(8)]);
+        let todo = step(&mut plan, 2);
+        assert_eq!((todo.announce, todo.add_stations), (vec![], vec![(mac(8), ip(2))]));
+        // The switch hears it here once more: it is put back.
+        plan.see_stations(&[Station { mac: mac(7), is_static: true }, here(8)]);
+        assert_eq!(step(&mut plan, 3).add_stations, [(mac(8), ip(2))]);
+    }
+
+    #[test]
+    fn what_came_first_stays_when_a_limit_is_reached() {
+        let mut plan = plan();
+        let first = [floods(8), floods(9), there(8, 8, 0), there(9, 9, 0)];
+        hear(&mut plan, &first, 0);
+        step(&mut plan, 0);
+        let more = [floods(1), there(1, 9, 0), there(2, 9, 0)];
+        hear(&mut plan, &[&more[..], &first].concat(), 1);
+        assert_eq!((step(&mut plan, 1), plan.refused()), (Todo::default(), 3));
+    }
+
+    #[test]
+    fn a_side_that_is_lost_counts_until_its_hold_time_is_over() {
+        let mut plan = plan();
+        plan.see_stations(&[here(1)]);
+        hear(&mut plan, &[floods(2), there(7, 2, 0)], 0);
+        step(&mut plan, 0);
+        plan.lose_bgp(1_000);
+        // The next one has nothing yet, neither of others nor of this host.
+        plan.see_routes(&[], Announced::default(), 2_000);
+        let todo = step(&mut plan, 2_000);
+        assert_eq!((todo.announce.len(), todo.is_for_port()), (2, false));
+        plan.lose_switch(3_000);
+        assert_eq!(step(&mut plan, 90_999), Todo::default());
+        let todo = step(&mut plan, 91_000);
+        assert_eq!((todo.del_remotes, todo.withdraw.len()), (vec![ip(2)], 0));
+        assert_eq!(step(&mut plan, 93_000).withdraw.len(), 2, "the switch is gone");
+        plan.find_port(&[], 94_000);
+        assert_eq!(step(&mut plan, 94_000).announce, [Subject::Floods]);
+    }
+
+    #[test]
+    fn a_process_that_follows_takes_over_what_it_finds() {
+        let mut plan = plan();
+        plan.find_port(&[ip(2), ip(3)], 0);
+        plan.see_stations(&[here(1)]);
+        let said = Mobility { sequence: 6, is_sticky: false };
+        let stations = [(mac(1), said), (mac(4), said)].into();
+        plan.see_routes(&[floods(2)], Announced { floods: true, stations }, 0);
+        let todo = step(&mut plan, 0);
+        let gone = Subject::Station(mac(4), said);
+        assert_eq!((todo.withdraw, todo.announce), (vec![gone], vec![]));
+        assert!(step(&mut plan, GRACE_MS).del_remotes.is_empty(), "it may not have spoken yet");
+        assert_eq!(step(&mut plan, LIMITS.hold_ms).del_remotes, [ip(3)]);
+    }
+}

@@ -1,0 +1,363 @@
+//! `uvala-evpn`: hosts that are namespaces, each with a daemon, a GoBGP and the process between.
+//!
+//! ```text
+//!   station ── TAP ── switch ── vxlan ── 10.0.0.N ──┬── underlay
+//!                       ▲                           │
+//!                  uvala-evpn ◄─ gRPC ─► gobgpd ────┘  BGP
+//! ```
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use harness::fabric::{FABRIC, Host, Underlay};
+use harness::lab;
+use harness::net::{Namespace, tcp};
+use harness::process::{Owned, Scratch, uvala_path};
+use harness::wait;
+use rustix::process::Signal;
+
+const MEGABYTE: usize = 1 << 20;
+
+/// A host with all three.
+struct Member {
+    host: Host,
+    scratch: Scratch,
+    gobgpd: Owned,
+    evpn: Owned,
+}
+
+/// The page's blocks of this language.
+fn blocks(language: &str) -> Vec<String> {
+    let page = std::fs::read_to_string(harness::root().join("docs/multi-host.md")).expect("a page");
+    let section = page.split("## EVPN").nth(1).expect("a section of the page");
+    let blocks = section.split(&format!("```{language}\n")).skip(1);
+    blocks.filter_map(|rest| Some(rest.split_once("\n```")?.0.to_owned())).collect()
+}
+
+/// The page's file for a host and its neighbours: that of host 1 with neighbour 2, changed.
+fn gobgpd_conf(number: u8, others: &[u8]) -> String {
+    let text = blocks("toml").swap_remove(0);
+    let (own, neighbour) = text.split_at(text.find("[[neighbors]]").expect("a neighbour"));
+    let own = own.replace("10.0.0.1", &format!("10.0.0.{number}"));
+    let all = others.iter().map(|it| neighbour.replace("10.0.0.2", &format!("10.0.0.{it}")));
+    let quick = "\n  [neighbors.timers.config]\n    connect-retry = 1\n    hold-time = 9\n    \
+                 keepalive-interval = 3\n    idle-hold-time-after-reset = 1\n";
+    own + &all.map(|it| it + quick + "\n").collect::<String>()
+}
+
+impl Member {
+    fn new(underlay: &Underlay, number: u8, others: &[u8]) -> Option<Self> {
+        let host = underlay.host(number, &[])?;
+        let scratch = Scratch::new("evpn");
+        std::fs::write(scratch.path().join("gobgpd.conf"), gobgpd_conf(number, others))
+            .expect("room");
+        let gobgpd = start_gobgpd(&host, &scratch, &[]);
+        let evpn = start_evpn(&host, &scratch, "20");
+        Some(Self { host, scratch, gobgpd, evpn })
+    }
+
+    /// Kills the process and starts another one, with this hold time; waits until it speaks.
+    fn restart_evpn(&mut self, hold: &str) {
+        let said = |log: String| log.matches("route distinguisher").count();
+        let before = said(self.log());
+        self.evpn.kill();
+        self.evpn = start_evpn(&self.host, &self.scratch, hold);
+        wait::until("another process", || said(self.log()) > before);
+    }
+
+    fn restart_gobgpd(&mut self) {
+        self.gobgpd = start_gobgpd(&self.host, &self.scratch, &["--graceful-restart"]);
+    }
+
+    /// What GoBGP's own command says.
+    fn gobgp(&self, words: &str) -> String {
+        let output = self.host.home.within(|| {
+            Command::new("gobgp").args(words.split_whitespace()).output().expect("gobgp")
+        });
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn remotes(&self) -> Vec<String> {
+        let remotes = self.host.tunnel().remotes;
+        remotes.iter().map(|it| it.address.to_string()).collect()
+    }
+
+    /// Whether the switch knows a station by a route.
+    fn knows(&self, mac: &str) -> bool {
+        let listed = self.host.done(&["fdb", "list", "vale0"]);
+        listed.lines().any(|line| line.contains(mac) && line.contains("extern_learn"))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.scratch.path().join("evpn.log")).unwrap_or_default()
+    }
+}
+
+fn log_file(scratch: &Scratch, name: &str) -> Stdio {
+    let path = scratch.path().join(name);
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    file.expect("room").into()
+}
+
+/// Debian's GoBGP, with the words of the page.
+fn start_gobgpd(host: &Host, scratch: &Scratch, more: &[&str]) -> Owned {
+    let words: Vec<String> = blocks("sh")[0]
+        .lines()
+        .find(|line| line.starts_with("gobgpd "))
+        .expect("a command of the page")
+        .split_whitespace()
+        .skip(1)
+        .map(|word| word.replace("/etc/gobgpd.conf", "gobgpd.conf"))
+        .collect();
+    let mut command = Command::new("gobgpd");
+    command.args(words).args(more).arg("--pprof-disable").current_dir(scratch.path());
+    command.stdout(log_file(scratch, "gobgpd.log")).stderr(log_file(scratch, "gobgpd.log"));
+    let found = Command::new("gobgpd").arg("--version").output();
+    assert!(found.is_ok(), "gobgpd is missing: apt-get install gobgpd (.ci/prepare does)");
+    host.home.visit(|| Owned::spawn(&mut command))
+}
+
+fn start_evpn(host: &Host, scratch: &Scratch, hold: &str) -> Owned {
+    let line = blocks("sh")[0].lines().find(|it| it.starts_with("uvala-evpn ")).map(str::to_owned);
+    let line = line.expect("a command of the page");
+    let mut command = Command::new(program());
+    command.args(line.split_whitespace().skip(1)).args(["--hold", hold, "--dir"]);
+    command.arg(host.daemon.dir()).stderr(log_file(scratch, "evpn.log"));
+    host.home.visit(|| Owned::spawn(&mut command))
+}
+
+fn program() -> PathBuf {
+    uvala_path().with_file_name("uvala-evpn")
+}
+
+/// Members with one station each, 192.168.7.N with the address 02:00:00:00:00:0N, which each knows
+/// of the others.
+fn members<const N: usize>(numbers: [u8; N]) -> Option<(Underlay, Vec<(Member, Namespace)>)> {
+    let underlay = Underlay::new(1500)?;
+    let member = |number: u8| {
+        let others: Vec<u8> = numbers.into_iter().filter(|it| *it != number).collect();
+        let member = Member::new(&underlay, number, &others)?;
+        let mac = format!("02:00:00:00:00:0{number}");
+        let station = member.host.station(&format!("192.168.7.{number}/24"), Some(&mac))?;
+        Some((member, station))
+    };
+    let all: Vec<_> = numbers.into_iter().map(member).collect::<Option<_>>()?;
+    for (member, _) in &all {
+        for number in numbers.into_iter().filter(|it| *it != member.host.number) {
+            let what = format!("the station of host {number} at {}", member.host.number);
+            wait::until(&what, || member.knows(&format!("02:00:00:00:00:0{number}")));
+        }
+    }
+    Some((underlay, all))
+}
+
+#[test]
+fn stations_of_other_hosts_are_known_before_they_send_there_and_not_flooded() {
+    let Some((_underlay, mut all)) = members([1, 2, 3]) else { return };
+    let [(one, first), (two, second), (three, third)] = &mut all[..] else { panic!("three") };
+    assert_eq!(one.remotes(), ["10.0.0.2", "10.0.0.3"]);
+    let shown = one.host.done(&["port", "show", FABRIC]);
+    assert!(shown.contains("from a routing daemon"), "{shown}");
+    assert!(shown.contains("extern_learn     2 stations"), "{shown}");
+    // What two exchange does not reach the third, from the first frame to a station on.
+    let before = three.host.stats().tx.frames;
+    tcp(first, second, "192.168.7.2", 4 * MEGABYTE);
+    let more = three.host.stats().tx.frames - before;
+    assert!(more < 100, "{more} frames, which are ARP and what stations say of themselves");
+    tcp(third, first, "192.168.7.1", MEGABYTE);
+    // A host that leaves takes its routes along, and what was set for it.
+    two.evpn.signal(Signal::TERM);
+    assert!(two.evpn.wait().success(), "{}", two.log());
+    assert_eq!(two.remotes(), [""; 0]);
+    assert!(!two.knows("02:00:00:00:00:01"));
+    wait::until("the remote is gone", || one.remotes() == ["10.0.0.3"]);
+    assert!(!one.knows("02:00:00:00:00:02") && one.knows("02:00:00:00:00:03"));
+    tcp(third, first, "192.168.7.1", MEGABYTE);
+    // One whose switch is gone for the hold time gets no floods any more.
+    three.restart_evpn("1");
+    three.host.daemon.kill();
+    wait::until("no remote is left", || one.remotes().is_empty());
+}
+
+/// Pings all the time while `job` runs; returns how many were not answered.
+fn lost_while(from: &Namespace, to: &str, job: impl FnOnce()) -> usize {
+    let mut ping = from.visit(|| {
+        let mut command = Command::new("ping");
+        command.args(["-n", "-i", "0.02", to]).stdout(Stdio::piped());
+        Owned::spawn(&mut command)
+    });
+    let mut output = ping.stdout();
+    job();
+    ping.signal(Signal::INT);
+    ping.wait();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut output, &mut text).expect("text");
+    let counts = text.lines().find(|line| line.contains("packets transmitted")).expect(&text);
+    let count = |at: usize| -> usize {
+        let word = counts.split(", ").nth(at).and_then(|part| part.split_whitespace().next());
+        word.expect(counts).parse().expect(counts)
+    };
+    // The last one may be on its way.
+    (count(0) - count(1)).saturating_sub(1)
+}
+
+#[test]
+fn any_party_that_is_killed_and_started_again_loses_no_frame_of_a_flow_by_that() {
+    let Some((_underlay, mut all)) = members([1, 2]) else { return };
+    let (mut two, second) = all.pop().expect("two");
+    let (mut one, first) = all.pop().expect("two");
+    let lost = lost_while(&first, "192.168.7.2", || {
+        one.restart_evpn("20");
+        two.gobgpd.kill();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        two.restart_gobgpd();
+        // The session is there again, and the routes.
+        wait::until("the session", || one.gobgp("neighbor").contains("Establ"));
+        wait::until("routes of both", || {
+            two.gobgp("global rib -a evpn").matches("multicast").count() == 2
+        });
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    });
+    assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
+    assert!(one.knows("02:00:00:00:00:02") && two.knows("02:00:00:00:00:01"));
+    // The switch itself forgets what it has learned. What it was told, it is told again.
+    two.host.home.visit(|| two.host.daemon.kill());
+    let remotes = two.host.home.visit(|| {
+        two.host.daemon.restart();
+        two.remotes()
+    });
+    assert_eq!(remotes, ["10.0.0.1"], "it has kept its remotes");
+    second.die();
+    let again = two.host.station("192.168.7.2/24", Some("02:00:00:00:00:02"));
+    let second = again.expect("a namespace");
+    wait::until("stations at the new daemon", || two.knows("02:00:00:00:00:01"));
+    tcp(&first, &second, "192.168.7.2", MEGABYTE);
+    // A host whose process ends so that another follows leaves all as it is.
+    one.evpn.signal(Signal::HUP);
+    assert!(one.evpn.wait().success());
+    assert_eq!((one.remotes().len(), one.knows("02:00:00:00:00:02")), (1, true));
+    one.restart_evpn("20");
+    lab::delete(&two.host.daemon, "vale0:station");
+    wait::until("a withdrawal", || !one.knows("02:00:00:00:00:02"));
+}
+
+#[test]
+fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third() {
+    let Some((_underlay, all)) = members([1, 2, 3]) else { return };
+    let [(one, first), (two, _), (three, _)] = &all[..] else { panic!("three") };
+    let mac = "02:00:00:00:00:99";
+    lab::delete(&two.host.daemon, "vale0:station");
+    lab::delete(&three.host.daemon, "vale0:station");
+    let guest = two.host.station("192.168.7.9/24", Some(mac)).expect("a namespace");
+    wait::until("the station at two hosts", || one.knows(mac) && three.knows(mac));
+    tcp(first, &guest, "192.168.7.9", MEGABYTE);
+    // There it is silent from now on, and here it speaks.
+    guest.within(|| std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("ours"));
+    guest.ip("addr flush dev eth0");
+    let guest = three.host.station("192.168.7.9/24", Some(mac)).expect("a namespace");
+    let routes = |member: &Member| {
+        let rib = member.gobgp("global rib -a evpn");
+        rib.lines().filter(|line| line.contains(mac)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    wait::until("the number", || match &routes(one)[..] {
+        [route] => route.contains("10.0.0.3") && route.contains("mac-mobility: 1"),
+        _ => false,
+    });
+    wait::until("the station at the second", || two.knows(mac));
+    tcp(first, &guest, "192.168.7.9", MEGABYTE);
+    tcp(&guest, first, "192.168.7.1", MEGABYTE);
+}
+
+/// A host whose bridge and vxlan device are the kernel's, with FRR.
+struct FrrHost {
+    home: Namespace,
+    _processes: [Owned; 2],
+    _scratch: Scratch,
+}
+
+impl FrrHost {
+    fn new(underlay: &Underlay, number: u8, neighbour: u8) -> Option<Self> {
+        let (home, scratch) = (underlay.home(number)?, Scratch::new("frr"));
+        for words in [
+            &format!(
+                "link add vx100 type vxlan id 100 local 10.0.0.{number} dstport 4789 nolearning"
+            ),
+            "link add br0 mtu 1450 type bridge",
+            "link set vx100 mtu 1450 master br0 addrgenmode none",
+            "link set vx100 up",
+            "link set br0 up",
+            &format!("addr add 192.168.7.{number}/24 dev br0"),
+        ] {
+            home.ip(words);
+        }
+        // Between namespaces the kernel leaves checksums inside to a card that is not there.
+        home.within(|| {
+            let off = Command::new("ethtool").args(["-K", "br0", "tx", "off"]).output();
+            assert!(off.expect("ethtool").status.success(), "apt-get install ethtool");
+        });
+        let conf = format!(
+            "router bgp 65001\n bgp router-id 10.0.0.{number}\n no bgp default ipv4-unicast\n \
+             neighbor 10.0.0.{neighbour} remote-as 65001\n \
+             neighbor 10.0.0.{neighbour} timers 3 9\n \
+             neighbor 10.0.0.{neighbour} timers connect 1\n address-family l2vpn evpn\n  \
+             neighbor 10.0.0.{neighbour} activate\n  advertise-all-vni\n exit-address-family\n"
+        );
+        std::fs::write(scratch.path().join("bgpd.conf"), conf).expect("room");
+        std::fs::write(scratch.path().join("zebra.conf"), "").expect("room");
+        // FRR works as a user of its own.
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(scratch.path(), all).expect("ours");
+        let start = |name: &str| {
+            let program = format!("/usr/lib/frr/{name}");
+            assert!(std::path::Path::new(&program).exists(), "apt-get install frr");
+            let at = |file: &str| scratch.path().join(file).into_os_string();
+            let mut command = Command::new(program);
+            command.arg("-f").arg(at(&format!("{name}.conf")));
+            command.arg("-i").arg(at(&format!("{name}.pid"))).arg("-z").arg(at("zserv.api"));
+            command.arg("--vty_socket").arg(scratch.path()).args(["-P", "0"]);
+            let log = format!("{name}.log");
+            command.stdout(log_file(&scratch, &log)).stderr(log_file(&scratch, &log));
+            home.visit(|| Owned::spawn(&mut command))
+        };
+        let zebra = start("zebra");
+        let socket = scratch.path().join("zserv.api");
+        wait::until("zebra", || socket.exists());
+        let bgpd = start("bgpd");
+        Some(Self { home, _processes: [bgpd, zebra], _scratch: scratch })
+    }
+
+    /// What the kernel has of stations behind its vxlan device.
+    fn fdb(&self) -> String {
+        self.home.within(|| {
+            let output = Command::new("bridge").args(["fdb", "show", "dev", "vx100"]).output();
+            String::from_utf8(output.expect("iproute2").stdout).expect("text")
+        })
+    }
+}
+
+#[test]
+fn frr_with_the_kernels_bridge_is_a_far_end() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let Some(frr) = FrrHost::new(&underlay, 2, 1) else { return };
+    let Some(mut one) = Member::new(&underlay, 1, &[2]) else { return };
+    let mac = "02:00:00:00:00:01";
+    let first = one.host.station("192.168.7.1/24", Some(mac)).expect("a namespace");
+    // Our routes are remotes and stations there, and theirs are here.
+    let ours = format!("{mac} dst 10.0.0.1 self extern_learn");
+    wait::until("our station at the kernel", || frr.fdb().contains(&ours));
+    assert!(frr.fdb().contains("00:00:00:00:00:00 dst 10.0.0.1"), "{}", frr.fdb());
+    wait::until("the remote", || one.remotes() == ["10.0.0.2"]);
+    // FRR announces what the bridge has learned on ports other than the vxlan device.
+    let guest = Namespace::new().expect("as before");
+    frr.home.within(|| {
+        harness::lab::veth(&guest, "guest", "192.168.7.3/24", "mtu 1450");
+        harness::net::ip("link set guest master br0");
+    });
+    guest.ip("link set eth0 address 02:00:00:00:00:03");
+    tcp(&guest, &first, "192.168.7.1", 1000);
+    wait::until("their station at our switch", || one.knows("02:00:00:00:00:03"));
+    tcp(&first, &guest, "192.168.7.3", MEGABYTE);
+    one.evpn.signal(Signal::TERM);
+    assert!(one.evpn.wait().success(), "{}", one.log());
+    wait::until("the kernel floods to us no more", || !frr.fdb().contains("dst 10.0.0.1"));
+}
