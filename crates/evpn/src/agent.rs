@@ -29,6 +29,7 @@ use terminal::say;
 use crate::bgp::{Distinguisher, Export, Import, Subject, Target, own};
 use crate::fabric::{Fabric, Network};
 use crate::gobgp::{Change, GoBgp};
+use crate::grpc::CallError;
 use crate::plan::{Announced, Limits, Plan, Todo};
 
 /// Time before a side that is lost is tried again, at first and at last.
@@ -70,6 +71,8 @@ struct Timing {
     name: &'static str,
     next: u64,
     delay: u64,
+    /// When it was had last; one that is lost at once is not tried sooner for that.
+    began: u64,
     is_dirty: bool,
     /// It was not read yet.
     is_first: bool,
@@ -79,12 +82,23 @@ struct Timing {
 
 impl Timing {
     fn new(name: &'static str) -> Self {
-        Self { name, next: 0, delay: RETRY_MS, is_dirty: false, is_first: true, is_lost: false }
+        Self {
+            name,
+            next: 0,
+            delay: RETRY_MS,
+            began: 0,
+            is_dirty: false,
+            is_first: true,
+            is_lost: false,
+        }
     }
 
     fn fail(&mut self, now: u64, why: impl Display) {
         if !self.is_lost {
             remark(format_args!("{}: {why}; it is tried again", self.name));
+        }
+        if now > self.began + 2 * RETRY_MAX_MS {
+            self.delay = RETRY_MS;
         }
         (self.is_lost, self.next) = (true, now + self.delay);
         self.delay = (2 * self.delay).min(RETRY_MAX_MS);
@@ -94,7 +108,7 @@ impl Timing {
         if self.is_lost {
             remark(format_args!("{}: connected", self.name));
         }
-        (self.next, self.delay) = (now, RETRY_MS);
+        (self.next, self.began) = (now, now);
         (self.is_lost, self.is_dirty, self.is_first) = (false, true, true);
     }
 
@@ -185,16 +199,26 @@ impl Agent {
 
     /// Takes back what this process has announced and set.
     pub fn leave(&mut self) {
-        let Some((_, plan)) = &self.known else { return };
-        let todo = plan.farewell();
-        if let Some(bgp) = &mut self.bgp
-            && let Err(error) = bgp.change(&todo)
-        {
-            remark(format_args!("GoBGP: {error}; routes of this host are left there"));
+        let now = self.now();
+        let Some((network, plan)) = &mut self.known else { return };
+        let bgp = match self.bgp.take() {
+            Some(bgp) => Ok(bgp),
+            None => Speaking::open(&self.settings, *network),
+        };
+        let withdrawn = bgp.and_then(|mut bgp| {
+            let (routes, announced) = bgp.routes(*network)?;
+            plan.see_routes(&routes, announced, now);
+            Ok(bgp.change(&plan.farewell())?)
+        });
+        if let Err(error) = withdrawn {
+            remark(format_args!("GoBGP: {error}; routes of this host may be left there"));
         }
+        let todo = plan.farewell();
         let taken = self.fabric.as_ref().map(|it| it.change(&todo).and_then(|()| it.sweep()));
-        if let Some(Err(error)) = taken {
-            remark(format_args!("uvala: {error}; remotes are left there"));
+        match taken {
+            Some(Ok(())) => {}
+            Some(Err(error)) => remark(format_args!("uvala: {error}; remotes are left there")),
+            None => remark("uvala: no connection; remotes are left there"),
         }
     }
 
@@ -237,6 +261,7 @@ impl Agent {
         };
         let (_, plan) =
             self.known.get_or_insert_with(|| (network, Plan::new(network.local, limits)));
+        plan.set_limits(limits);
         plan.find_port(fabric.found(), now);
         self.sweep_at = Some(now + self.settings.hold_ms);
         self.fabric = Some(fabric);
@@ -392,13 +417,10 @@ impl Agent {
 
     fn hear_fabric(&mut self) {
         let Some(fabric) = &self.fabric else { return };
-        let news = fabric.news().and_then(|news| {
-            let is_same = !news.port || fabric.is_same()?;
-            Ok((news, is_same))
-        });
-        match news {
-            Ok((_, false)) => self.lose_fabric("the port is another now"),
-            Ok((news, true)) => self.fabric_timing.is_dirty |= news.stations,
+        match fabric.news() {
+            // What it has of this process may be gone with it.
+            Ok(news) if news.port => self.lose_fabric("the port has changed"),
+            Ok(news) => self.fabric_timing.is_dirty |= news.stations,
             Err(error) => self.lose_fabric(error),
         }
     }
@@ -413,10 +435,10 @@ impl Agent {
 }
 
 impl Speaking {
-    fn open(settings: &Settings, network: Network) -> Result<Self, crate::grpc::CallError> {
+    fn open(settings: &Settings, network: Network) -> Result<Self, CallError> {
         let mut gobgp = GoBgp::open(&settings.gobgp)?;
         let speaker = gobgp.speaker()?;
-        let Network { vni, local } = network;
+        let Network { vni, local, .. } = network;
         let derived = || Distinguisher::of(speaker.router, vni);
         let distinguisher = settings.distinguisher.unwrap_or_else(derived);
         let target = settings.targets.first().copied();
@@ -434,7 +456,7 @@ impl Speaking {
     fn routes(
         &mut self,
         network: Network,
-    ) -> Result<(Vec<crate::bgp::Route>, Announced), crate::grpc::CallError> {
+    ) -> Result<(Vec<crate::bgp::Route>, Announced), CallError> {
         let (mut routes, mut announced) = (Vec::new(), Announced::default());
         let mut hosts = BTreeMap::<IpAddr, bool>::new();
         let Self { gobgp, export, import } = self;

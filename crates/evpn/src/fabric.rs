@@ -13,7 +13,7 @@ use packet::{MacAddr, VlanId};
 use protocol::name::PortName;
 use protocol::{
     Change, EventsQuery, ExternLearn, FdbEntry, FdbList, FdbRequest, PortInfo, PortKind, PortRef,
-    PortRequest, PortSet, PortSettings, REMOTES_MAX, Reply, Request, Vxlan, VxlanChange, VxlanInfo,
+    PortRequest, PortSet, PortSettings, REMOTES_MAX, Reply, Request, Vxlan, VxlanChange,
     VxlanStation, check,
 };
 
@@ -29,13 +29,15 @@ pub struct Network {
     pub vni: u32,
     /// This host's address in it.
     pub local: IpAddr,
+    /// Its VLAN in the switch.
+    pub vlan: VlanId,
 }
 
 impl Network {
     /// Whether the port can have this remote.
     #[must_use]
     pub fn has_remote(&self, host: IpAddr) -> bool {
-        let Self { vni, local } = *self;
+        let Self { vni, local, .. } = *self;
         let tunnel = Vxlan {
             vni,
             local,
@@ -66,7 +68,6 @@ pub struct News {
 pub struct Fabric {
     port: PortName,
     network: Network,
-    vlan: VlanId,
     /// Remotes of the operator.
     fixed: Vec<IpAddr>,
     /// Remotes that this process, or one before it, has set.
@@ -103,8 +104,7 @@ impl Fabric {
             |list: Vec<&protocol::VxlanRemote>| list.iter().map(|it| it.address).collect();
         let fabric = Self {
             port: port.clone(),
-            network: Network { vni: vxlan.vni, local: vxlan.local },
-            vlan,
+            network: Network { vni: vxlan.vni, local: vxlan.local, vlan },
             fixed: addresses(fixed),
             found: addresses(found),
             calls,
@@ -140,7 +140,8 @@ impl Fabric {
         let switch = self.port.switch();
         let ask = |from| Request::Fdb(FdbRequest::List(FdbList { switch: switch.clone(), from }));
         let entries: Vec<FdbEntry> = listing::all(|request| self.calls.call(request), ask)?;
-        let here = entries.iter().filter(|it| it.port != self.port && it.vlan == self.vlan.get());
+        let here =
+            entries.iter().filter(|it| it.port != self.port && it.vlan == self.network.vlan.get());
         Ok(here.map(|it| Station { mac: it.mac, is_static: it.is_static }).collect())
     }
 
@@ -173,17 +174,6 @@ impl Fabric {
             }
         }
         Ok(news)
-    }
-
-    /// Whether the port is what it was.
-    ///
-    /// # Errors
-    /// The daemon is gone, or the port.
-    pub fn is_same(&self) -> Result<bool, ControlError> {
-        let info = show(&self.calls, &self.port)?;
-        let vlan = info.settings.vlan.clone().unwrap_or_default().untagged();
-        let is_it = |it: &VxlanInfo| (it.vni, it.local) == (self.network.vni, self.network.local);
-        Ok(vlan == Some(self.vlan) && info.vxlan.as_deref().is_some_and(is_it))
     }
 
     /// Does what is to be done for the port.

@@ -58,7 +58,12 @@ use bgp::{Distinguisher, Target};
 /// withdraws its routes, when SIGTERM or SIGINT ends it. SIGHUP ends it and leaves all as it is,
 /// for a process that follows.
 #[derive(Debug, Parser)]
-#[command(name = "uvala-evpn", version, after_help = EXAMPLES)]
+#[command(
+    name = "uvala-evpn",
+    version,
+    after_help = EXAMPLES,
+    override_usage = "uvala-evpn [OPTIONS] <PORT>"
+)]
 struct Args {
     /// Port of kind vxlan
     #[arg(value_name = "PORT", required_unless_present = "man")]
@@ -145,5 +150,6 @@ fn signals() -> std::io::Result<(OwnedFd, Arc<AtomicBool>)> {
 fn print_page() -> anyhow::Result<()> {
     let mut page = Vec::new();
     clap_mangen::Man::new(Args::command()).render(&mut page)?;
-    say::out(String::from_utf8_lossy(&page).replace(".SH EXTRA", ".SH EXAMPLES\n.nf"))
+    let page = String::from_utf8_lossy(&page).replace(".SH EXTRA", ".SH EXAMPLES\n.nf");
+    say::out(page.replace("\n.SH VERSION", "\n.fi\n.SH VERSION"))
 }

@@ -23,8 +23,9 @@
 //! | announced by both with one number | the host with the lowest address has it |
 //! | sticky on one side | that side has it |
 //!
-//! One that moves here for the fifth time in [`WINDOW_MS`] is a duplicate: two stations have one
-//! address. Until the window is over it is left as it is.
+//! A static station of this host is never given up. One that moves here for the fifth time in
+//! [`WINDOW_MS`] is a duplicate: two stations have one address. Until the window is over this host
+//! does not claim it again.
 //!
 //! What a side that was lost knew is kept until its *hold time* is over, and so is what was there
 //! before the process started: restarts lose no station. A remote that is withdrawn is kept for
@@ -43,8 +44,8 @@ use crate::bgp::{Mobility, Route, Subject};
 pub const WINDOW_MS: u64 = 180_000;
 /// Moves to this host in that time which make a duplicate.
 const MOVES_MAX: u32 = 5;
-/// How long a remote stays after its route is withdrawn.
-pub const GRACE_MS: u64 = 3_000;
+/// How long a remote stays after its route is gone.
+pub const GRACE_MS: u64 = 15_000;
 
 /// What the process keeps at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,12 +150,15 @@ pub struct Plan {
     /// Stations that the port has, with the remote of each; none, if the switch has heard the
     /// station elsewhere since.
     port_stations: BTreeMap<MacAddr, Option<IpAddr>>,
+    /// Routes were read since GoBGP was there last.
+    has_routes: bool,
     /// Whether the switch is there, or was until lately.
     has_switch: bool,
     /// It is lost, and counts until then.
     switch_until: Until,
     /// Stations and hosts beyond a limit, at the last look.
     refused: usize,
+    next_end: Option<u64>,
 }
 
 impl Plan {
@@ -171,10 +175,17 @@ impl Plan {
             announced: Announced::default(),
             port_remotes: BTreeSet::new(),
             port_stations: BTreeMap::new(),
+            has_routes: false,
             has_switch: false,
             switch_until: None,
             refused: 0,
+            next_end: None,
         }
+    }
+
+    /// Changes what is kept at most.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// The port is there, with these remotes of an earlier process or of this one, and with
@@ -201,7 +212,7 @@ impl Plan {
         let until = Some(now + self.limits.hold_ms);
         self.hosts.values_mut().for_each(|it| *it = it.or(until));
         self.there.values_mut().for_each(|it| it.until = it.until.or(until));
-        self.announced = Announced::default();
+        (self.announced, self.has_routes) = (Announced::default(), false);
     }
 
     /// The stations that the switch has on ports of this host: all of them.
@@ -223,7 +234,7 @@ impl Plan {
 
     /// The routes of other hosts, and what GoBGP has of this one: all of them.
     pub fn see_routes(&mut self, routes: &[Route], announced: Announced, now: u64) {
-        self.announced = announced;
+        (self.announced, self.has_routes) = (announced, true);
         let mut hosts = BTreeSet::new();
         let mut there = BTreeMap::<MacAddr, There>::new();
         for &Route { subject, host } in routes.iter().filter(|it| it.host != self.local) {
@@ -231,7 +242,10 @@ impl Plan {
                 Subject::Floods => {
                     hosts.insert(host);
                 }
-                Subject::Station(mac, mobility) if mac.is_station() => {
+                // No host could ever say more than the greatest number.
+                Subject::Station(mac, mobility)
+                    if mac.is_station() && mobility.sequence < u32::MAX =>
+                {
                     let new = There { host, mobility, until: None };
                     let it = there.entry(mac).or_insert(new);
                     if wins(new.mobility, host, it.mobility, it.host) {
@@ -278,9 +292,13 @@ impl Plan {
         self.refused
     }
 
-    /// The next moment at which something is over.
+    /// The next moment at which something is over, as of the last [`Plan::todo`].
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
+        self.next_end
+    }
+
+    fn find_end(&self) -> Option<u64> {
         let here = self.here.values().filter_map(|it| it.until);
         let there = self.there.values().filter_map(|it| it.until);
         let hosts = self.hosts.values().filter_map(|it| *it);
@@ -300,6 +318,7 @@ impl Plan {
         for mac in all {
             self.plan_station(mac, now, &mut todo);
         }
+        self.next_end = self.find_end();
         todo
     }
 
@@ -329,7 +348,9 @@ impl Plan {
 
     fn plan_station(&mut self, mac: MacAddr, now: u64, todo: &mut Todo) {
         let there = self.there.get(&mac).copied().filter(|it| self.hosts.contains_key(&it.host));
-        if self.moves.get(&mac).is_some_and(|it| it.count >= MOVES_MAX) {
+        if !self.has_routes && self.here.contains_key(&mac) {
+            // Another host may have it: this one says nothing before it has heard.
+            todo.del_stations.extend(self.port_stations.contains_key(&mac).then_some(mac));
             return;
         }
         let claim = match (self.here.get(&mac).copied(), there) {
@@ -371,7 +392,7 @@ impl Plan {
         let said = here.claim.into_iter().chain(self.announced.stations.get(&mac).copied());
         let sequence = said.map(|said| said.sequence).max();
         let keep = sequence.map(|sequence| Mobility { sequence, is_sticky });
-        let Some(there) = there else {
+        let Some(there) = there.filter(|_| !(is_sticky && keep.is_some())) else {
             return keep.or(Some(Mobility { sequence: 0, is_sticky }));
         };
         match keep {
@@ -380,7 +401,7 @@ impl Plan {
                 ours.then_some(keep)
             }
             None if there.mobility.is_sticky && !is_sticky => None,
-            None if there.mobility.is_sticky && there.host < self.local => None,
+            None if self.is_duplicate(mac) => None,
             None => {
                 let moves = self.moves.entry(mac).or_insert(Moves { since: now, count: 0 });
                 moves.count += 1;
@@ -390,10 +411,13 @@ impl Plan {
         }
     }
 
+    fn is_duplicate(&self, mac: MacAddr) -> bool {
+        self.moves.get(&mac).is_some_and(|it| it.count >= MOVES_MAX)
+    }
+
     /// Stations that seem to be two, each with one address.
     pub fn duplicates(&self) -> impl Iterator<Item = MacAddr> + '_ {
-        let moves = self.moves.iter().filter(|(_, it)| it.count >= MOVES_MAX);
-        moves.map(|(mac, _)| *mac)
+        self.moves.keys().copied().filter(|mac| self.is_duplicate(*mac))
     }
 
     /// The port was changed.
@@ -533,9 +557,20 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_claimed_before_the_routes_of_others_are_known() {
+        let mut plan = plan();
+        plan.see_stations(&[here(7)]);
+        assert_eq!(plan.todo(0).announce, [Subject::Floods]);
+        hear(&mut plan, &[floods(2), there(7, 2, 3)], 1);
+        let claim = Subject::Station(mac(7), Mobility { sequence: 4, is_sticky: false });
+        assert!(step(&mut plan, 1).announce.contains(&claim));
+    }
+
+    #[test]
     fn of_two_hosts_that_begin_alike_the_lower_address_has_the_station() {
         for (other, keeps) in [(2, false), (9, true)] {
             let mut plan = plan();
+            hear(&mut plan, &[], 0);
             plan.see_stations(&[here(7)]);
             step(&mut plan, 0);
             hear(&mut plan, &[floods(other), there(7, other, 0)], 1);
@@ -546,12 +581,16 @@ mod tests {
     #[test]
     fn a_static_station_is_not_given_away() {
         let mut plan = plan();
+        hear(&mut plan, &[], 0);
         plan.see_stations(&[Station { mac: mac(7), is_static: true }]);
         let sticky = Mobility { sequence: 0, is_sticky: true };
         assert!(step(&mut plan, 0).announce.contains(&Subject::Station(mac(7), sticky)));
-        hear(&mut plan, &[floods(2), there(7, 2, 99)], 1);
-        let todo = step(&mut plan, 1);
-        assert_eq!((todo.withdraw, todo.add_stations), (vec![], vec![]));
+        for is_sticky in [false, true] {
+            let subject = Subject::Station(mac(7), Mobility { sequence: 99, is_sticky });
+            hear(&mut plan, &[floods(2), Route { subject, host: ip(2) }], 1);
+            let todo = step(&mut plan, 1);
+            assert_eq!((todo.withdraw, todo.add_stations), (vec![], vec![]));
+        }
         // Nor is one taken that another host has so.
         let subject = Subject::Station(mac(8), Mobility { sequence: 0, is_sticky: true });
         hear(&mut plan, &[floods(2), Route { subject, host: ip(2) }], 2);

@@ -187,7 +187,8 @@ impl Fdb {
         self.change(|entries, common| entries.add_static(common, Key::new(vlan, mac), port))
     }
 
-    /// Adds an external entry; it replaces a learned one, and counts against the port's limit.
+    /// Adds an external entry; it replaces a learned one, and counts against the port's limit. If
+    /// that is reached, a learned entry goes all the same: its station has left.
     pub fn add_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> Learned {
         self.change(|entries, common| entries.add_external(common, Key::new(vlan, mac), port))
     }

@@ -201,7 +201,11 @@ impl Entries {
                 self.replace(common, key, old, external);
                 return Learned::Refreshed;
             }
-            _ if self.is_at_limit(port) => return self.refuse_limit(),
+            _ if self.is_at_limit(port) => {
+                // The station is not where it was, and is flooded to where it is.
+                self.remove(common, key);
+                return self.refuse_limit();
+            }
             Some(old) => {
                 self.replace(common, key, old, external);
                 return Learned::Moved { from: old.port() };
@@ -274,7 +278,9 @@ impl Entries {
             Flush::Port(port) => {
                 self.flush_where(common, |_, value| value.port() == port && !value.is_external())
             }
-            Flush::Vlan(vlan) => self.flush_where(common, |key, _| key.vlan() == vlan),
+            Flush::Vlan(vlan) => {
+                self.flush_where(common, |key, value| key.vlan() == vlan && !value.is_external())
+            }
         }
     }
 

@@ -192,6 +192,9 @@ fn test_external_entries_yield_to_static_ones_and_to_the_limit_of_the_port() {
     assert_eq!(added, [Learned::Static, Learned::New, Learned::PortLimit]);
     fdb.remove_external(VlanId::DEFAULT, mac(1), port(4));
     assert_eq!(lookup(&fdb, 1, 0), Some(4));
+    learn(&mut fdb, 5, 4, 0);
+    assert_eq!(fdb.add_external(VlanId::DEFAULT, mac(5), port(3)), Learned::PortLimit);
+    assert_eq!(lookup(&fdb, 5, 0), None, "it is not there any more");
 }
 
 #[test]
