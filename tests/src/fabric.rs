@@ -56,9 +56,9 @@ impl Underlay {
 /// A host with a daemon.
 #[derive(Debug)]
 pub struct Host {
-    /// Its namespace.
+    /// The namespace.
     pub home: Namespace,
-    /// Its daemon.
+    /// The daemon.
     pub daemon: Daemon,
     /// The last byte of its address.
     pub number: u8,

@@ -55,9 +55,9 @@ pub struct Settings {
     pub dir: Option<PathBuf>,
     /// Address of GoBGP's gRPC interface.
     pub gobgp: String,
-    /// Of this host's routes; by default of the speaker and the VNI.
+    /// Route distinguisher; by default of the speaker and the VNI.
     pub distinguisher: Option<Distinguisher>,
-    /// Of the network; by default of the VNI.
+    /// Route targets; by default of the VNI.
     pub targets: Vec<Target>,
     /// Most stations of other hosts.
     pub stations: usize,
@@ -74,9 +74,9 @@ struct Timing {
     /// When it was had last; one that is lost at once is not tried sooner for that.
     began: u64,
     is_dirty: bool,
-    /// It was not read yet.
+    /// The next reading is the first.
     is_first: bool,
-    /// It could not be had, which was said.
+    /// The side could not be had, which was said.
     is_lost: bool,
 }
 

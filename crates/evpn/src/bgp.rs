@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use packet::MacAddr;
 
-/// Of a family: AFI 25 (L2VPN), SAFI 70 (EVPN).
+/// Address family: AFI 25 (L2VPN), SAFI 70 (EVPN).
 pub const AFI: u16 = 25;
 /// See [`AFI`].
 pub const SAFI: u8 = 70;
@@ -50,7 +50,7 @@ pub struct Distinguisher(pub [u8; 8]);
 pub struct Target(pub [u8; 8]);
 
 impl Distinguisher {
-    /// Of a BGP speaker, and a VNI of which 16 bits count.
+    /// The one of a BGP speaker, and a VNI of which 16 bits count.
     #[must_use]
     pub fn of(router: [u8; 4], vni: u32) -> Self {
         let [_, _, high, low] = vni.to_be_bytes();
@@ -60,7 +60,7 @@ impl Distinguisher {
 }
 
 impl Target {
-    /// Of an autonomous system and a VNI, as other implementations derive it.
+    /// The one of an autonomous system and a VNI, as other implementations derive it.
     #[must_use]
     pub fn of(asn: u32, vni: u32) -> Self {
         let [_, _, high, low] = asn.to_be_bytes();
@@ -153,9 +153,9 @@ pub struct Export {
     pub vni: u32,
     /// The address that others send to.
     pub local: IpAddr,
-    /// Of this host's routes.
+    /// The distinguisher of this host's routes.
     pub distinguisher: Distinguisher,
-    /// Of the network.
+    /// The target of the network.
     pub target: Target,
 }
 
@@ -337,7 +337,7 @@ impl Import {
     }
 }
 
-/// Whether a route's key has this distinguisher, and what it is then about; of a station, nothing
+/// The subject of a route whose key has this distinguisher; of a station, nothing
 /// is known of its moves.
 #[must_use]
 pub fn own(nlri: &[u8], distinguisher: Distinguisher) -> Option<Subject> {

@@ -25,11 +25,11 @@ const STATIONS_IN_CALL: usize = 800;
 /// What the network is, as the port has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// Its number.
+    /// The number of the network.
     pub vni: u32,
     /// This host's address in it.
     pub local: IpAddr,
-    /// Its VLAN in the switch.
+    /// The VLAN that it is in the switch.
     pub vlan: VlanId,
 }
 

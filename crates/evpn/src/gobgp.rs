@@ -56,9 +56,9 @@ mod field {
 /// Which BGP speaker it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speaker {
-    /// Its autonomous system.
+    /// The autonomous system.
     pub asn: u32,
-    /// Its number.
+    /// The router-id.
     pub router: [u8; 4],
 }
 
@@ -71,7 +71,7 @@ pub struct Path<'a> {
     pub attributes: Vec<&'a [u8]>,
     /// This speaker has it of itself.
     pub is_local: bool,
-    /// It is in use.
+    /// The route is in use.
     pub is_best: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Path<'a> {
 pub struct Change {
     /// The route.
     pub route: Encoded,
-    /// It goes.
+    /// The route goes.
     pub is_withdraw: bool,
 }
 

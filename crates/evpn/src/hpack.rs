@@ -43,7 +43,7 @@ fn integer(block: &mut Vec<u8>, bits: u8, value: usize) {
 /// The headers in a block whose names stand there.
 ///
 /// # Errors
-/// It is none.
+/// The block is none.
 pub fn decode(block: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let (mut rest, mut headers) = (block, Vec::new());
     while let Some(&first) = rest.first() {

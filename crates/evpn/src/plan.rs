@@ -18,7 +18,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | heard here, and this host did not announce it yet | it moved here: announce, one above theirs |
+//! | heard here, and not announced yet | it moved here: announce, one above theirs |
 //! | announced here, and theirs is higher | it moved there: withdraw, and forget it here |
 //! | announced by both with one number | the host with the lowest address has it |
 //! | sticky on one side | that side has it |
@@ -63,7 +63,7 @@ pub struct Limits {
 /// A station that the switch has on a port of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// Its address.
+    /// The address.
     pub mac: MacAddr,
     /// An operator has put it there.
     pub is_static: bool,
@@ -96,7 +96,7 @@ struct Moves {
 /// What GoBGP has of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announced {
-    /// It gets floods.
+    /// The host gets floods.
     pub floods: bool,
     /// Stations.
     pub stations: BTreeMap<MacAddr, Mobility>,
@@ -154,7 +154,7 @@ pub struct Plan {
     has_routes: bool,
     /// Whether the switch is there, or was until lately.
     has_switch: bool,
-    /// It is lost, and counts until then.
+    /// The switch is lost, and counts until then.
     switch_until: Until,
     /// Stations and hosts beyond a limit, at the last look.
     refused: usize,

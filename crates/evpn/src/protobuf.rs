@@ -84,7 +84,7 @@ impl<'a> Value<'a> {
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Those of this one.
+    /// The fields of this message.
     #[must_use]
     pub fn new(message: &'a [u8]) -> Self {
         Self(message)

@@ -279,7 +279,7 @@ impl World {
             })
     }
 
-    fn settle(&mut self) {
+    fn reconcile(&mut self) {
         for _ in 0..(HOLD_MS + 4 * BLACKHOLE_MS) / TICK_MS {
             self.tick();
         }
@@ -315,7 +315,7 @@ fn routes_of(host: IpAddr, own: &Announced) -> Vec<(Key, Route)> {
 fn stations_that_move_are_found_in_time_by_all_hosts() {
     for seed in 1..=8 {
         let mut world = World::new(seed, 12, 60);
-        world.settle();
+        world.reconcile();
         world.worst_ms = 0;
         for _ in 0..400 {
             // No station moves so often that it is a duplicate.
@@ -324,7 +324,7 @@ fn stations_that_move_are_found_in_time_by_all_hosts() {
             }
             world.tick();
         }
-        world.settle();
+        world.reconcile();
         assert!(world.worst_ms <= BLACKHOLE_MS, "seed {seed}: {} ms", world.worst_ms);
     }
 }
@@ -333,7 +333,7 @@ fn stations_that_move_are_found_in_time_by_all_hosts() {
 fn sides_that_fail_in_any_order_lose_no_station_and_leave_none_behind() {
     for seed in 1..=8 {
         let mut world = World::new(seed, 8, 40);
-        world.settle();
+        world.reconcile();
         world.worst_ms = 0;
         for _ in 0..300 {
             let index = world.random.index(world.hosts.len());
@@ -346,7 +346,7 @@ fn sides_that_fail_in_any_order_lose_no_station_and_leave_none_behind() {
             }
             world.tick();
         }
-        world.settle();
+        world.reconcile();
         // What a speaker knew before it started again counts for the hold time.
         let bound = BLACKHOLE_MS + HOLD_MS;
         assert!(world.worst_ms <= bound, "seed {seed}: {} ms", world.worst_ms);
@@ -372,7 +372,7 @@ fn a_thousand_hosts_find_each_other_and_a_station_that_moves() {
 fn a_sequence_number_grows_by_one_with_each_move() {
     let mut world = World::new(3, 2, 1);
     for moved in 0..4 {
-        world.settle();
+        world.reconcile();
         let place = world.places[&mac(0)];
         let said = world.hosts[place].own.stations[&mac(0)];
         assert_eq!(said, Mobility { sequence: moved, is_sticky: false });
@@ -386,7 +386,7 @@ fn a_sequence_number_grows_by_one_with_each_move() {
 #[test]
 fn two_stations_with_one_address_do_not_chase_each_other_for_ever() {
     let mut world = World::new(5, 2, 1);
-    world.settle();
+    world.reconcile();
     let (mut last, mut changes) = (0, 0);
     for _ in 0..400 {
         // Both send all the time.

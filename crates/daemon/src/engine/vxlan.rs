@@ -31,7 +31,7 @@ pub(super) struct VxlanPlace {
 struct Extern {
     remote: IpAddr,
     vlan: VlanId,
-    /// It was said before the last mark.
+    /// The station was named before the last mark.
     is_old: bool,
 }
 

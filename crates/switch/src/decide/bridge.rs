@@ -312,10 +312,8 @@ impl Bridge {
     /// Adds an external entry; returns whether it is in the forwarding database.
     pub fn add_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> bool {
         let may = self.port(port).is_some() && mac.is_station();
-        may && match self.fdb.add_external(vlan, mac, port) {
-            Learned::New | Learned::Refreshed | Learned::Moved { .. } => true,
-            Learned::Static | Learned::PortLimit | Learned::Full => false,
-        }
+        let refused = |it| matches!(it, Learned::Static | Learned::PortLimit | Learned::Full);
+        may && !refused(self.fdb.add_external(vlan, mac, port))
     }
 
     /// Removes what [`Bridge::add_external`] has added, unless the station has left the port.

@@ -1,10 +1,10 @@
 //! The forwarding database (FDB): which address of which VLAN is behind which port.
 //!
-//! There are three kinds of entries. The switch *learns* the source of every frame: such an entry is
-//! dynamic, follows its station from port to port, and is forgotten when the station was silent for
-//! the ageing time. An operator adds *static* entries: they neither move nor age. A routing protocol
-//! adds *external* entries: they do not age, but follow a station that is heard on another port, as
-//! learned ones, which they are then.
+//! There are three kinds of entries. The switch *learns* the source of every frame: such an entry
+//! is dynamic, follows its station from port to port, and is forgotten when the station was silent
+//! for the ageing time. An operator adds *static* entries: they neither move nor age. A routing
+//! protocol adds *external* entries: they do not age, but follow a station that is heard on another
+//! port, as learned ones, which they are then.
 //!
 //! - Ageing is exact: an entry seen `ageing_ms` ago is not found, whether or not [`Fdb::age`] has
 //!   removed it. `age` looks at a few slots in each call.

@@ -74,7 +74,8 @@ fn test_the_operators_changes_are_all_in_the_log_and_refusals_beside_those_of_ot
 fn test_what_a_routing_daemon_finds_is_not_in_the_log() {
     let lines = logged(|bench| {
         bench.done(
-            r#"{"port_add":{"port":"vale0:v","kind":"vxlan","vxlan":{"vni":1,"local":"10.0.0.1"}}}"#,
+            r#"{"port_add":{"port":"vale0:v","kind":"vxlan",
+                "vxlan":{"vni":1,"local":"10.0.0.1"}}}"#,
         );
         for (change, remote) in [("add_extern", "10.0.0.2"), ("add", "10.0.0.3")] {
             bench.done(&format!(
