@@ -128,7 +128,7 @@ impl GoBgp {
             .message(field::LIST_FAMILY, &family())
             .number(field::LIST_ONLY_BINARY, 1);
         self.calls.call(LIST_PATH, &request.done(), |message| {
-            Ok(read_destination(message, &mut each).map_err(invalid)?)
+            read_destination(message, &mut each).map_err(invalid)
         })
     }
 

@@ -28,16 +28,16 @@ pub fn encode(headers: &[(&str, &str)]) -> Vec<u8> {
 fn integer(block: &mut Vec<u8>, bits: u8, value: usize) {
     let most = (1 << bits) - 1;
     if value < most {
-        block.push((value & 0xff) as u8);
+        block.push((value & 0xff).to_le_bytes()[0]);
         return;
     }
-    block.push((most & 0xff) as u8);
+    block.push((most & 0xff).to_le_bytes()[0]);
     let mut rest = value - most;
     while rest >= 0x80 {
-        block.push((rest & 0x7f) as u8 | 0x80);
+        block.push((rest & 0x7f).to_le_bytes()[0] | 0x80);
         rest >>= 7;
     }
-    block.push((rest & 0x7f) as u8);
+    block.push((rest & 0x7f).to_le_bytes()[0]);
 }
 
 /// The headers in a block whose names stand there.
