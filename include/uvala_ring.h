@@ -25,8 +25,13 @@
 #ifndef UVALA_RING_H
 #define UVALA_RING_H
 
+#ifdef __KERNEL__
+#include <linux/stddef.h>
+#include <linux/types.h>
+#else
 #include <stddef.h>
 #include <stdint.h>
+#endif
 
 #ifdef __cplusplus
 #define UVALA_STATIC_ASSERT(condition, message) static_assert(condition, message)

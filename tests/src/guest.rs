@@ -48,6 +48,8 @@ const MEMORY: &str = "192M";
 /// Parameters of the kernel. Without KVM on a busy machine, its look at the timer fails now and
 /// then.
 const KERNEL: &str = "console=ttyS0 quiet mitigations=off nokaslr panic=-1 no_timer_check";
+/// A driver of our own, as a guest finds it.
+pub const DRIVER: &str = "/driver.ko";
 /// What a guest says when it takes commands.
 const READY: &str = "READY#";
 
@@ -149,6 +151,8 @@ pub struct Boot {
     pub port: &'static str,
     /// The model of the network device; `None`: virtio-net.
     pub nic: Option<&'static str>,
+    /// A driver of our own, for the kernel for clouds; in the guest it is [`DRIVER`], too.
+    pub driver: Option<PathBuf>,
     /// What is said of that behind what `uvala vm-args` says, commas in front.
     pub more: String,
     /// Processors, 1 at least.
@@ -240,10 +244,11 @@ impl Guest {
     /// If there is no room for its files, or the port is none.
     #[must_use]
     pub fn start(kit: &Kit, daemon: &Daemon, boot: &Boot) -> Self {
-        let flavour = if boot.nic.is_some() { "kernel-generic" } else { "kernel" };
+        let is_cloud = boot.nic.is_none() || boot.driver.is_some();
+        let flavour = if is_cloud { "kernel" } else { "kernel-generic" };
         let place = Scratch::new("guest");
         let initrd = place.path().join("initrd");
-        std::fs::write(&initrd, file_system(kit, flavour)).expect("room");
+        std::fs::write(&initrd, file_system(kit, flavour, boot)).expect("room");
         let qemu = kit.qemu.to_str().expect("UTF-8");
         let nic = boot.nic.map(|nic| vec!["--nic", nic]).unwrap_or_default();
         let args = ["vm-args", boot.port, "--qemu", qemu, "--memory", MEMORY];
@@ -411,7 +416,7 @@ while read -r line; do ( eval \"$line\" ) </dev/null 2>&1; echo \"RC=$?#END\"; d
 ";
 
 /// The initial file system, as the kernel reads it: an archive in cpio's "newc" format.
-fn file_system(kit: &Kit, flavour: &str) -> Vec<u8> {
+fn file_system(kit: &Kit, flavour: &str, boot: &Boot) -> Vec<u8> {
     const DIR: u32 = 0o040_755;
     const PROGRAM: u32 = 0o100_755;
     let read = |path: &Path| std::fs::read(path).expect("it was found");
@@ -423,6 +428,10 @@ fn file_system(kit: &Kit, flavour: &str) -> Vec<u8> {
     // In as many rounds as one may need another.
     for (i, driver) in kit.drivers(flavour).iter().enumerate() {
         archive.add(&format!("drivers/{i:02}.ko"), PROGRAM, &read(driver));
+    }
+    if let Some(driver) = boot.driver.as_deref().map(read) {
+        archive.add("drivers/own.ko", PROGRAM, &driver);
+        archive.add(DRIVER.trim_start_matches('/'), PROGRAM, &driver);
     }
     let mut files = BTreeSet::new();
     let mut dirs = BTreeSet::new();

@@ -1,62 +1,24 @@
 //! Emulated network cards: `uvala-device`, driven by a client of another author in place of a VMM,
 //! and by real guests under QEMU.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use client::Port;
 use harness::daemon::{Daemon, Setup};
+use harness::device::Device;
 use harness::frames::{BROADCAST, announcement, fill, mac};
 use harness::guest::{Boot, Console, Guest, Kit};
-use harness::process::{Owned, uvala, uvala_path};
+use harness::process::{Owned, uvala};
 use harness::role::Become;
 use harness::{Random, wait};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
 
-const PORT: &str = "vale0:nic";
-
-/// A `uvala-device` of a daemon.
-struct Device {
-    process: Owned,
-    socket: PathBuf,
-    log: PathBuf,
-}
-
-impl Device {
-    /// Starts one, and waits until it listens.
-    fn start(daemon: &Daemon) -> Self {
-        let socket = daemon.dir().join(format!("{PORT}.vfio"));
-        let log = daemon.dir().join("device.log");
-        let mut command = Command::new(uvala_path().with_file_name("uvala-device"));
-        command.args(["--nic", "e1000", "--port", PORT, "--dir"]).arg(daemon.dir());
-        let errors = File::options().create(true).append(true).open(&log).expect("room");
-        let mut process = Owned::spawn(command.stdout(Stdio::piped()).stderr(errors));
-        let mut line = String::new();
-        BufReader::new(process.stdout()).read_line(&mut line).expect("text");
-        assert!(line.contains(" listens on "), "{line:?}: {:?}", std::fs::read_to_string(&log));
-        Self { process, socket, log }
-    }
-
-    fn said(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("a log")
-    }
-
-    /// Mappings of guests' memory, and descriptors.
-    fn holdings(&self) -> (usize, usize) {
-        let place = PathBuf::from(format!("/proc/{}", self.process.pid()));
-        let maps = std::fs::read_to_string(place.join("maps")).expect("it lives");
-        let guests = ["memfd:guest", "memfd:memory-backend"];
-        let maps = maps.lines().filter(|line| guests.iter().any(|name| line.contains(name)));
-        (maps.count(), std::fs::read_dir(place.join("fd")).expect("it lives").count())
-    }
-}
+const PORT: &str = harness::device::PORT;
 
 /// Registers of the card (13.4 of Intel's manual).
 mod register {

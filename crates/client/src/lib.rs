@@ -40,6 +40,7 @@ mod geometry;
 mod half;
 mod link;
 pub mod listing;
+mod loan;
 pub mod netmap;
 pub mod nf;
 mod options;
@@ -51,6 +52,7 @@ pub mod tx;
 pub mod wait;
 
 pub use error::{Error, Lost};
+pub use loan::Loan;
 pub use options::{Options, program_name};
 pub use port::{Interest, Port, Receiver, Sender};
 pub use ring::RegionId;

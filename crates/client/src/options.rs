@@ -32,6 +32,7 @@ pub struct Options {
     pub(crate) reconnect: bool,
     pub(crate) stop: Option<Stop>,
     pub(crate) names_thread: bool,
+    pub(crate) lends: bool,
 }
 
 impl Options {
@@ -154,6 +155,13 @@ impl Options {
     #[must_use]
     pub fn stop(self, stop: &Stop) -> Self {
         Self { stop: Some(stop.clone()), ..self }
+    }
+
+    /// Whether the port's memory is for another party that drives its rings: see
+    /// [`Port::loan`](crate::Port::loan).
+    #[must_use]
+    pub fn lends(self, lends: bool) -> Self {
+        Self { lends, ..self }
     }
 
     /// Binds the port to the thread that opens it: listings show the CPU time of this thread.

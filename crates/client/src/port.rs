@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use protocol::name::PortName;
 use protocol::{Attached, ErrorCode, Reply, Request};
 use ring::extra::ExtraBufs;
+use ring::lent::LentRings;
 use ring::user::{News, RxRing, TxRing};
 use ring::wake::PortWake;
 use ring::{Region, RegionId};
@@ -19,6 +20,7 @@ use ring::{Region, RegionId};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::{Link, PortWakes};
+use crate::loan::Loan;
 use crate::nf::calls::Calls;
 use crate::options::Options;
 use crate::rx::WaitRx;
@@ -30,8 +32,8 @@ impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
     pub fn open(self, name: &str) -> Result<Port, Error> {
         let origin = Origin { name: name.parse()?, options: self };
-        let (sender, receiver) = origin.attach()?;
-        Ok(Port { sender, receiver, origin, calls: Calls::default() })
+        let (sender, receiver, loan) = origin.attach()?;
+        Ok(Port { sender, receiver, origin, calls: Calls::default(), loan })
     }
 }
 
@@ -43,12 +45,17 @@ struct Origin {
 }
 
 impl Origin {
-    fn attach(&self) -> Result<(Sender, Receiver), Error> {
+    fn attach(&self) -> Result<(Sender, Receiver, Option<Loan>), Error> {
         let connection = Connection::open(self.options.dir.as_deref())?;
         connection.hello(&self.options.introduction())?;
         let (attached, fds) = connection.attach(self.options.request(&self.name))?;
-        let Options { wait, stop, .. } = &self.options;
-        halves(&attached, fds, Some(connection), *wait, stop.clone())
+        let Options { wait, stop, lends, .. } = &self.options;
+        let memory = lends.then(|| fds.region.try_clone()).transpose().map_err(Error::Map)?;
+        let halves = halves(&attached, fds, Some(connection), *wait, stop.clone())?;
+        let (mut sender, receiver) = halves;
+        let port = Geometry::new(&attached)?.port;
+        let rings = LentRings::new(sender.tx(0).ring().region(), &port);
+        Ok((sender, receiver, memory.map(|memory| Loan::new(memory, rings))))
     }
 
     /// Sleeps before the next attempt. `true`: the port is to stop.
@@ -311,6 +318,7 @@ pub struct Port {
     origin: Origin,
     /// Which functions a function calls, see [`crate::nf`].
     pub(crate) calls: Calls,
+    pub(crate) loan: Option<Loan>,
 }
 
 impl Port {
@@ -557,8 +565,8 @@ impl Port {
         self.sender.link.detach();
         loop {
             let error = match self.origin.attach() {
-                Ok((sender, receiver)) => {
-                    (self.sender, self.receiver) = (sender, receiver);
+                Ok((sender, receiver, loan)) => {
+                    (self.sender, self.receiver, self.loan) = (sender, receiver, loan);
                     self.calls = Calls::default();
                     return Ok(());
                 }

@@ -19,8 +19,10 @@
 
 mod frames;
 mod log;
+mod machine;
 mod nic;
 mod pci;
+mod ptnet;
 mod remover;
 mod serve;
 mod socket;
@@ -54,7 +56,7 @@ use uplink::Uplink;
 #[derive(Debug, Parser)]
 #[command(name = "uvala-device", version, after_help = EXAMPLES)]
 struct Args {
-    /// What the guest sees: e1000, an Intel 82540EM
+    /// What the guest sees: e1000, an Intel 82540EM; or ptnet, the port itself (guest/linux)
     #[arg(long, value_name = "MODEL")]
     nic: Model,
     /// Port of the device; it is made, and goes with the process
@@ -90,6 +92,26 @@ fn one_card(text: &str) -> Result<MacAddr, String> {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Model {
     E1000,
+    Ptnet,
+}
+
+impl Model {
+    /// What listings of ports call the process.
+    fn client(self) -> &'static str {
+        match self {
+            Self::E1000 => "uvala-device",
+            Self::Ptnet => "uvala-device-ptnet",
+        }
+    }
+}
+
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::E1000 => "an e1000",
+            Self::Ptnet => "a ptnet",
+        })
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -112,9 +134,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let Model::E1000 = args.nic;
     let stop = Stop::new().context("cannot make an eventfd")?;
-    let mut options = Options::new().client("uvala-device").stop(&stop);
+    let mut options = Options::new().client(args.nic.client()).stop(&stop);
     if let Some(dir) = &args.dir {
         options = options.dir(dir);
     }
@@ -122,15 +143,20 @@ fn run(args: &Args) -> Result<()> {
     let default =
         || protocol::paths::daemon_dir(args.dir.as_deref()).join(format!("{}.vfio", args.port));
     let listener = Listener::bind(&args.socket.clone().unwrap_or_else(default))?;
+    let options = options.lends(matches!(args.nic, Model::Ptnet));
     let uplink = Uplink::open(options, &args.port.to_string())?;
     enter_sandbox(args.sandbox)?;
     let mac = args.mac.unwrap_or_else(|| args.port.guest_mac());
-    let description = nic::description();
     say::out(format_args!(
-        "{}: an e1000 with address {mac} listens on {}\n",
+        "{}: {} with address {mac} listens on {}\n",
         args.port,
+        args.nic,
         listener.path().display()
     ))?;
+    if let Model::Ptnet = args.nic {
+        return ptnet::Server::new(mac, listener, uplink, signals, stop).run();
+    }
+    let description = nic::description();
     Server::new(Nic::new(mac), listener, uplink, &description, signals, stop).run()
 }
 

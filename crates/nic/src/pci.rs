@@ -1,4 +1,4 @@
-//! The configuration space of a PCI function with two base address registers and an interrupt line.
+//! The configuration space of a PCI function: its regions, and an interrupt line or vectors.
 //!
 //! The VMM keeps a copy of its own and decides where the regions are; it passes each write on. A
 //! bit that no driver may write stays as it is.
@@ -12,6 +12,7 @@ mod field {
     pub const CACHE_LINE: usize = 0x0c;
     pub const BARS: usize = 0x10;
     pub const SUBSYSTEM: usize = 0x2c;
+    pub const CAPABILITIES: usize = 0x34;
     pub const INTERRUPT_LINE: usize = 0x3c;
     pub const INTERRUPT_PIN: usize = 0x3d;
 }
@@ -26,8 +27,21 @@ mod command {
 
 /// The bit of the status register that shows the level of the line.
 const INTERRUPT_STATUS: u8 = 1 << 3;
+/// The bit that says that there are capabilities.
+const HAS_CAPABILITIES: u8 = 1 << 4;
 /// A base address register of I/O ports.
 const IO_SPACE: u32 = 1;
+/// Two base address registers of memory with 64-bit addresses, which may be prefetched.
+const MEMORY_64: u64 = 0xc;
+
+/// The capability of message-signalled interrupts with a table (PCI 3.0, 6.8.2), the only one.
+mod msix {
+    pub const AT: usize = 0x40;
+    pub const ID: u8 = 0x11;
+    /// Enable, and mask all.
+    pub const WRITABLE: u16 = 0xc000;
+}
+
 /// Bytes of a conventional configuration space.
 pub const CONFIG_LEN: usize = 256;
 
@@ -42,14 +56,16 @@ pub struct Identity {
     pub revision: u8,
     /// Base class, subclass, programming interface.
     pub class: [u8; 3],
-    /// Bytes of the first region, of memory, and of the second, of I/O ports: powers of two.
+    /// Bytes of the first region, of memory, and of the second, of I/O ports: powers of two, or 0
+    /// for none.
     pub regions: [u32; 2],
 }
 
 /// A configuration space.
 #[derive(Debug)]
 pub struct ConfigSpace {
-    identity: Identity,
+    /// After a reset.
+    initial: [u8; CONFIG_LEN],
     bytes: [u8; CONFIG_LEN],
     /// The bits that a driver may write.
     writable: [u8; CONFIG_LEN],
@@ -73,18 +89,54 @@ impl ConfigSpace {
         put(field::REVISION, &[identity.revision, interface, sub, base], &[]);
         put(field::CACHE_LINE, &[], &[0xff; 2]);
         for (at, (size, kind)) in identity.regions.into_iter().zip([0, IO_SPACE]).enumerate() {
-            debug_assert!(size.is_power_of_two());
-            put(field::BARS + 4 * at, &kind.to_le_bytes(), &(!(size - 1)).to_le_bytes());
+            if size > 0 {
+                debug_assert!(size.is_power_of_two());
+                put(field::BARS + 4 * at, &kind.to_le_bytes(), &(!(size - 1)).to_le_bytes());
+            }
         }
         put(field::SUBSYSTEM, &pair(identity.subsystem), &[]);
         put(field::INTERRUPT_LINE, &[], &[0xff]);
         put(field::INTERRUPT_PIN, &[1], &[]);
-        Self { identity, bytes, writable }
+        Self { initial: bytes, bytes, writable }
+    }
+
+    /// The space with one field more, which starts with these bytes.
+    fn with(mut self, at: usize, from: &[u8], writable: &[u8]) -> Self {
+        self.initial[at..at + from.len()].copy_from_slice(from);
+        self.writable[at..at + writable.len()].copy_from_slice(writable);
+        self.bytes = self.initial;
+        self
+    }
+
+    /// The space with a region of `size` bytes, a power of two: I/O ports behind one base address
+    /// register.
+    pub fn with_io(self, bar: usize, size: u32) -> Self {
+        debug_assert!(size.is_power_of_two());
+        self.with(field::BARS + 4 * bar, &IO_SPACE.to_le_bytes(), &(!(size - 1)).to_le_bytes())
+    }
+
+    /// The space with a region of memory behind two.
+    pub fn with_memory(self, bar: usize, size: u64) -> Self {
+        debug_assert!(size.is_power_of_two());
+        self.with(field::BARS + 4 * bar, &MEMORY_64.to_le_bytes(), &(!(size - 1)).to_le_bytes())
+    }
+
+    /// The space with so many vectors in place of the interrupt line. Their table and the bits that
+    /// pend lie at these offsets of region `bar`.
+    pub fn with_vectors(self, vectors: u16, bar: u8, [table, pending]: [u32; 2]) -> Self {
+        let control = (vectors - 1).to_le_bytes();
+        let places = [table, pending].map(|at| (at | u32::from(bar)).to_le_bytes());
+        self.with(field::STATUS, &[HAS_CAPABILITIES], &[])
+            .with(field::CAPABILITIES, &[u8::try_from(msix::AT).expect("low")], &[])
+            .with(msix::AT, &[msix::ID], &[])
+            .with(msix::AT + 2, &control, &msix::WRITABLE.to_le_bytes())
+            .with(msix::AT + 4, places.as_flattened(), &[])
+            .with(field::INTERRUPT_PIN, &[0], &[])
     }
 
     /// Resets the function.
     pub fn reset(&mut self) {
-        *self = Self::new(self.identity);
+        self.bytes = self.initial;
     }
 
     /// Reads bytes that lie in the space; `line` is the level of the interrupt line.
@@ -124,14 +176,16 @@ impl ConfigSpace {
 mod tests {
     use super::*;
 
+    const IDENTITY: Identity = Identity {
+        device: [0x8086, 0x100e],
+        subsystem: [0x8086, 0x001e],
+        revision: 3,
+        class: [2, 0, 0],
+        regions: [0x20000, 0x40],
+    };
+
     fn space() -> ConfigSpace {
-        ConfigSpace::new(Identity {
-            device: [0x8086, 0x100e],
-            subsystem: [0x8086, 0x001e],
-            revision: 3,
-            class: [2, 0, 0],
-            regions: [0x20000, 0x40],
-        })
+        ConfigSpace::new(IDENTITY)
     }
 
     fn word(space: &ConfigSpace, offset: usize) -> u32 {
@@ -168,5 +222,24 @@ mod tests {
         space.read(7, &mut [0; 2], true);
         space.reset();
         assert!(!space.is_bus_master() && word(&space, 4) == 0);
+    }
+
+    #[test]
+    fn a_function_with_vectors_has_a_capability_for_them_and_no_line() {
+        let identity = Identity { regions: [0, 0], ..IDENTITY };
+        let mut space = ConfigSpace::new(identity)
+            .with_io(0, 0x100)
+            .with_memory(4, 1 << 33)
+            .with_vectors(3, 2, [0, 0x800]);
+        assert_eq!([0x04, 0x34, 0x3c].map(|at| word(&space, at)), [0x10_0000, 0x40, 0]);
+        assert_eq!([0x40, 0x44, 0x48].map(|at| word(&space, at)), [0x2_0011, 2, 0x802]);
+        for (at, size) in [(0x10, 0xffff_ff01), (0x14, 0), (0x20, 0xc), (0x24, 0xffff_fffe)] {
+            space.write(at, &[0xff; 4]);
+            assert_eq!(word(&space, at), size, "{at:#x}");
+        }
+        space.write(0x40, &[0xff; 4]);
+        assert_eq!(word(&space, 0x40), 0xc002_0011);
+        space.reset();
+        assert_eq!([0x10, 0x20, 0x40].map(|at| word(&space, at)), [1, 0xc, 0x2_0011]);
     }
 }

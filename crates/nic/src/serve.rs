@@ -19,21 +19,17 @@ use client::{Interest, Lost, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use vfio::{Client, Description, Device};
+use vfio::{Description, Device};
 
 use crate::frames::{Outbox, Turn, discard, receive};
 use crate::log::Log;
+use crate::machine::Machine;
 use crate::nic::Nic;
 use crate::socket::Listener;
 use crate::uplink::Uplink;
 
-/// Requests of a VMM that are served before frames get their turn.
-const REQUESTS: usize = 32;
 /// Free slots of the port that a frame waits for, if it does not need more.
 const ROOM: u32 = 64;
-/// Refusals of one VMM's requests that are logged.
-const REFUSALS: u32 = 8;
-
 /// The device, and everything that it waits for.
 pub struct Server<'a> {
     nic: Nic,
@@ -47,12 +43,6 @@ pub struct Server<'a> {
     /// Readable when the process is to end.
     signals: OwnedFd,
     stop: Stop,
-}
-
-/// A VMM that is connected.
-struct Machine<'a> {
-    client: Client<'a>,
-    refusals: u32,
 }
 
 /// What a sleep waits for, beside the VMM.
@@ -226,17 +216,9 @@ impl<'a> Server<'a> {
     /// Serves requests of the VMM.
     fn serve(&mut self) {
         let Some(machine) = &mut self.machine else { return };
-        match machine.client.serve(&mut self.nic, REQUESTS) {
-            Ok(progress) => {
-                if let Some(refused) = progress.refused
-                    && machine.refusals < REFUSALS
-                {
-                    machine.refusals += 1;
-                    let text = format_args!("refused the VMM {}", refused.why);
-                    self.log.line(self.nic.now_ns, text);
-                }
-            }
-            Err(end) => self.end(&end),
+        let now = self.nic.now_ns;
+        if let Err(end) = machine.serve(&mut self.nic, &mut self.log, now) {
+            self.end(&end);
         }
     }
 
@@ -251,26 +233,11 @@ impl<'a> Server<'a> {
         self.nic.reset();
     }
 
-    /// A VMM connects. It takes the place of one that has said nothing yet, and no other.
+    /// A VMM connects.
     fn accept(&mut self) {
-        let now = self.nic.now_ns;
-        let is_taken = |machine: &Machine<'_>| machine.client.session().is_open();
-        match self.listener.next() {
-            Ok(Some(_)) if self.machine.as_ref().is_some_and(is_taken) => {
-                self.log.line(now, "another VMM was turned away: the device has one");
-            }
-            Ok(Some(socket)) => {
-                self.log.line(now, "a VMM has connected");
-                let client = Client::new(socket, self.description);
-                self.machine = Some(Machine { client, refusals: 0 });
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.log.line(now, format_args!("a VMM cannot connect: {error}"));
-                // The listener stays readable: no more attempts than this.
-                std::thread::sleep(std::time::Duration::from_millis(100));
-            }
-        }
+        let (now, log) = (self.nic.now_ns, &mut self.log);
+        let tell = |text: &dyn Display| log.line(now, text);
+        Machine::accept(&mut self.machine, &self.listener, self.description, tell);
     }
 }
 
@@ -284,7 +251,8 @@ struct Ready {
     unmask: bool,
 }
 
-fn now_ns() -> u64 {
+/// The time since the machine's start.
+pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
     u64::try_from(ns).expect("the time since boot")

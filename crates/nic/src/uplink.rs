@@ -82,13 +82,25 @@ impl Uplink {
     /// # Errors
     /// No thread, or no descriptors left.
     pub fn lose(&mut self, stop: &Stop) -> io::Result<()> {
+        self.open_again(stop, "the switch is gone")
+    }
+
+    /// The port gets other memory, which no VMM has seen.
+    ///
+    /// # Errors
+    /// As [`Self::lose`].
+    pub fn renew(&mut self, stop: &Stop) -> io::Result<()> {
+        self.open_again(stop, "it gets new memory for the next VMM")
+    }
+
+    fn open_again(&mut self, stop: &Stop, why: &'static str) -> io::Result<()> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (rings, stop) = (bell.try_clone()?, stop.clone());
         let (teller, news) = channel();
         let away = Self::Away(Away { news, bell, is_deleted: false });
         if let Self::Attached(port) = std::mem::replace(self, away) {
             let thread = std::thread::Builder::new().name("attach".to_owned());
-            thread.spawn(move || open_again(*port, &stop, &teller, &rings))?;
+            thread.spawn(move || open_again(*port, why, &stop, &teller, &rings))?;
         }
         Ok(())
     }
@@ -111,13 +123,13 @@ impl Uplink {
 }
 
 /// Opens a port again, and tells what becomes of that.
-fn open_again(mut port: Port, stop: &Stop, teller: &Sender<News>, bell: &OwnedFd) {
+fn open_again(mut port: Port, why: &str, stop: &Stop, teller: &Sender<News>, bell: &OwnedFd) {
     let tell = |news| {
         // Without a listener the process is at its end.
         let _ = teller.send(news);
         let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
     };
-    say::remark(format_args!("uvala-device: {}: the switch is gone", port.name()));
+    say::remark(format_args!("uvala-device: {}: {why}", port.name()));
     let mut said = String::new();
     while !stop.is_said() {
         let error = match port.reconnect(None) {

@@ -94,4 +94,4 @@ pub use memory::{HUGE_PAGE, map_as_device, table};
 #[cfg(not(loom))]
 pub use region::{Region, RegionId};
 #[cfg(not(loom))]
-pub use user::{extra, sync};
+pub use user::{extra, lent, sync};

@@ -245,6 +245,13 @@ fn e1000() {
 }
 
 #[test]
+fn ptnet() {
+    let samples = fuzz_bodies::ptnet_samples();
+    let samples: Vec<&[u8]> = samples.iter().map(Vec::as_slice).collect();
+    smoke_bytes("ptnet", fuzz_bodies::ptnet, &samples);
+}
+
+#[test]
 fn vhost_message() {
     let samples: Vec<Vec<u8>> = (1..=40u8)
         .flat_map(|request| [0, 8, 32, 40].map(|size| (request, size)))

@@ -18,6 +18,7 @@
 #![allow(unsafe_code)] // UNSAFETY: slots and buffers the client owns become slices.
 
 pub mod extra;
+pub mod lent;
 pub mod sync;
 
 use std::sync::Arc;

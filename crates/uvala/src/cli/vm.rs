@@ -86,7 +86,8 @@ struct Run {
     /// Give the guest this TAP instead of a port: for comparisons
     #[arg(long, hide = true, value_name = "IFNAME", requires = "name", conflicts_with = "print")]
     tap: Option<String>,
-    /// Network card of the guest: virtio, or e1000 for guests without virtio (QEMU 10.1 or newer)
+    /// Network card of the guest: virtio, e1000 for guests without virtio, or ptnet, the port
+    /// itself, for guests with our driver (both QEMU 10.1 or newer)
     #[arg(long, value_enum, value_name = "CARD", default_value = "virtio")]
     nic: Nic,
     /// Give the guest the internet, by `uvala internet` on its switch, and its address by DHCP
@@ -101,6 +102,7 @@ struct Run {
 enum Nic {
     Virtio,
     E1000,
+    Ptnet,
 }
 
 impl Nic {
@@ -109,6 +111,16 @@ impl Nic {
         match self {
             Self::Virtio => &["virtio_pci", "virtio_net"],
             Self::E1000 => &["e1000"],
+            Self::Ptnet => &["uvala_ptnet"],
+        }
+    }
+
+    /// The model of the `uvala-device`, if it is one.
+    fn device(self) -> Option<&'static str> {
+        match self {
+            Self::Virtio => None,
+            Self::E1000 => Some("e1000"),
+            Self::Ptnet => Some("ptnet"),
         }
     }
 }
@@ -140,7 +152,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
                 let (port, machine) = imagined(global, args.name.as_deref())?;
                 (port, Behind::Port(Box::new(machine)))
             }
-            Nic::E1000 => {
+            Nic::E1000 | Nic::Ptnet => {
                 let port = args.name.as_deref().unwrap_or("vale0:vm1").parse()?;
                 let socket = device::socket(global.dir.as_deref(), &port);
                 (port, Behind::Device(socket))
@@ -157,8 +169,10 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let busybox = args.initrd.is_none().then(find_busybox).transpose()?;
     let place = match (&args.tap, &args.name) {
         (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
-        _ if args.nic == Nic::E1000 => Place::with_device(global, args.name.as_deref())?,
-        _ => Place::take(global, args.name.as_deref())?,
+        _ => match args.nic.device() {
+            Some(model) => Place::with_device(global, model, args.name.as_deref())?,
+            None => Place::take(global, args.name.as_deref())?,
+        },
     };
     let made = busybox.map(|busybox| {
         let number = (!args.internet).then(|| initramfs::number_of(&place.port));
@@ -221,7 +235,7 @@ impl Place {
     }
 
     /// A port with a device that this command starts.
-    fn with_device(global: &Global, name: Option<&str>) -> Result<Self> {
+    fn with_device(global: &Global, model: &str, name: Option<&str>) -> Result<Self> {
         // A daemon that is missing is said here, once.
         drop(global.connect()?);
         let dir = global.dir.as_deref();
@@ -231,7 +245,7 @@ impl Place {
             if !is_named && is_there(global, &port)? {
                 continue;
             }
-            if let Some(running) = device::start(dir, &port, "e1000")? {
+            if let Some(running) = device::start(dir, &port, model)? {
                 let behind = Behind::Device(running.socket.clone());
                 return Ok(Self { port, behind, held: None, _device: Some(running) });
             }
@@ -434,6 +448,7 @@ Examples:
   uvala vm run bzImage --initrd root.cpio --append 'rdinit=/bin/sh' --memory 1G
   uvala vm run bzImage --nic e1000                   a card for guests without virtio
   uvala vm run bzImage --internet                    with a way out, by passt
+  uvala vm run bzImage --nic ptnet                   the port itself, with our driver
   uvala vm run bzImage --print                       only print the QEMU command line";
 
 #[cfg(test)]

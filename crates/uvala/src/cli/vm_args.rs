@@ -136,8 +136,8 @@ pub fn show(global: &Global, port: &PortName) -> anyhow::Result<PortInfo> {
 
 fn text(global: &Global, args: &Args, port: &PortName, info: &PortInfo) -> Result<String, Usage> {
     let kind = info.kind;
-    if device::holds(info) {
-        return device_text(global, args, port);
+    if let Some(model) = device::model(info) {
+        return device_text(global, args, port, model);
     }
     let Some(machine) = &info.machine else {
         return Err(Usage(format!(
@@ -158,9 +158,14 @@ fn text(global: &Global, args: &Args, port: &PortName, info: &PortInfo) -> Resul
 }
 
 /// What connects a machine to the device of a port.
-fn device_text(global: &Global, args: &Args, port: &PortName) -> Result<String, Usage> {
-    if args.mac.is_some() || args.nic.as_deref().is_some_and(|nic| nic != "e1000") {
-        let why = format!("{port} has a uvala-device: give that another --mac or --nic");
+fn device_text(
+    global: &Global,
+    args: &Args,
+    port: &PortName,
+    model: &str,
+) -> Result<String, Usage> {
+    if args.mac.is_some() || args.nic.as_deref().is_some_and(|nic| nic != model) {
+        let why = format!("{port} has a uvala-device ({model}): give that another --mac or --nic");
         return Err(Usage(why));
     }
     let default = || device::socket(global.dir.as_deref(), port);

@@ -15,15 +15,18 @@ use super::qemu::Qemu;
 use super::{Impossible, impossible, remains};
 use crate::cli::program;
 
-/// The program, which is also the name of its port's client.
+/// The program.
 const PROGRAM: &str = "uvala-device";
+/// What the clients of its ports are called, and the models of the cards.
+const MODELS: [(&str, &str); 2] = [(PROGRAM, "e1000"), ("uvala-device-ptnet", "ptnet")];
 /// The QEMU that knows vfio-user first.
 const KNOWS_VFIO_USER: (u32, u32) = (10, 1);
 
-/// Whether such a process has the port.
-pub fn holds(info: &PortInfo) -> bool {
-    let client = info.client.as_ref().filter(|_| info.kind == PortKind::Shm);
-    client.is_some_and(|client| client.name == PROGRAM)
+/// The model of the card, if such a process has the port.
+pub fn model(info: &PortInfo) -> Option<&'static str> {
+    let client = info.client.as_ref().filter(|_| info.kind == PortKind::Shm)?;
+    let named = MODELS.into_iter().find(|(name, _)| client.name == *name);
+    named.map(|(_, model)| model)
 }
 
 /// Where the device of a port listens if nothing else is said. The VMM may run elsewhere, so the

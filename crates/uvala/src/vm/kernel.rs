@@ -73,12 +73,23 @@ pub fn modules(kernel: &Path, busybox: &Path, wanted: &[&str]) -> Result<Vec<Vec
         let found = set.load(wanted)?;
         ensure!(
             found || is_builtin,
-            "no module {wanted} in {}: kernel {version} cannot use a network card here; take \
-             another, or give --initrd",
-            place.display()
+            "no module {wanted} in {}: {}, or give --initrd",
+            place.display(),
+            cure(wanted, &version)
         );
     }
     Ok(set.loaded)
+}
+
+/// What helps against a module that is missing.
+fn cure(module: &str, version: &str) -> String {
+    match module {
+        "uvala_ptnet" => format!(
+            "build it from uvala's source, with the headers of that kernel: make -C guest/linux \
+             KDIR=/usr/src/linux-headers-{version} install"
+        ),
+        _ => format!("kernel {version} cannot use a network card here; take another"),
+    }
 }
 
 /// Where modules may be: the system's, and those beside a kernel that was only unpacked.

@@ -1,0 +1,221 @@
+//! A ptnet device as its VMM sees it: registers, vectors, and the port's region as a BAR.
+//!
+//! | region | holds |
+//! |---|---|
+//! | BAR 0 | registers and doorbells, as I/O ports |
+//! | BAR 2 | the table of vectors; behind it the doorbells once more, whose writes are posted |
+//! | BAR 4 | the port's region, which the VMM maps |
+//!
+//! An access moves no frame. It notes what is to be done after the reply, but for a start of the
+//! rings, which has ended when its reply is sent.
+
+mod relay;
+mod serve;
+
+use std::os::fd::AsFd;
+
+use client::Loan;
+use device::ptnet::{Effect, Geometry, IO_LEN, KICK, Ptnet, RINGS_MAX};
+use packet::MacAddr;
+use ring::user::RxRing;
+use rustix::io::Errno;
+use vfio::{Area, Description, Device, Irq, Mappable, Region, irq, region};
+
+use crate::pci::{CONFIG_LEN, ConfigSpace, Identity};
+use relay::Relay;
+pub use serve::Server;
+
+/// The regions of vectors and of memory.
+const VECTORS: u32 = region::BAR0 + 2;
+const MEMORY: u32 = region::BAR0 + 4;
+/// Offsets in the former: the table of vectors, the bits that pend, and the doorbells.
+const TABLE: u32 = 0;
+const PENDING: u32 = 0x800;
+const DOORBELLS: u32 = 0x1000;
+const VECTORS_LEN: u64 = 0x2000;
+
+/// netmap's ptnet. The card is another one, for its driver finds the memory elsewhere.
+const IDENTITY: Identity = Identity {
+    device: [0x1b36, 0x000d],
+    subsystem: [0x1b36, 0x0001],
+    revision: 0,
+    class: [2, 0, 0],
+    regions: [0, 0],
+};
+
+/// Where everything lies in a port's memory.
+fn geometry(loan: &Loan) -> Geometry {
+    let (region, port) = (loan.rings().region().layout(), loan.rings().layout());
+    let counts = port.counts();
+    let at = |offset: usize| u32::try_from(offset).expect("a region is below 4 GiB");
+    Geometry {
+        region_len: at(region.size()),
+        buffers: region.buffers,
+        pool: at(region.pool),
+        stride: region.stride,
+        nifp: at(port.nifp()),
+        bell: at(port.bell()),
+        atok: at(port.atok(0)),
+        ktoa: at(port.ktoa(0)),
+        rings: [counts.tx_rings, counts.rx_rings],
+        slots: [counts.tx_slots.slots(), counts.rx_slots.slots()],
+    }
+}
+
+/// Bytes of the BAR with a port's memory.
+fn memory_len(geometry: &Geometry) -> u64 {
+    u64::from(geometry.region_len).next_power_of_two()
+}
+
+/// Vectors: one for each ring, and one for changes.
+fn vectors(geometry: &Geometry) -> u16 {
+    let [tx, rx] = geometry.rings;
+    assert!(tx + rx <= RINGS_MAX, "the port was asked for with fewer");
+    tx + rx + 1
+}
+
+/// The regions and interrupts of a device with this memory.
+pub fn description(loan: &Loan) -> std::io::Result<Description> {
+    let (geometry, mut description) = (geometry(loan), Description::default());
+    let size = u64::from(geometry.region_len);
+    let areas = vec![Area { offset: 0, size }];
+    let fd = loan.as_fd().try_clone_to_owned()?;
+    let mappable = Some(Mappable { fd, offset: 0, areas });
+    let regions = &mut description.regions;
+    regions[region::BAR0 as usize] = Region::of(IO_LEN.into());
+    regions[VECTORS as usize] = Region::of(VECTORS_LEN);
+    regions[MEMORY as usize] = Region { size: memory_len(&geometry), mappable };
+    regions[region::CONFIG as usize] = Region::of(CONFIG_LEN as u64);
+    description.irqs[irq::MSIX as usize] = Irq::Vectors(vectors(&geometry));
+    Ok(description)
+}
+
+/// Which process is the switch's side of the guest's rings.
+#[derive(Debug)]
+enum Rings {
+    /// The switch: the region is that of the port.
+    Switch,
+    /// While no driver has them, this one takes frames out and drops them.
+    Drain(Vec<RxRing>),
+    /// No process: the port has another region by now, or there is none. The driver has not
+    /// started them since.
+    Lost,
+    /// This one.
+    Relay(Box<Relay>),
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct Nic {
+    config: ConfigSpace,
+    model: Ptnet,
+    loan: Loan,
+    rings: Rings,
+    /// The driver has kicked since the last look.
+    kicked: bool,
+    kicks: u64,
+}
+
+impl Nic {
+    /// A device after its reset, on a port whose memory it has.
+    pub fn new(mac: MacAddr, loan: Loan) -> Self {
+        let geometry = geometry(&loan);
+        let config = ConfigSpace::new(IDENTITY)
+            .with_io(0, IO_LEN)
+            .with_memory(2, VECTORS_LEN)
+            .with_memory(4, memory_len(&geometry))
+            .with_vectors(vectors(&geometry), 2, [TABLE, PENDING]);
+        let model = Ptnet::new(mac.octets(), &geometry);
+        let rings = Rings::Drain(drain(&loan));
+        Self { config, model, loan, rings, kicked: false, kicks: 0 }
+    }
+
+    /// The port is gone, and with it the switch's side of the rings.
+    fn lose_port(&mut self) {
+        if matches!(self.rings, Rings::Switch | Rings::Drain(_)) {
+            self.model.lose_rings();
+            self.rings = Rings::Lost;
+        }
+    }
+
+    fn obey(&mut self, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::Kick => (self.kicked, self.kicks) = (true, self.kicks + 1),
+            Effect::Start => self.start(),
+            Effect::Stop => self.stop(),
+        }
+    }
+
+    fn start(&mut self) {
+        self.rings = match std::mem::replace(&mut self.rings, Rings::Lost) {
+            Rings::Switch | Rings::Drain(_) => Rings::Switch,
+            Rings::Lost | Rings::Relay(_) => match Relay::new(&self.loan) {
+                Ok(relay) => Rings::Relay(Box::new(relay)),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(Errno::NOMEM.raw_os_error());
+                    self.model.refuse_start(errno.unsigned_abs());
+                    Rings::Lost
+                }
+            },
+        };
+    }
+
+    fn stop(&mut self) {
+        match self.rings {
+            Rings::Switch => self.rings = Rings::Drain(drain(&self.loan)),
+            Rings::Relay(_) => self.rings = Rings::Lost,
+            Rings::Drain(_) | Rings::Lost => {}
+        }
+    }
+}
+
+/// The receive rings where the driver has left them.
+fn drain(loan: &Loan) -> Vec<RxRing> {
+    let (region, port) = (loan.rings().region(), loan.rings().layout());
+    (0..port.counts().rx_rings).map(|ring| RxRing::new(region, port, ring)).collect()
+}
+
+/// A word of an access, if it is one.
+fn word(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_le_bytes)
+}
+
+impl Device for Nic {
+    fn read(&mut self, region: u32, offset: u64, to: &mut [u8]) {
+        match (region, u32::try_from(offset), to.len()) {
+            (region::CONFIG, Ok(offset), _) => self.config.read(offset as usize, to, false),
+            (region::BAR0, Ok(offset), 4) => {
+                to.copy_from_slice(&self.model.read(offset, 4).to_le_bytes());
+            }
+            // What the VMM does not map it may read, as zeros.
+            _ => to.fill(0),
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, from: &[u8]) {
+        let Ok(at) = u32::try_from(offset) else { return };
+        let effect = match (region, word(from)) {
+            (region::CONFIG, _) => return self.config.write(at as usize, from),
+            (region::BAR0, Some(value)) => self.model.write(at, 4, value),
+            (VECTORS, Some(_)) if at >= DOORBELLS && at.is_multiple_of(4) => {
+                self.model.kick((at - DOORBELLS) / 4)
+            }
+            _ => Effect::None,
+        };
+        self.obey(effect);
+    }
+
+    fn reset(&mut self) {
+        self.config.reset();
+        self.model.reset();
+        self.stop();
+    }
+
+    fn line(&self) -> bool {
+        false
+    }
+}
+
+const _: () = assert!(KICK + 4 * RINGS_MAX as u32 <= IO_LEN);
+const _: () = assert!(16 * (RINGS_MAX as u32 + 1) <= PENDING);

@@ -1,0 +1,58 @@
+//! Our drivers for guests (`guest/linux`), built for the kernel that guests boot.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::guest::Kit;
+use crate::process::Scratch;
+
+/// A driver that was built. Its file goes with it.
+#[derive(Debug)]
+pub struct Built {
+    place: Scratch,
+    /// The kernel's version.
+    pub version: String,
+}
+
+impl Built {
+    /// Builds the driver of ptnet for the kernel for clouds. None: the headers of that kernel are
+    /// missing, and that was said.
+    ///
+    /// # Panics
+    /// If it does not build.
+    #[must_use]
+    pub fn ptnet(kit: &Kit) -> Option<Self> {
+        let version = version(&kit.kernel("kernel")?)?;
+        let headers = PathBuf::from(format!("/usr/src/linux-headers-{version}"));
+        if !headers.join("Makefile").exists() {
+            crate::skip(&format!("no linux-headers-{version}; run .ci/guests as root"));
+            return None;
+        }
+        let place = Scratch::new("driver");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let files = ["Kbuild", "uvala_ptnet.c", "uvala_ptnet.h"]
+            .map(|file| source.join("guest/linux").join(file));
+        for file in files.iter().chain([&source.join("include/uvala_ring.h")]) {
+            let to = place.path().join(file.file_name().expect("a file"));
+            std::fs::copy(file, to).expect("room");
+        }
+        let mut make = Command::new("make");
+        make.arg("-C").arg(headers).arg(format!("M={}", place.path().display()));
+        let said = make.args(["W=1", "modules"]).output().expect("make");
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success() && !errors.contains("warning:"), "{errors}");
+        Some(Self { place, version })
+    }
+
+    /// The module.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.place.path().join("uvala_ptnet.ko")
+    }
+}
+
+/// The version in the name of a kernel's file.
+fn version(kernel: &Path) -> Option<String> {
+    let name = kernel.file_name()?.to_str()?;
+    Some(name.strip_prefix("vmlinuz-")?.to_owned())
+}

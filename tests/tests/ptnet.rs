@@ -1,0 +1,420 @@
+//! A port passed through to a guest: `uvala-device --nic ptnet`, driven by a client of another author
+//! in place of a VMM, and by a real guest with the driver in `guest/linux`.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use client::Port;
+use harness::daemon::{Daemon, Setup};
+use harness::device::{Device, PORT};
+use harness::frames::{BROADCAST, announcement, fill, mac};
+use harness::guest::{Boot, Console, DRIVER, Guest, Kit};
+use harness::guest_driver::Built;
+use harness::process::{Scratch, uvala};
+use harness::role::Become;
+use harness::{Random, wait};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Registers, and what is written there.
+mod register {
+    pub const PTFEAT: u64 = 0x00;
+    pub const PTCTL: u64 = 0x04;
+    pub const NIFP_OFS: u64 = 0x18;
+    pub const NUM_TX_SLOTS: u64 = 0x24;
+    pub const STATUS: u64 = 0x44;
+    pub const EPOCH: u64 = 0x48;
+    pub const BELL_OFS: u64 = 0x50;
+    pub const ATOK_OFS: u64 = 0x54;
+    pub const KTOA_OFS: u64 = 0x58;
+    pub const BUF_OFS: u64 = 0x60;
+    pub const BUF_SIZE: u64 = 0x64;
+    pub const KICK: u64 = 0x80;
+    pub const REGION: u32 = 1 << 31;
+    pub const CREATE: u32 = 1;
+    pub const DELETE: u32 = 2;
+}
+
+const REGISTERS: u32 = 0;
+const VECTORS: u32 = 2;
+const MEMORY: u32 = 4;
+const CONFIG: u32 = 7;
+/// `VFIO_PCI_MSIX_IRQ_INDEX`.
+const MSIX: u32 = 2;
+
+/// A driver of one transmit and one receive ring.
+struct Driver {
+    client: vfio_user::Client,
+    memory: File,
+    vectors: [OwnedFd; 3],
+    rings: [u64; 2],
+    words: [u64; 3],
+    pool: (u64, u64),
+    slots: u32,
+    heads: [u32; 2],
+}
+
+impl Driver {
+    /// Connects as a VMM, maps the region, and starts the rings as the driver does.
+    fn start(device: &Device) -> Self {
+        let mut client = vfio_user::Client::new(&device.socket).expect("a device");
+        let region = client.region(MEMORY).expect("a region");
+        let memory = region.file_offset.as_ref().expect("memory").file();
+        let memory = memory.try_clone().expect("descriptors");
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let vectors = [0, 1, 2].map(|_| eventfd(0, flags).expect("descriptors"));
+        for (number, vector) in (0..).zip(&vectors) {
+            client.set_irqs(MSIX, 0x24, number, 1, &[vector.as_raw_fd()]).expect("a reply");
+        }
+        let mut this = Self {
+            client,
+            memory,
+            vectors,
+            rings: [0; 2],
+            words: [0; 3],
+            pool: (0, 0),
+            slots: 0,
+            heads: [0; 2],
+        };
+        this.write(register::PTFEAT, register::REGION);
+        this.create();
+        this
+    }
+
+    /// Starts the rings, and finds where they are.
+    fn create(&mut self) {
+        self.write(register::PTCTL, register::CREATE);
+        assert_eq!(self.read(register::PTCTL), 0);
+        let nifp = u64::from(self.read(register::NIFP_OFS));
+        // Behind the rings of each direction is one of the host.
+        self.rings = [0, 2].map(|at| nifp + u64::from(self.load(nifp + 56 + 8 * at)));
+        let words = [register::BELL_OFS, register::ATOK_OFS, register::KTOA_OFS];
+        self.words = words.map(|at| self.read(at).into());
+        let pool = [register::BUF_OFS, register::BUF_SIZE].map(|at| self.read(at).into());
+        self.pool = (pool[0], pool[1]);
+        self.slots = self.read(register::NUM_TX_SLOTS);
+        self.heads = [0, 1].map(|ring| self.load(self.words[1] + 64 * ring));
+    }
+
+    fn read(&mut self, offset: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.client.region_read(REGISTERS, offset, &mut bytes).expect("a reply");
+        u32::from_le_bytes(bytes)
+    }
+
+    fn write(&mut self, offset: u64, value: u32) {
+        self.client.region_write(REGISTERS, offset, &value.to_le_bytes()).expect("a reply");
+    }
+
+    fn load(&self, at: u64) -> u32 {
+        let mut bytes = [0; 4];
+        assert_eq!(rustix::io::pread(&self.memory, &mut bytes, at), Ok(4));
+        u32::from_le_bytes(bytes)
+    }
+
+    fn store(&self, at: u64, value: u32) {
+        assert_eq!(rustix::io::pwrite(&self.memory, &value.to_le_bytes(), at), Ok(4));
+    }
+
+    /// Where slot `at` of a ring is, and its buffer.
+    fn slot(&self, ring: usize, at: u32) -> (u64, u64) {
+        let slot = self.rings[ring] + 256 + 16 * u64::from(at);
+        (slot, self.pool.0 + self.pool.1 * u64::from(self.load(slot)))
+    }
+
+    /// Gives up one slot of a ring.
+    fn publish(&mut self, ring: usize) {
+        self.heads[ring] = (self.heads[ring] + 1) % self.slots;
+        let atok = self.words[1] + 64 * ring as u64;
+        self.store(atok + 4, self.heads[ring]);
+        self.store(atok, self.heads[ring]);
+    }
+
+    /// Sends a frame, and waits until the switch has taken it.
+    fn send(&mut self, frame: &[u8]) {
+        let (slot, buffer) = self.slot(0, self.heads[0]);
+        assert_eq!(rustix::io::pwrite(&self.memory, frame, buffer), Ok(frame.len()));
+        self.store(slot + 4, u32::try_from(frame.len()).expect("short"));
+        self.publish(0);
+        if self.load(self.words[0]) != 0 {
+            self.write(register::KICK, 0);
+        }
+        wait::until("the switch to take a frame", || self.load(self.words[2]) == self.heads[0]);
+    }
+
+    /// The next frame that has come.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        if self.load(self.words[2] + 64 + 4) == self.heads[1] {
+            return None;
+        }
+        let (slot, buffer) = self.slot(1, self.heads[1]);
+        let mut frame = vec![0; usize::from(self.load(slot + 4) as u16)];
+        assert_eq!(rustix::io::pread(&self.memory, &mut frame, buffer), Ok(frame.len()));
+        self.publish(1);
+        Some(frame)
+    }
+
+    /// Asks for a vector with the next frame.
+    fn sleep(&self, number: u32) {
+        let atok = self.words[1] + 64;
+        self.store(atok + 4, self.heads[1]);
+        self.store(atok + 8, number);
+    }
+
+    /// How often a vector was sent since the last look.
+    fn interrupts(&self, vector: usize) -> u64 {
+        let mut count = [0; 8];
+        let read = rustix::io::read(&self.vectors[vector], &mut count);
+        read.map_or(0, |_| u64::from_ne_bytes(count))
+    }
+}
+
+fn named(stream: u32, seq: u64, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, BROADCAST, stream, seq, len);
+    frame
+}
+
+/// Frames pass both ways, with an interrupt for what comes to a driver that sleeps.
+fn exchange(driver: &mut Driver, port: &mut Port) {
+    while driver.receive().is_some() {}
+    for (seq, len) in (0..).zip([60, 61, 128, 1000, 1514]) {
+        let frame = named(1, seq, len);
+        driver.send(&frame);
+        let mut came = Vec::new();
+        while came != frame {
+            let soon = Some(wait::PATIENCE);
+            assert!(port.recv_timeout(&mut came, soon).expect("a daemon"), "{len} bytes");
+        }
+        driver.interrupts(1);
+        driver.sleep(u32::try_from(seq).expect("few") + 2);
+        let frame = named(2, seq, len);
+        port.send(&frame).expect("a daemon");
+        wait::until("an interrupt", || driver.interrupts(1) > 0);
+        // Frames of others may stand in front of it.
+        wait::find("a frame", || driver.receive().filter(|came| *came == frame));
+    }
+}
+
+#[test]
+fn a_guest_drives_the_rings_of_its_port_itself() {
+    let daemon = Daemon::start();
+    let device = Device::model(&daemon, "ptnet");
+    let mut driver = Driver::start(&device);
+    let mut id = [0; 4];
+    driver.client.region_read(CONFIG, 0, &mut id).expect("a reply");
+    assert_eq!(id, [0x36, 0x1b, 0x0d, 0x00]);
+    assert_eq!(driver.read(register::STATUS), 1, "the link is up");
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    // A kick that is posted.
+    driver.write(register::PTCTL, register::DELETE);
+    driver.create();
+    driver.client.region_write(VECTORS, 0x1000, &[0; 4]).expect("a reply");
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+}
+
+#[test]
+fn a_switch_that_comes_back_finds_the_guest_with_new_rings_in_the_old_memory() {
+    let mut daemon = Daemon::start();
+    let device = Device::model(&daemon, "ptnet");
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    for round in 1..=3 {
+        if round == 1 {
+            daemon.kill();
+        } else {
+            daemon.terminate();
+            daemon.process().wait();
+        }
+        wait::until("no link", || driver.read(register::STATUS) == 0);
+        wait::until("a word of it", || driver.interrupts(2) > 0);
+        // The rings end with the first switch. After that they are the device's.
+        assert_eq!(driver.read(register::EPOCH), 1);
+        if round == 1 {
+            driver.create();
+        }
+        // For a switch that is not there: taken, and lost.
+        (0..100).for_each(|seq| driver.send(&named(3, seq, 60)));
+        daemon.restart();
+        wait::until("a link", || driver.read(register::STATUS) == 1);
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    }
+    // The next VMM has the memory of the port, and its own rings.
+    drop(driver);
+    let mut driver = Driver::start(&device);
+    assert_eq!(driver.read(register::EPOCH), 0);
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+}
+
+#[test]
+fn frames_for_no_driver_do_not_hold_up_their_senders() {
+    let daemon = Setup::new("[switch.vale0.port.nic]\non_full = \"wait\"\n").start();
+    let device = Device::model(&daemon, "ptnet");
+    let mut port = daemon.open("vale0:peer");
+    (0..5000).for_each(|seq| port.send(&named(4, seq, 60)).expect("a daemon"));
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut port);
+    driver.write(register::PTCTL, register::DELETE);
+    (0..5000).for_each(|seq| port.send(&named(4, seq, 60)).expect("a daemon"));
+    driver.create();
+    exchange(&mut driver, &mut port);
+}
+
+#[test]
+fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
+    let daemon = Daemon::start();
+    let device = Device::model(&daemon, "ptnet");
+    drop(Driver::start(&device));
+    let before = wait::find("a renewed port", || {
+        let renewed = device.said().matches("is attached again").count() == 1;
+        renewed.then(|| device.holdings().1)
+    });
+    for round in 2..5 {
+        let mut driver = Driver::start(&device);
+        let secret = driver.slot(0, 5).1;
+        assert_eq!(driver.load(secret), 0, "as new");
+        driver.store(secret, 0x5ec3e7);
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+        drop(driver);
+        wait::until("a renewed port", || {
+            device.said().matches("is attached again").count() == round
+        });
+        wait::until("everything back", || device.holdings().1 == before);
+    }
+}
+
+#[test]
+fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
+    let mut daemon = Setup::new("[switch.vale0.port.b]\non_full = \"wait\"\n").start();
+    let mut random = Random::seeded(23);
+    let device = Device::model(&daemon, "ptnet");
+    let mut driver = Driver::start(&device);
+    for relayed in [false, true] {
+        if relayed {
+            daemon.kill();
+            wait::until("no link", || driver.read(register::STATUS) == 0);
+            daemon.restart();
+            wait::until("a link", || driver.read(register::STATUS) == 1);
+        }
+        let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+        b.send(&announcement(9)).expect("a daemon");
+        let (mut frame, mut came) = (Vec::new(), Vec::new());
+        for round in 0..1500 {
+            scribble(&mut driver, &mut random);
+            if round % 10 == 0 {
+                let len = 60 + usize::try_from(round % 1000).expect("few");
+                fill(&mut frame, mac(9), 5, round, len);
+                a.send(&frame).expect("a daemon");
+                while came != frame {
+                    let soon = Some(wait::PATIENCE);
+                    assert!(b.recv_timeout(&mut came, soon).expect("a daemon"), "frame {round}");
+                }
+            }
+        }
+    }
+    drop(driver);
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut daemon.open("vale0:c"));
+}
+
+/// Writes something somewhere: registers, words of the CSB, slots, or anything of the memory.
+fn scribble(driver: &mut Driver, random: &mut Random) {
+    let value = random.any().to_le_bytes();
+    let width = 1 << random.below(4);
+    let client = &mut driver.client;
+    match random.below(8) {
+        0 => client.region_write(REGISTERS, random.below(0xf8), &value[..width]).expect("a reply"),
+        1 => driver.write(register::PTCTL, 1 + u32::try_from(random.below(2)).expect("two")),
+        2 => driver.write(register::PTFEAT, u32::MAX),
+        3 => client.region_write(VECTORS, random.below(0x1ff8), &value).expect("a reply"),
+        4 => {
+            let word = driver.words[1] + 4 * random.below(64);
+            let value = [random.below(2000), random.any()][random.index(2)];
+            driver.store(word, u32::try_from(value & 0xffff_ffff).expect("masked"));
+        }
+        5 => {
+            let slot = driver.rings[random.index(2)] + 256 + 8 * random.below(2048);
+            driver.store(slot, u32::try_from(random.any() & 0xffff).expect("masked"));
+        }
+        6 => {
+            let at = random.below(driver.pool.0);
+            let bytes = random.bytes(64);
+            assert!(rustix::io::pwrite(&driver.memory, &bytes, at).is_ok());
+        }
+        _ => driver.write(register::KICK, 0),
+    }
+    match random.below(300) {
+        0 => driver.client.reset().expect("a reply"),
+        1 => {
+            let fds = [driver.vectors[0].as_raw_fd()];
+            let fds = &fds[..random.index(2)];
+            driver.client.set_irqs(MSIX, 0x24, 0, 1, fds).expect("a reply");
+        }
+        _ => {}
+    }
+}
+
+fn kit() -> Option<Kit> {
+    let kit = Kit::find()?;
+    if kit.is_old() {
+        harness::skip("vfio-user wants QEMU 10.1 or newer");
+        return None;
+    }
+    Some(kit)
+}
+
+#[test]
+fn a_guest_with_our_driver_carries_whole_frames_and_outlives_the_daemon() {
+    let Some(kit) = kit() else { return };
+    let Some(built) = Built::ptnet(&kit) else { return };
+    let port = "[switch.vale0.port.vm2]\nkind = \"vhost-user\"\n";
+    let mut daemon = Setup::new(port).start();
+    let mut device = Device::model(&daemon, "ptnet");
+    let driver = Some(built.path());
+    let ptnet = Boot { port: PORT, nic: Some("ptnet"), driver, ..Boot::default() };
+    let virtio = Boot { port: "vale0:vm2", ..Boot::default() };
+    let mut a = Guest::start(&kit, &daemon, &ptnet);
+    let mut b = Guest::start(&kit, &daemon, &virtio);
+    for (number, guest) in (1..).zip([&mut a, &mut b]) {
+        guest.ready();
+        guest.configure(number, 1500);
+    }
+    let carries = |a: &mut Guest, b: &mut Guest| {
+        for size in [18, 1000, 1472] {
+            a.run(&format!("ping -c 3 -i 0.1 -q -s {size} 10.0.0.2 | grep -q ' 0% packet loss'"));
+        }
+        a.send_file(b, "10.0.0.2");
+        b.send_file(a, "10.0.0.1");
+        assert_eq!(a.checksum_errors() + b.checksum_errors(), 0, "wrong checksums");
+    };
+    a.reach("10.0.0.2");
+    carries(&mut a, &mut b);
+    b.run("iperf3 -s -D >/dev/null");
+    for how in ["-n 5M", "-n 5M -R", "-u -b 5M -n 1M", "-u -b 5M -n 1M -R"] {
+        let text = a.iperf3("10.0.0.2", how);
+        assert!(text.contains("receiver"), "{how}: {text}");
+    }
+    println!("{}", a.run("ethtool -S eth0"));
+    a.run("ethtool -S eth0 | grep -q 'tx0_packets: [1-9]'");
+    // The driver goes and comes.
+    a.run(&format!("rmmod uvala_ptnet && insmod {DRIVER}"));
+    a.configure(1, 1500);
+    a.reach("10.0.0.2");
+    // Traffic that never ends, in both directions.
+    b.run("(ping -q -i 0.01 10.0.0.1 >/dev/null) & sleep 0.1");
+    for _ in 0..2 {
+        daemon.kill();
+        daemon.restart();
+        let pause = a.reach("10.0.0.2");
+        println!("a guest with ptnet is reached {pause:?} after the daemon is back");
+    }
+    carries(&mut a, &mut b);
+    let (said, warned) =
+        a.try_run("dmesg | grep -E 'WATCHDOG|BUG|WARNING|Call Trace|uvala_ptnet.*:'");
+    assert!(!warned, "{said}");
+    assert!(!device.said().contains("refused"), "{}", device.said());
+    // Of a device that is killed the guest loses the card, and nothing else.
+    device.process.kill();
+    wait::until("the port to go", || daemon.port(PORT).is_none());
+    assert_eq!(a.run("echo alive"), "alive");
+    b.run("killall ping; true");
+}
