@@ -28,19 +28,19 @@ impl Device {
     /// If it does not.
     #[must_use]
     pub fn start(daemon: &Daemon) -> Self {
-        Self::model(daemon, "e1000")
+        Self::with(daemon, &["--nic", "e1000"])
     }
 
-    /// Starts a card of a model, likewise.
+    /// Starts a card with these options, likewise.
     ///
     /// # Panics
     /// If it does not listen.
     #[must_use]
-    pub fn model(daemon: &Daemon, model: &str) -> Self {
+    pub fn with(daemon: &Daemon, options: &[&str]) -> Self {
         let socket = daemon.dir().join(format!("{PORT}.vfio"));
         let log = daemon.dir().join("device.log");
         let mut command = Command::new(uvala_path().with_file_name("uvala-device"));
-        command.args(["--nic", model, "--port", PORT, "--dir"]).arg(daemon.dir());
+        command.args(options).args(["--port", PORT, "--dir"]).arg(daemon.dir());
         let errors = File::options().create(true).append(true).open(&log).expect("room");
         let mut process = Owned::spawn(command.stdout(Stdio::piped()).stderr(errors));
         let mut line = String::new();

@@ -33,7 +33,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use client::{Options, Stop};
 use confine::{Files, Mode, Thread};
@@ -68,6 +68,12 @@ struct Args {
     /// Address of the device [default: one in QEMU's range, made of the port's name]
     #[arg(long, value_name = "MAC", value_parser = one_card)]
     mac: Option<MacAddr>,
+    /// Pairs of rings of a ptnet, for guests with several processors
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX))
+    )]
+    queues: u16,
     /// Directory of the daemon's socket
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -78,6 +84,9 @@ struct Args {
     )]
     sandbox: Mode,
 }
+
+/// As many as there are doorbells for.
+const QUEUES_MAX: u16 = device::ptnet::RINGS_MAX / 2;
 
 /// An address that one card can have.
 fn one_card(text: &str) -> Result<MacAddr, String> {
@@ -143,7 +152,11 @@ fn run(args: &Args) -> Result<()> {
     let default =
         || protocol::paths::daemon_dir(args.dir.as_deref()).join(format!("{}.vfio", args.port));
     let listener = Listener::bind(&args.socket.clone().unwrap_or_else(default))?;
-    let options = options.lends(matches!(args.nic, Model::Ptnet));
+    let options = match args.nic {
+        Model::E1000 if args.queues > 1 => bail!("an e1000 has one queue: leave --queues out"),
+        Model::E1000 => options,
+        Model::Ptnet => options.lends(true).rings(args.queues),
+    };
     let uplink = Uplink::open(options, &args.port.to_string())?;
     enter_sandbox(args.sandbox)?;
     let mac = args.mac.unwrap_or_else(|| args.port.guest_mac());
