@@ -35,6 +35,7 @@
 #include <linux/module.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
+#include <linux/random.h>
 #include <linux/rtnetlink.h>
 #include <linux/u64_stats_sync.h>
 #include <linux/workqueue.h>
@@ -187,6 +188,9 @@ static void ptnet_take_ring(struct ptnet_ring *r)
 
 	r->head = head < r->slots ? head : 0;
 	r->tail = r->head;
+	/* A number that an earlier driver hardly stopped at, and one that is none */
+	r->need = get_random_u32();
+	r->rung = 0;
 	WRITE_ONCE(r->atok->sync_flags, 0);
 	ptnet_disarm(r);
 	ptnet_refresh(r);

@@ -195,8 +195,10 @@ impl<'a> Session<'a, '_> {
         if ready.signal {
             return Ok(Some(End::Signal));
         }
+        // A wake-up that is taken out of the doorbell is followed by a look at the rings.
         self.woken = ready.uplink;
-        if (ready.uplink || sleeps) && self.disarm().is_err() {
+        let asked = sleeps && !matches!(self.nic.rings, Rings::Switch);
+        if (ready.uplink || asked) && self.disarm().is_err() {
             self.lose()?;
         }
         if ready.machine && self.serve() {
@@ -264,7 +266,7 @@ impl<'a> Session<'a, '_> {
         Ok(Ready { signal, uplink, machine: vmm.is_some() && socket, listener })
     }
 
-    /// Serves requests of the VMM. `true`: it has gone.
+    /// Serves requests of the VMM. `true`: one that may have mapped the memory has gone.
     fn serve(&mut self) -> bool {
         let Some(machine) = &mut self.machine else { return false };
         let now = now_ns();
@@ -274,7 +276,9 @@ impl<'a> Session<'a, '_> {
         let (kicks, sent) = (self.nic.kicks, self.sent);
         let text = format_args!("{end} (kicks: {kicks}, interrupts: {sent})");
         self.server.log.line(now, text);
-        true
+        let has_spoken = machine.client.session().is_open();
+        self.machine = None;
+        has_spoken
     }
 }
 
