@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::daemon::Daemon;
 use crate::process::{Owned, uvala_path};
 
-/// Its port.
+/// The port that it has.
 pub const PORT: &str = "vale0:nic";
 
 /// A `uvala-device` of a daemon.

@@ -30,9 +30,9 @@ impl Built {
         }
         let place = Scratch::new("driver");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let files = ["Kbuild", "uvala_ptnet.c", "uvala_ptnet.h"]
-            .map(|file| source.join("guest/linux").join(file));
-        for file in files.iter().chain([&source.join("include/uvala_ring.h")]) {
+        let files = std::fs::read_dir(source.join("guest/linux")).expect("our source");
+        let files = files.map(|file| file.expect("our source").path());
+        for file in files.chain([source.join("include/uvala_ring.h")]) {
             let to = place.path().join(file.file_name().expect("a file"));
             std::fs::copy(file, to).expect("room");
         }

@@ -40,7 +40,7 @@ mod geometry;
 mod half;
 mod link;
 pub mod listing;
-mod loan;
+mod memory;
 pub mod netmap;
 pub mod nf;
 mod options;
@@ -52,7 +52,7 @@ pub mod tx;
 pub mod wait;
 
 pub use error::{Error, Lost};
-pub use loan::Loan;
+pub use memory::PortMemory;
 pub use options::{Options, program_name};
 pub use port::{Interest, Port, Receiver, Sender};
 pub use ring::RegionId;

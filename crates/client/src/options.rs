@@ -158,7 +158,7 @@ impl Options {
     }
 
     /// Whether the port's memory is for another party that drives its rings: see
-    /// [`Port::loan`](crate::Port::loan).
+    /// [`Port::memory`](crate::Port::memory).
     #[must_use]
     pub fn lends(self, lends: bool) -> Self {
         Self { lends, ..self }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use protocol::name::PortName;
 use protocol::{Attached, ErrorCode, Reply, Request};
 use ring::extra::ExtraBufs;
-use ring::lent::LentRings;
 use ring::user::{News, RxRing, TxRing};
 use ring::wake::PortWake;
 use ring::{Region, RegionId};
@@ -20,7 +19,7 @@ use ring::{Region, RegionId};
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
 use crate::link::{Link, PortWakes};
-use crate::loan::Loan;
+use crate::memory::PortMemory;
 use crate::nf::calls::Calls;
 use crate::options::Options;
 use crate::rx::WaitRx;
@@ -32,8 +31,8 @@ impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
     pub fn open(self, name: &str) -> Result<Port, Error> {
         let origin = Origin { name: name.parse()?, options: self };
-        let (sender, receiver, loan) = origin.attach()?;
-        Ok(Port { sender, receiver, origin, calls: Calls::default(), loan })
+        let (sender, receiver, memory) = origin.attach()?;
+        Ok(Port { sender, receiver, origin, calls: Calls::default(), memory })
     }
 }
 
@@ -45,17 +44,18 @@ struct Origin {
 }
 
 impl Origin {
-    fn attach(&self) -> Result<(Sender, Receiver, Option<Loan>), Error> {
+    fn attach(&self) -> Result<(Sender, Receiver, Option<PortMemory>), Error> {
         let connection = Connection::open(self.options.dir.as_deref())?;
         connection.hello(&self.options.introduction())?;
         let (attached, fds) = connection.attach(self.options.request(&self.name))?;
         let Options { wait, stop, lends, .. } = &self.options;
-        let memory = lends.then(|| fds.region.try_clone()).transpose().map_err(Error::Map)?;
+        let file = lends.then(|| fds.region.try_clone()).transpose().map_err(Error::Map)?;
         let halves = halves(&attached, fds, Some(connection), *wait, stop.clone())?;
         let (mut sender, receiver) = halves;
         let port = Geometry::new(&attached)?.port;
-        let rings = LentRings::new(sender.tx(0).ring().region(), &port);
-        Ok((sender, receiver, memory.map(|memory| Loan::new(memory, rings))))
+        let region = sender.tx(0).ring().region().clone();
+        let memory = file.map(|file| PortMemory::new(file, &region, port));
+        Ok((sender, receiver, memory))
     }
 
     /// Sleeps before the next attempt. `true`: the port is to stop.
@@ -318,7 +318,7 @@ pub struct Port {
     origin: Origin,
     /// Which functions a function calls, see [`crate::nf`].
     pub(crate) calls: Calls,
-    pub(crate) loan: Option<Loan>,
+    memory: Option<PortMemory>,
 }
 
 impl Port {
@@ -523,6 +523,22 @@ impl Port {
         self.sender.link.acknowledge()
     }
 
+    /// The port's memory, if [`Options::lends`] was set. A reconnect changes it.
+    #[must_use]
+    pub fn memory(&self) -> Option<&PortMemory> {
+        self.memory.as_ref()
+    }
+
+    /// Rings the switch's doorbell for a guest that has published slots.
+    pub fn kick(&self) -> Result<(), Lost> {
+        self.sender.link.kick()
+    }
+
+    /// Takes the switch's wake-ups for a guest out of the doorbell.
+    pub fn acknowledge(&self) -> Result<(), Lost> {
+        self.sender.link.acknowledge()
+    }
+
     /// Checks that the daemon still holds the other side. One system call; waits do it themselves.
     pub fn check(&self) -> Result<(), Lost> {
         self.sender.link.check()
@@ -565,8 +581,8 @@ impl Port {
         self.sender.link.detach();
         loop {
             let error = match self.origin.attach() {
-                Ok((sender, receiver, loan)) => {
-                    (self.sender, self.receiver, self.loan) = (sender, receiver, loan);
+                Ok((sender, receiver, memory)) => {
+                    (self.sender, self.receiver, self.memory) = (sender, receiver, memory);
                     self.calls = Calls::default();
                     return Ok(());
                 }

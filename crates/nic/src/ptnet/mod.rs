@@ -14,9 +14,10 @@ mod serve;
 
 use std::os::fd::AsFd;
 
-use client::Loan;
+use client::PortMemory;
 use device::ptnet::{Effect, Geometry, IO_LEN, KICK, Ptnet, RINGS_MAX};
 use packet::MacAddr;
+use ring::lent::LentRings;
 use ring::user::RxRing;
 use rustix::io::Errno;
 use vfio::{Area, Description, Device, Irq, Mappable, Region, irq, region};
@@ -44,8 +45,8 @@ const IDENTITY: Identity = Identity {
 };
 
 /// Where everything lies in a port's memory.
-fn geometry(loan: &Loan) -> Geometry {
-    let (region, port) = (loan.rings().region().layout(), loan.rings().layout());
+fn geometry(memory: &PortMemory) -> Geometry {
+    let (region, port) = (memory.region().layout(), memory.layout());
     let counts = port.counts();
     let at = |offset: usize| u32::try_from(offset).expect("a region is below 4 GiB");
     Geometry {
@@ -75,11 +76,11 @@ fn vectors(geometry: &Geometry) -> u16 {
 }
 
 /// The regions and interrupts of a device with this memory.
-pub fn description(loan: &Loan) -> std::io::Result<Description> {
-    let (geometry, mut description) = (geometry(loan), Description::default());
+pub fn description(memory: &PortMemory) -> std::io::Result<Description> {
+    let (geometry, mut description) = (geometry(memory), Description::default());
     let size = u64::from(geometry.region_len);
     let areas = vec![Area { offset: 0, size }];
-    let fd = loan.as_fd().try_clone_to_owned()?;
+    let fd = memory.as_fd().try_clone_to_owned()?;
     let mappable = Some(Mappable { fd, offset: 0, areas });
     let regions = &mut description.regions;
     regions[region::BAR0 as usize] = Region::of(IO_LEN.into());
@@ -109,8 +110,9 @@ enum Rings {
 pub struct Nic {
     config: ConfigSpace,
     model: Ptnet,
-    loan: Loan,
+    memory: PortMemory,
     rings: Rings,
+    sleepers: LentRings,
     /// The driver has kicked since the last look.
     kicked: bool,
     kicks: u64,
@@ -118,16 +120,17 @@ pub struct Nic {
 
 impl Nic {
     /// A device after its reset, on a port whose memory it has.
-    pub fn new(mac: MacAddr, loan: Loan) -> Self {
-        let geometry = geometry(&loan);
+    pub fn new(mac: MacAddr, memory: PortMemory) -> Self {
+        let geometry = geometry(&memory);
         let config = ConfigSpace::new(IDENTITY)
             .with_io(0, IO_LEN)
             .with_memory(2, VECTORS_LEN)
             .with_memory(4, memory_len(&geometry))
             .with_vectors(vectors(&geometry), 2, [TABLE, PENDING]);
         let model = Ptnet::new(mac.octets(), &geometry);
-        let rings = Rings::Drain(drain(&loan));
-        Self { config, model, loan, rings, kicked: false, kicks: 0 }
+        let rings = Rings::Drain(drain(&memory));
+        let sleepers = LentRings::new(memory.region(), memory.layout());
+        Self { config, model, memory, rings, sleepers, kicked: false, kicks: 0 }
     }
 
     /// The port is gone, and with it the switch's side of the rings.
@@ -150,7 +153,7 @@ impl Nic {
     fn start(&mut self) {
         self.rings = match std::mem::replace(&mut self.rings, Rings::Lost) {
             Rings::Switch | Rings::Drain(_) => Rings::Switch,
-            Rings::Lost | Rings::Relay(_) => match Relay::new(&self.loan) {
+            Rings::Lost | Rings::Relay(_) => match Relay::new(&self.memory) {
                 Ok(relay) => Rings::Relay(Box::new(relay)),
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(Errno::NOMEM.raw_os_error());
@@ -163,7 +166,7 @@ impl Nic {
 
     fn stop(&mut self) {
         match self.rings {
-            Rings::Switch => self.rings = Rings::Drain(drain(&self.loan)),
+            Rings::Switch => self.rings = Rings::Drain(drain(&self.memory)),
             Rings::Relay(_) => self.rings = Rings::Lost,
             Rings::Drain(_) | Rings::Lost => {}
         }
@@ -171,8 +174,8 @@ impl Nic {
 }
 
 /// The receive rings where the driver has left them.
-fn drain(loan: &Loan) -> Vec<RxRing> {
-    let (region, port) = (loan.rings().region(), loan.rings().layout());
+fn drain(memory: &PortMemory) -> Vec<RxRing> {
+    let (region, port) = (memory.region(), memory.layout());
     (0..port.counts().rx_rings).map(|ring| RxRing::new(region, port, ring)).collect()
 }
 

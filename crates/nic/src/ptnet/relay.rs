@@ -16,7 +16,7 @@
 
 use std::io;
 
-use client::{Interest, Loan, Lost, Port};
+use client::{Interest, Lost, Port, PortMemory};
 use ring::doorbell::store_load_fence;
 use ring::frame::{Frag, Frame, Pieces, Prologue, SLOTS_MAX};
 use ring::intake::{Intake, STANDARD_FRAME};
@@ -53,8 +53,8 @@ pub struct Relay {
 
 impl Relay {
     /// Formats the rings. The driver leaves them alone meanwhile, or harms itself.
-    pub fn new(loan: &Loan) -> io::Result<Self> {
-        let (region, port) = (loan.rings().region(), loan.rings().layout());
+    pub fn new(memory: &PortMemory) -> io::Result<Self> {
+        let (region, port) = (memory.region(), memory.layout());
         region.format_port("ptnet", port, region.buffers(), true)?;
         let (krings, intake) = (Krings::new(region, port), Intake::new(1, STANDARD_FRAME)?);
         Ok(Self { krings, intake, frags: Vec::new(), frame: Vec::new(), wanted: 0 })

@@ -71,9 +71,9 @@ impl Server {
     pub fn run(mut self) -> Result<()> {
         while self.wait_for_port()? {
             let port = self.uplink.port().expect("it was waited for");
-            let loan = port.loan().expect("it was asked for").clone();
-            let description = description(&loan).context("cannot pass the port's memory on")?;
-            let nic = Nic::new(self.mac, loan);
+            let memory = port.memory().expect("it was asked for").clone();
+            let description = description(&memory).context("cannot pass the port's memory on")?;
+            let nic = Nic::new(self.mac, memory);
             let session = Session { server: &mut self, nic, machine: None, woken: false, sent: 0 };
             if session.run(&description)? == End::Signal {
                 break;
@@ -151,7 +151,7 @@ impl<'a> Session<'a, '_> {
                     port.kick()?;
                 }
                 if woken {
-                    nic.loan.rings().due().for_each(interrupt);
+                    nic.sleepers.due().for_each(interrupt);
                 }
                 Ok(Turn::default())
             }

@@ -73,11 +73,13 @@ impl Ringer {
     /// Whether the doorbell must be rung. Call after the fence that follows the publication.
     #[inline(always)]
     pub fn must_ring(&mut self, need_kick: &AtomicU32) -> bool {
-        let number = need_kick.load(Ordering::Relaxed);
-        if number == 0 {
-            return false;
-        }
-        self.first_time(number)
+        self.is_first(need_kick.load(Ordering::Relaxed))
+    }
+
+    /// Whether this number of a sleeper's asks for a ring, and none was rung for it.
+    #[inline(always)]
+    pub fn is_first(&mut self, number: u32) -> bool {
+        number != 0 && self.first_time(number)
     }
 
     #[cold]
