@@ -46,8 +46,12 @@ static u32 ptnet_read(const struct ptnet *pt, u32 reg)
 
 static int ptnet_command(const struct ptnet *pt, u32 command)
 {
+	u32 err;
+
 	iowrite32(command, pt->regs + PTNET_PTCTL);
-	return -(int)ptnet_read(pt, PTNET_PTCTL);
+	err = ptnet_read(pt, PTNET_PTCTL);
+	/* All ones: there is no device any more. */
+	return err > MAX_ERRNO ? -ENODEV : -(int)err;
 }
 
 /* Interrupts */
@@ -124,12 +128,14 @@ static void ptnet_change(struct work_struct *work)
 	struct ptnet *pt = container_of(work, struct ptnet, change);
 
 	rtnl_lock();
-	if (pt->is_up && ptnet_read(pt, PTNET_EPOCH) != pt->epoch) {
+	if (netif_running(pt->dev) && (!pt->is_up || ptnet_read(pt, PTNET_EPOCH) != pt->epoch)) {
 		netif_carrier_off(pt->dev);
-		ptnet_down(pt);
+		if (pt->is_up)
+			ptnet_down(pt);
 		pt->is_up = !ptnet_up(pt);
 	}
-	ptnet_show_link(pt);
+	if (pt->is_up)
+		ptnet_show_link(pt);
 	rtnl_unlock();
 }
 
@@ -278,11 +284,16 @@ undo:
 	return err;
 }
 
+static void ptnet_free_change(struct ptnet *pt)
+{
+	pci_free_irq(pt->pdev, pt->tx_rings + pt->rx_rings, pt);
+	cancel_work_sync(&pt->change);
+}
+
 static void ptnet_free_irqs(struct ptnet *pt)
 {
 	int i;
 
-	pci_free_irq(pt->pdev, pt->tx_rings + pt->rx_rings, pt);
 	for (i = 0; i < pt->pairs; i++) {
 		pci_free_irq(pt->pdev, i, &pt->pair[i]);
 		pci_free_irq(pt->pdev, pt->tx_rings + i, &pt->pair[i]);
@@ -374,8 +385,11 @@ static int ptnet_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	pci_set_drvdata(pdev, pt);
 	err = ptnet_map(pt);
 	/* If the switch has ended, the device makes the rings anew at their start. */
-	if (!err)
+	if (!err) {
+		/* An earlier kernel may have left them running. */
+		ptnet_command(pt, PTNET_DELETE);
 		err = ptnet_command(pt, PTNET_CREATE);
+	}
 	if (err)
 		goto unmap;
 	err = ptnet_find(pt);
@@ -388,8 +402,8 @@ static int ptnet_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	err = ptnet_register(pt);
 	if (!err)
 		return 0;
+	ptnet_free_change(pt);
 	ptnet_free_irqs(pt);
-	cancel_work_sync(&pt->change);
 unmap:
 	ptnet_unmap(pt);
 	free_netdev(dev);
@@ -405,13 +419,24 @@ static void ptnet_remove(struct pci_dev *pdev)
 {
 	struct ptnet *pt = pci_get_drvdata(pdev);
 
+	/* First what touches the carrier of the network device */
+	ptnet_free_change(pt);
 	unregister_netdev(pt->dev);
 	ptnet_free_irqs(pt);
-	cancel_work_sync(&pt->change);
 	ptnet_unmap(pt);
 	pci_iounmap(pdev, pt->regs);
 	free_netdev(pt->dev);
 	pci_release_regions(pdev);
+}
+
+static void ptnet_shutdown(struct pci_dev *pdev)
+{
+	struct ptnet *pt = pci_get_drvdata(pdev);
+
+	rtnl_lock();
+	dev_close(pt->dev);
+	rtnl_unlock();
+	pci_clear_master(pdev);
 }
 
 static const struct pci_device_id ptnet_ids[] = {
@@ -425,6 +450,7 @@ static struct pci_driver ptnet_driver = {
 	.id_table = ptnet_ids,
 	.probe = ptnet_probe,
 	.remove = ptnet_remove,
+	.shutdown = ptnet_shutdown,
 };
 module_pci_driver(ptnet_driver);
 

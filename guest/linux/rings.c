@@ -257,12 +257,16 @@ int ptnet_poll(struct napi_struct *napi, int budget)
 	struct ptnet_pair *pair = container_of(napi, struct ptnet_pair, napi);
 	int done;
 
-	ptnet_tx_wake(pair);
 	if (!budget)
 		return 0;
+	ptnet_tx_wake(pair);
 	ptnet_disarm(&pair->rx);
 	done = ptnet_rx(pair, budget);
-	if (done < budget && napi_complete_done(napi, done) && !ptnet_arm(&pair->rx, 1))
-		napi_schedule(napi);
+	if (done == budget)
+		return done;
+	/* Armed while no other processor polls; a vector from now on polls again */
+	if (!ptnet_arm(&pair->rx, 1))
+		return budget;
+	napi_complete_done(napi, done);
 	return done;
 }

@@ -155,6 +155,9 @@ fn run(args: &Args) -> Result<()> {
     let options = match args.nic {
         Model::E1000 if args.queues > 1 => bail!("an e1000 has one queue: leave --queues out"),
         Model::E1000 => options,
+        Model::Ptnet if args.port.pipe().is_some() => {
+            bail!("the ends of a pipe share their memory: choose a port of a switch")
+        }
         Model::Ptnet => options.lends(true).rings(args.queues),
     };
     let uplink = Uplink::open(options, &args.port.to_string())?;

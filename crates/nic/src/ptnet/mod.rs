@@ -17,8 +17,10 @@ use std::os::fd::AsFd;
 use client::PortMemory;
 use device::ptnet::{Effect, Geometry, IO_LEN, KICK, Ptnet, RINGS_MAX};
 use packet::MacAddr;
+use ring::doorbell::WakeBy;
 use ring::lent::LentRings;
 use ring::user::RxRing;
+use ring::wake::PortWake;
 use rustix::io::Errno;
 use vfio::{Area, Description, Device, Irq, Mappable, Region, irq, region};
 
@@ -176,6 +178,7 @@ impl Nic {
 /// The receive rings where the driver has left them.
 fn drain(memory: &PortMemory) -> Vec<RxRing> {
     let (region, port) = (memory.region(), memory.layout());
+    PortWake::new(region, port).words().sleep_by(WakeBy::Descriptor);
     (0..port.counts().rx_rings).map(|ring| RxRing::new(region, port, ring)).collect()
 }
 

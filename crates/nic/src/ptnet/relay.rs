@@ -22,7 +22,6 @@ use ring::frame::{Frag, Frame, Pieces, Prologue, SLOTS_MAX};
 use ring::intake::{Intake, STANDARD_FRAME};
 use ring::kring::{Refused, RxKring, Taken, TxKring};
 use ring::krings::Krings;
-use ring::shared::Shared;
 
 /// Frames of one turn in each ring and direction.
 const BUDGET: u32 = 256;
@@ -34,10 +33,10 @@ const ROOM: u32 = 64;
 pub struct Turn {
     /// Frames moved, or were dropped.
     pub moved: bool,
-    /// The port has no room for the guest's next frame.
-    pub waits_for_port: bool,
-    /// The guest has no room for the port's next frame.
-    pub waits_for_guest: bool,
+    /// A transmit ring of the port without room for the guest's next frame.
+    waits_for_port: Option<usize>,
+    /// A receive ring of the guest without room for the port's next frame, and the slots wanted.
+    waits_for_guest: Option<(usize, u32)>,
 }
 
 /// The switch's side of rings whose switch is gone.
@@ -47,8 +46,6 @@ pub struct Relay {
     intake: Intake,
     frags: Vec<Frag>,
     frame: Vec<u8>,
-    /// Slots of the frame that found no room in the guest's ring.
-    wanted: u32,
 }
 
 impl Relay {
@@ -57,7 +54,7 @@ impl Relay {
         let (region, port) = (memory.region(), memory.layout());
         region.format_port("ptnet", port, region.buffers(), true)?;
         let (krings, intake) = (Krings::new(region, port), Intake::new(1, STANDARD_FRAME)?);
-        Ok(Self { krings, intake, frags: Vec::new(), frame: Vec::new(), wanted: 0 })
+        Ok(Self { krings, intake, frags: Vec::new(), frame: Vec::new() })
     }
 
     /// Moves what there is, and calls `interrupt` for each ring whose driver sleeps. Without a
@@ -69,10 +66,11 @@ impl Relay {
     ) -> Result<Turn, Lost> {
         let mut turn = Turn::default();
         for ring in 0..self.krings.tx.len() {
-            self.transmit(ring, port.as_deref_mut(), &mut turn)?;
+            let port = port.as_deref_mut().filter(|port| ring < port.tx_rings());
+            self.transmit(ring, port, &mut turn)?;
         }
         if let Some(port) = port {
-            for ring in 0..self.krings.rx.len() {
+            for ring in 0..self.krings.rx.len().min(port.rx_rings()) {
                 self.receive(ring, port, &mut turn)?;
             }
         }
@@ -107,12 +105,14 @@ impl Relay {
         if let Some(to) = &mut to {
             to.space();
         }
-        let mut filled = 0;
+        let (mut filled, mut done) = (0, false);
         for _ in 0..BUDGET {
             frags.clear();
             let Some(taken) = from.take(frags, SLOTS_MAX as usize) else { break };
-            turn.moved = true;
-            let (Taken::Frame { bytes, slot, .. }, Some(to)) = (taken, &mut to) else { continue };
+            let (Taken::Frame { bytes, slot, .. }, Some(to)) = (taken, &mut to) else {
+                done = true;
+                continue;
+            };
             frame.clear();
             let pieces = Pieces::Region(from.region(), frags);
             Frame { pieces, bytes }.append_to(Prologue::NONE, frame);
@@ -120,15 +120,15 @@ impl Relay {
                 Ok(Some(slots)) => filled += slots,
                 Ok(None) => {
                     from.untake(slot);
-                    turn.waits_for_port = true;
+                    turn.waits_for_port = Some(ring);
                     break;
                 }
                 // Too long for the port: dropped.
-                Err(_) => {}
+                Err(_) => done = true,
             }
         }
         from.publish();
-        turn.moved &= filled > 0 || !turn.waits_for_port;
+        turn.moved |= done || filled > 0;
         match to {
             Some(to) if filled > 0 => to.submit(filled),
             _ => Ok(()),
@@ -136,9 +136,9 @@ impl Relay {
     }
 
     fn receive(&mut self, ring: usize, port: &mut Port, turn: &mut Turn) -> Result<(), Lost> {
-        let Self { krings, intake, frags, frame: joined, wanted } = self;
+        let Self { krings, intake, frags, frame: joined } = self;
         let from = port.rx(ring);
-        let (count, mut done) = (from.available().min(BUDGET), 0);
+        let (count, mut done, mut is_full) = (from.available().min(BUDGET), 0, false);
         if count == 0 {
             return Ok(());
         }
@@ -152,37 +152,39 @@ impl Relay {
             }
             if !put(&mut to, intake, frags, joined) {
                 let bytes = u32::try_from(joined.len()).expect("a frame");
-                (turn.waits_for_guest, *wanted) = (true, to.slots_for(bytes).min(to.capacity()));
+                let slots = to.slots_for(bytes).min(to.capacity());
+                (turn.waits_for_guest, is_full) = (Some((ring, slots)), true);
                 break;
             }
             done = frame.first_slot() + frame.slots();
         }
         to.publish();
         // Slots that the switch passed over hold no frame.
-        let done = if turn.waits_for_guest { done } else { done.max(count) };
+        let done = if is_full { done } else { done.max(count) };
         turn.moved |= done > 0;
         if done > 0 { from.release(done) } else { Ok(()) }
     }
 
     /// Asks both sides for kicks. `false`: there is something to do already.
     pub fn arm(&mut self, port: Option<&mut Port>, turn: Turn) -> bool {
-        if !turn.waits_for_port {
+        if turn.waits_for_port.is_none() {
             self.krings.arm();
         }
-        if turn.waits_for_guest {
-            self.krings.rx.iter_mut().for_each(|ring| ring.lock().want_room());
+        if let Some((ring, _)) = turn.waits_for_guest {
+            self.krings.rx[ring].lock().want_room();
         }
         // Partner: the driver's between `head` and its look at the need-kick words.
         store_load_fence();
-        let wanted = self.wanted;
-        let mut rings = self.krings.rx.iter_mut();
-        let has_room = turn.waits_for_guest && rings.any(|ring| has_room(ring, wanted));
-        let is_idle = turn.waits_for_port || self.krings.sync_tx() == 0;
+        let has_room = turn.waits_for_guest.is_some_and(|(ring, wanted)| {
+            let mut ring = self.krings.rx[ring].lock();
+            ring.sync();
+            ring.room() >= wanted
+        });
+        let is_idle = turn.waits_for_port.is_some() || self.krings.sync_tx() == 0;
         let Some(port) = port else { return is_idle };
-        is_idle
-            && !has_room
-            && (turn.waits_for_guest || port.arm(Interest::Rx))
-            && (!turn.waits_for_port || port.arm(Interest::Tx(ROOM)))
+        let has_no_more = turn.waits_for_guest.is_some() || port.arm(Interest::Rx);
+        let is_full = turn.waits_for_port.is_none_or(|ring| port.tx(ring).arm(ROOM));
+        is_idle && !has_room && has_no_more && is_full
     }
 
     /// Takes the guest's request for a kick back.
@@ -190,12 +192,6 @@ impl Relay {
         self.krings.disarm();
         self.krings.rx.iter_mut().for_each(|ring| ring.lock().found_room());
     }
-}
-
-fn has_room(ring: &mut Shared<RxKring>, wanted: u32) -> bool {
-    let mut ring = ring.lock();
-    ring.sync();
-    ring.room() >= wanted
 }
 
 /// Copies a frame into the guest's ring. `false`: there is no room. A frame that meets a spoilt

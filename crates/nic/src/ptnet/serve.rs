@@ -156,6 +156,10 @@ impl<'a> Session<'a, '_> {
                 Ok(Turn::default())
             }
             (Rings::Drain(rings), Some(port)) => {
+                // What the driver published last, before it stopped its rings.
+                if kicked {
+                    port.kick()?;
+                }
                 for ring in rings {
                     let count = ring.refresh();
                     if ring.release(count) {
