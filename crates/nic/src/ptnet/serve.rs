@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use anyhow::{Context, Result};
 use client::{Interest, Lost, Port, Stop};
 use packet::MacAddr;
+use ring::user::RxRing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use vfio::Description;
@@ -232,7 +233,7 @@ impl<'a> Session<'a, '_> {
         let Self { server, nic, .. } = self;
         match &mut nic.rings {
             Rings::Relay(relay) => relay.disarm(),
-            Rings::Drain(rings) => rings.iter().for_each(|ring| ring.disarm()),
+            Rings::Drain(rings) => rings.iter().for_each(RxRing::disarm),
             Rings::Switch | Rings::Lost => {}
         }
         match (&nic.rings, server.uplink.port()) {
