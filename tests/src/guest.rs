@@ -21,7 +21,7 @@ use crate::wait;
 /// Booting without KVM on a busy machine, and the tests behind it, take their time.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Drivers; what is built in is not there.
-const DRIVERS: [&str; 18] = [
+const DRIVERS: [&str; 19] = [
     "virtio",
     "virtio_ring",
     "virtio_pci_legacy_dev",
@@ -40,6 +40,7 @@ const DRIVERS: [&str; 18] = [
     "mrp",
     "8021q",
     "af_packet",
+    "pktgen",
 ];
 /// Programs, with the libraries that they need.
 const PROGRAMS: [&str; 2] = ["iperf3", "ethtool"];
@@ -112,6 +113,18 @@ impl Kit {
         let boot = std::fs::read_dir(self.place.join(flavour).join("boot")).ok()?;
         let is_kernel = |path: &PathBuf| path.to_string_lossy().contains("/vmlinuz-");
         boot.filter_map(|file| Some(file.ok()?.path())).find(is_kernel)
+    }
+
+    /// A driver of ours that `.ci/guests` has built for the kernel for clouds. None: it is missing,
+    /// and that was said.
+    #[must_use]
+    pub fn driver(&self, file: &str) -> Option<PathBuf> {
+        let path = self.place.join(file);
+        if !path.exists() {
+            crate::skip(&format!("no {}; run .ci/guests as root", path.display()));
+            return None;
+        }
+        Some(path)
     }
 
     fn drivers(&self, flavour: &str) -> Vec<PathBuf> {

@@ -36,6 +36,7 @@ pub mod frames;
 pub mod guest;
 pub mod guest_driver;
 pub mod lab;
+pub mod ladder;
 pub mod machine;
 pub mod measure;
 pub mod mounts;

@@ -168,6 +168,7 @@ fn assets_are_written() {
     for file in [
         "man/uvala.1",
         "man/uvala-port.1",
+        "man/uvala-device.1",
         "man/uvala.toml.5",
         "completions/uvala.bash",
         "completions/_uvala",

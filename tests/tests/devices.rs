@@ -41,6 +41,8 @@ struct Driver {
     memory: OwnedFd,
     line: OwnedFd,
     next: [u32; 2],
+    /// How often the transmit ring was used up.
+    laps: u32,
     /// The line was signalled; the causes that were read.
     seen: (bool, u32),
 }
@@ -64,7 +66,7 @@ impl Driver {
         client.set_irqs(0, 0x24, 0, 1, &[line.as_raw_fd()]).expect("a reply");
         // Memory, and bus master.
         client.region_write(CONFIG, 4, &[6, 0]).expect("a reply");
-        let mut this = Self { client, memory, line, next: [0; 2], seen: (false, 0) };
+        let mut this = Self { client, memory, line, next: [0; 2], laps: 0, seen: (false, 0) };
         for (base, ring) in [register::TDBAL, register::RDBAL].into_iter().zip(RINGS) {
             this.write(base, u32::try_from(ring).expect("low"));
             this.write(base + register::LEN, 16 * DESCRIPTORS);
@@ -136,6 +138,16 @@ impl Driver {
         Some(frame)
     }
 
+    /// Whether the line was signalled; if so, handles the interrupt.
+    fn is_signalled(&mut self) -> bool {
+        let is_signalled = rustix::io::read(&self.line, &mut [0; 8]).is_ok();
+        if is_signalled {
+            self.read(register::ICR);
+            self.client.set_irqs(0, 0x11, 0, 1, &[]).expect("a reply");
+        }
+        is_signalled
+    }
+
     /// Whether the card has interrupted, as its handler sees it, which may come a little before or
     /// after the signal.
     fn is_interrupted(&mut self) -> bool {
@@ -203,6 +215,8 @@ fn a_card_carries_frames_both_ways_and_goes_on_with_the_next_daemon() {
 fn one_vmm_after_another_connects_and_what_each_had_is_given_back() {
     let daemon = Daemon::start();
     let device = Device::start(&daemon);
+    // It has a connection for these.
+    wait::until("its counters", || daemon.port(PORT).is_some_and(|port| !port.counts.is_empty()));
     let before = device.holdings();
     for round in 1..=5 {
         let mut driver = Driver::start(&device);
@@ -225,6 +239,13 @@ fn a_deleted_port_pulls_the_cable_and_a_process_that_ends_is_missed() {
     let mut device = Device::start(&daemon);
     let mut driver = Driver::start(&device);
     assert_eq!(driver.read(register::STATUS) & 2, 2);
+    assert!(daemon.uvala(&["port", "del", PORT]).status.success());
+    wait::until("no link", || driver.read(register::STATUS) & 2 == 0);
+    wait::until("a word of it", || device.said().contains("was deleted"));
+    // It is plugged in again when the port is there again.
+    assert!(daemon.uvala(&["port", "add", PORT]).status.success());
+    wait::until("a link", || driver.read(register::STATUS) & 2 != 0);
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
     assert!(daemon.uvala(&["port", "del", PORT]).status.success());
     wait::until("no link", || driver.read(register::STATUS) & 2 == 0);
     device.process.signal(Signal::TERM);
@@ -269,6 +290,148 @@ fn a_ring_that_is_nowhere_costs_no_processor() {
 }
 
 #[test]
+fn a_card_shows_what_it_counts_at_its_port() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    let counts = Device::counts(&daemon);
+    assert_eq!([counts["tx_frames"], counts["tx_kicks"], counts["tx_dropped"]], [5, 5, 0]);
+    assert!(counts["rx_frames"] >= 5 && counts["interrupts"] >= 2, "{counts:?}");
+    assert!(counts["register_accesses"] > counts["tx_kicks"] + counts["rx_kicks"], "{counts:?}");
+    let said = daemon.uvala(&["port", "show", PORT]).stdout;
+    let said = String::from_utf8(said).expect("UTF-8");
+    assert!(said.contains("\ntx_kicks               5\n"), "{said}");
+}
+
+#[test]
+fn an_operator_spaces_the_interrupts_of_a_driver_that_does_not() {
+    let daemon = Daemon::start();
+    let late = |usecs: &str| {
+        let device = Device::with(&daemon, "e1000", &["--coalesce-usecs", usecs]);
+        let mut driver = Driver::start(&device);
+        let mut port = daemon.open("vale0:peer");
+        wait::until("the interrupt of the link", || driver.is_signalled());
+        for seq in 0..200 {
+            let frame = named(2, seq, 60);
+            port.send(&frame).expect("a daemon");
+            wait::find("a frame", || driver.receive().filter(|came| *came == frame));
+            wait::until("its interrupt", || driver.is_signalled());
+        }
+        let counts = Device::counts(&daemon);
+        assert_eq!((counts["rx_frames"], counts["interrupts"]), (200, 201));
+        drop((driver, device, port));
+        wait::until("the port to go", || daemon.port(PORT).is_none());
+        counts["interrupts_suppressed"]
+    };
+    assert_eq!(late("0"), 0);
+    assert!(late("1000") > 0);
+}
+
+/// The words of a page that driver and card share.
+mod shared {
+    pub const PAGE: u64 = 0x3000;
+    pub const TDT: u64 = PAGE;
+    pub const IS_ON: u64 = PAGE + 0xc;
+    pub const RDT: u64 = PAGE + 0x10;
+    pub const TXKICK_AT: u64 = PAGE + 0x14;
+    pub const NEED_TXKICK: u64 = PAGE + 0x44;
+    pub const CSBAL: u64 = 0x2830;
+}
+
+impl Driver {
+    /// Names the page to the card.
+    fn share(&mut self) {
+        self.put(shared::TXKICK_AT, &u32::MAX.to_le_bytes());
+        self.put(shared::RDT, &(DESCRIPTORS - 1).to_le_bytes());
+        self.put(shared::IS_ON, &1u32.to_le_bytes());
+        self.write(shared::CSBAL, u32::try_from(shared::PAGE).expect("low"));
+    }
+
+    /// Sends a frame through the page; whether the card wanted a kick.
+    fn publish(&mut self, frame: &[u8]) -> bool {
+        let at = self.next[0];
+        wait::until("room", || self.done(0, at).is_some() || self.laps == 0);
+        self.put(BUFFERS[0] + 2048 * u64::from(at), frame);
+        self.describe(0, at, frame.len() as u64 | 0xb << 24);
+        self.next[0] = (at + 1) % DESCRIPTORS;
+        self.laps += u32::from(self.next[0] == 0);
+        self.put(shared::TDT, &self.next[0].to_le_bytes());
+        // Writes to a file and reads of it are in order, and this is x86.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let is_wanted = u32::from_le_bytes(self.get(shared::NEED_TXKICK)) != 0;
+        if is_wanted {
+            self.write(register::TDBAL + register::TAIL, self.next[0]);
+        }
+        is_wanted
+    }
+}
+
+#[test]
+fn a_driver_that_shares_memory_kicks_only_a_card_that_sleeps_and_loses_no_frame() {
+    let daemon = Setup::new("[switch.vale0.port.peer]\non_full = \"wait\"\n").start();
+    // It never sleeps for long, nor looks for long by itself.
+    for polls in ["0", "50", "1000"] {
+        let device = Device::with(&daemon, "e1000", &["--poll-usecs", polls]);
+        let mut driver = Driver::start(&device);
+        let mut port = daemon.open("vale0:peer");
+        driver.share();
+        let (mut came, mut kicks) = (Vec::new(), 0);
+        for burst in 0..150 {
+            for seq in 20 * burst..20 * (burst + 1) {
+                kicks += u64::from(driver.publish(&named(1, seq, 60)));
+            }
+            for seq in 20 * burst..20 * (burst + 1) {
+                let soon = Some(wait::PATIENCE);
+                assert!(port.recv_timeout(&mut came, soon).expect("a daemon"), "{seq}");
+                assert_eq!(came, named(1, seq, 60));
+            }
+            // Now and then it goes to sleep.
+            if burst % 5 == 0 {
+                wait::until("it to sleep", || sleeps(&device.process));
+            }
+        }
+        let counts = Device::counts(&daemon);
+        assert_eq!((counts["tx_frames"], counts["tx_kicks"]), (3000, kicks), "{polls}");
+        assert!(kicks >= 30, "it asks each time that it sleeps: {kicks}");
+        println!("--poll-usecs {polls}: {kicks} kicks for 3000 frames");
+        drop((driver, device));
+        wait::until("the port to go", || daemon.port(PORT).is_none());
+    }
+}
+
+#[test]
+fn a_vmm_maps_only_so_much_memory() {
+    let daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    let large = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&large, 1 << 41).expect("it is sparse");
+    // The client does not tell of refusals.
+    let _ = driver.client.dma_map(0, 1 << 42, 1 << 41, large.as_raw_fd());
+    wait::until("a word of it", || device.said().contains("more than 1024 GiB of guest memory"));
+    assert_eq!(device.holdings().0, 1, "only the driver's is mapped");
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+}
+
+#[test]
+fn a_device_that_cannot_attach_again_says_why() {
+    let mut daemon = Daemon::start();
+    let device = Device::start(&daemon);
+    let mut driver = Driver::start(&device);
+    daemon.kill();
+    wait::until("a word of it", || device.said().contains("is not attached"));
+    device.process.signal(Signal::STOP);
+    daemon.restart();
+    let thief = daemon.open(PORT);
+    device.process.signal(Signal::CONT);
+    wait::until("why", || device.said().contains("is taken by process"));
+    drop(thief);
+    wait::until("the port", || device.said().contains("is attached again"));
+    exchange(&mut driver, &mut daemon.open("vale0:peer"));
+}
+
+#[test]
 fn a_vmm_that_truncates_memory_loses_its_connection() {
     let daemon = Daemon::start();
     let device = Device::start(&daemon);
@@ -303,9 +466,11 @@ fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
     let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
     b.send(&announcement(9)).expect("a daemon");
     let (mut frame, mut came, mut seq) = (Vec::new(), Vec::new(), 0);
+    driver.share();
     for round in 0..3000 {
-        let offset = match random.below(4) {
+        let offset = match random.below(5) {
             0 => random.below(0x20000),
+            4 => shared::CSBAL + random.below(8),
             1 => 0x3800 + random.below(0x40),
             2 => 0x2800 + random.below(0x40),
             _ => [register::RCTL, register::TCTL, 0x0, 0x14, 0x20][random.index(5)],
@@ -318,6 +483,8 @@ fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
             let at = random.below(MEMORY - 64);
             driver.put(at, &random.bytes(64));
         }
+        // And what the card shares with its driver.
+        driver.put(shared::PAGE + random.below(0x70), &random.bytes(4));
         match random.below(200) {
             0 => driver.client.reset().expect("a reply"),
             // As firmware does, and in the middle of everything.
@@ -328,6 +495,7 @@ fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
                 driver.client.dma_map(0, 0, MEMORY, fd).expect("a reply");
             }
             3 => driver.client.region_write(CONFIG, 4, &[7, 0]).expect("a reply"),
+            30..40 => driver.share(),
             4..20 => driver.client.region_write(1, random.below(57), &value).expect("a reply"),
             20..30 => {
                 let fds = [driver.line.as_raw_fd()];
@@ -442,8 +610,14 @@ fn a_command_boots_a_guest_with_an_e1000_and_leaves_nothing_behind() {
     let words = [dir.as_path(), "--qemu".as_ref(), kit.qemu(), kernel.as_path()];
     let words = words.map(|word| word.to_str().expect("UTF-8"));
     let fixed = ["vm", "run", "--nic", "e1000", "--accel", "tcg", "--memory", "192M"];
-    let more = ["--append", "no_timer_check", "--dir"];
+    let more = ["--coalesce-usecs", "100", "--dir"];
     let words = [&fixed[..], &more, &words].concat();
+    let said = uvala(Become::default(), &[&words[..], &["--print"]].concat(), None).output();
+    let said = String::from_utf8(said.expect("it runs").stdout).expect("UTF-8");
+    let (device, qemu) = said.split_once('\n').expect("two lines");
+    assert!(device.starts_with("uvala-device --nic e1000 --port vale0:vm1 --dir "), "{device}");
+    assert!(device.ends_with(" --coalesce-usecs 100 &"), "{device}");
+    assert!(qemu.contains("no_timer_check"), "{qemu}");
     let mut guest = Console::start(&mut uvala(Become::default(), &words, None));
     guest.hear("This is 10.0.0.1, on port vale0:vm1");
     guest.hear("vm1# ");

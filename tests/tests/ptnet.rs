@@ -198,7 +198,7 @@ fn exchange(driver: &mut Driver, port: &mut Port) {
 #[test]
 fn a_guest_drives_the_rings_of_its_port_itself() {
     let daemon = Daemon::start();
-    let device = Device::with(&daemon, &["--nic", "ptnet"]);
+    let device = Device::model(&daemon, "ptnet");
     let mut driver = Driver::start(&device);
     let mut id = [0; 4];
     driver.client.region_read(CONFIG, 0, &mut id).expect("a reply");
@@ -215,7 +215,7 @@ fn a_guest_drives_the_rings_of_its_port_itself() {
 #[test]
 fn a_switch_that_comes_back_finds_the_guest_with_new_rings_in_the_old_memory() {
     let mut daemon = Daemon::start();
-    let device = Device::with(&daemon, &["--nic", "ptnet"]);
+    let device = Device::model(&daemon, "ptnet");
     let mut driver = Driver::start(&device);
     exchange(&mut driver, &mut daemon.open("vale0:peer"));
     for round in 1..=3 {
@@ -248,7 +248,7 @@ fn a_switch_that_comes_back_finds_the_guest_with_new_rings_in_the_old_memory() {
 #[test]
 fn frames_for_no_driver_do_not_hold_up_their_senders() {
     let daemon = Setup::new("[switch.vale0.port.nic]\non_full = \"wait\"\n").start();
-    let device = Device::with(&daemon, &["--nic", "ptnet"]);
+    let device = Device::model(&daemon, "ptnet");
     let mut port = daemon.open("vale0:peer");
     (0..5000).for_each(|seq| port.send(&named(4, seq, 60)).expect("a daemon"));
     let mut driver = Driver::start(&device);
@@ -262,7 +262,7 @@ fn frames_for_no_driver_do_not_hold_up_their_senders() {
 #[test]
 fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
     let daemon = Daemon::start();
-    let device = Device::with(&daemon, &["--nic", "ptnet"]);
+    let device = Device::model(&daemon, "ptnet");
     drop(Driver::start(&device));
     let before = wait::find("a renewed port", || {
         let renewed = device.said().matches("is attached again").count() == 1;
@@ -286,7 +286,7 @@ fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
 fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
     let mut daemon = Setup::new("[switch.vale0.port.b]\non_full = \"wait\"\n").start();
     let mut random = Random::seeded(23);
-    let device = Device::with(&daemon, &["--nic", "ptnet"]);
+    let device = Device::model(&daemon, "ptnet");
     let mut driver = Driver::start(&device);
     for relayed in [false, true] {
         if relayed {
@@ -368,7 +368,7 @@ fn a_guest_with_our_driver_carries_whole_frames_and_outlives_the_daemon() {
     let Some(built) = Built::ptnet(&kit) else { return };
     let port = "[switch.vale0.port.vm2]\nkind = \"vhost-user\"\n";
     let mut daemon = Setup::new(port).start();
-    let mut device = Device::with(&daemon, &["--nic", "ptnet", "--queues", "2"]);
+    let mut device = Device::with(&daemon, "ptnet", &["--queues", "2"]);
     let driver = Some(built.path());
     let ptnet = Boot { port: PORT, nic: Some("ptnet"), driver, ..Boot::default() };
     let virtio = Boot { port: "vale0:vm2", ..Boot::default() };

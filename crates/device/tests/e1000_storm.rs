@@ -364,7 +364,7 @@ impl Storm {
     fn sleep_or_poll(&mut self) {
         let memory = &self.memories[self.mapped];
         if self.random.one_in(2) {
-            self.device.want_kicks(memory);
+            self.device.want_kicks(memory, self.random.one_in(2));
         } else {
             self.device.want_none(memory);
         }

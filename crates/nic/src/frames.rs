@@ -150,7 +150,8 @@ impl Outbox {
             self.dropped += 1;
             Sent::Taken
         });
-        Turn { moved: progress.descriptors > 0, more: progress.more, blocked: false }
+        let (moved, more) = (progress.descriptors > 0, progress.more);
+        Turn { moved, more, ..Turn::default() }
     }
 
     /// Forgets frames of a port or a guest that is gone.
@@ -168,6 +169,8 @@ pub struct Turn {
     pub more: bool,
     /// Nothing moves until the other side has room.
     pub blocked: bool,
+    /// The length of the frame for the guest that waits for it.
+    pub bytes: usize,
 }
 
 /// Whether a frame lies in one slot.
@@ -201,6 +204,7 @@ pub fn receive(
     let (count, mut done, mut turn) = (rx.available(), 0, Turn::default());
     for frame in rx.frames() {
         turn.blocked = !model.has_room(memory, frame.len());
+        turn.bytes = frame.len();
         turn.more = done >= BUDGET;
         if turn.blocked || turn.more {
             break;

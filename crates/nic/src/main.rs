@@ -25,6 +25,7 @@ mod pci;
 mod ptnet;
 mod remover;
 mod serve;
+mod shown;
 mod socket;
 mod uplink;
 
@@ -32,14 +33,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use client::{Options, Stop};
 use confine::{Files, Mode, Thread};
 use packet::MacAddr;
-use protocol::exit;
 use protocol::name::PortName;
+use protocol::{COALESCE_USECS_MAX, exit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use terminal::say;
 
@@ -74,6 +76,13 @@ struct Args {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX))
     )]
     queues: u16,
+    /// Least time between two interrupts in µs, 0 to 1000, where the guest's driver asks for less
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = usecs(COALESCE_USECS_MAX))]
+    coalesce_usecs: u16,
+    /// How long the device looks for frames by itself before it asks for kicks, in µs, 0 to 1000,
+    /// if it shares a page with the guest's driver
+    #[arg(long, value_name = "N", default_value_t = POLL_USECS, value_parser = usecs(1000))]
+    poll_usecs: u16,
     /// Directory of the daemon's socket
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -87,6 +96,12 @@ struct Args {
 
 /// As many as there are doorbells for.
 const QUEUES_MAX: u16 = device::ptnet::RINGS_MAX / 2;
+/// As long as measured best: docs/vm.md.
+const POLL_USECS: u16 = 500;
+
+fn usecs(most: u16) -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(0..=i64::from(most))
+}
 
 /// An address that one card can have.
 fn one_card(text: &str) -> Result<MacAddr, String> {
@@ -132,6 +147,13 @@ fn main() -> ExitCode {
     if remover::is_done() {
         return ExitCode::SUCCESS;
     }
+    // For `uvala assets`, and without the port and the model that everything else needs.
+    if std::env::args_os().skip(1).eq(["--man"]) {
+        return match print_man_page() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
     match run(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -140,6 +162,12 @@ fn main() -> ExitCode {
             ExitCode::from(code.unwrap_or(exit::FAILURE))
         }
     }
+}
+
+fn print_man_page() -> Result<()> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(Args::command()).render(&mut page)?;
+    say::out(String::from_utf8(page)?)
 }
 
 fn run(args: &Args) -> Result<()> {
@@ -173,7 +201,9 @@ fn run(args: &Args) -> Result<()> {
         return ptnet::Server::new(mac, listener, uplink, signals, stop).run();
     }
     let description = nic::description();
-    Server::new(Nic::new(mac), listener, uplink, &description, signals, stop).run()
+    let nic = Nic::new(mac, args.coalesce_usecs);
+    let polls = Duration::from_micros(args.poll_usecs.into());
+    Server::new(nic, polls, listener, uplink, &description, signals, stop).run()
 }
 
 /// A socket that is readable once the process is to end.

@@ -3,7 +3,7 @@
 //! An access changes registers and moves no frame: the VMM gets its reply first. Frames move
 //! afterwards, in [`crate::frames`].
 
-use device::e1000::{BAR0_LEN, Config, E1000, IO_LEN};
+use device::e1000::{BAR0_LEN, CSB_SUBSYSTEM, Config, E1000, IO_LEN};
 use packet::MacAddr;
 use vfio::{Description, Device, Irq, Region, irq, region};
 
@@ -12,10 +12,11 @@ use crate::pci::{CONFIG_LEN, ConfigSpace, Identity};
 /// The region of I/O ports.
 const IO: u32 = region::BAR0 + 1;
 
-/// An Intel 82540EM, as QEMU has it.
+/// An Intel 82540EM, as QEMU has it. By the subsystem, drivers know that it has a communication
+/// status block; for all others it is a plain one.
 const IDENTITY: Identity = Identity {
     device: [0x8086, 0x100e],
-    subsystem: [0x8086, 0x001e],
+    subsystem: [0x8086, CSB_SUBSYSTEM],
     revision: 3,
     class: [2, 0, 0],
     regions: [BAR0_LEN, IO_LEN],
@@ -37,6 +38,8 @@ pub fn description() -> Description {
 pub struct Nic {
     config: ConfigSpace,
     pub model: E1000,
+    /// Reads and writes of registers.
+    pub accesses: u64,
     /// The time of the accesses, which the event loop keeps.
     pub now_ns: u64,
     /// The cable is plugged in.
@@ -44,13 +47,14 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A device after its reset, whose cable is plugged in.
-    pub fn new(mac: MacAddr) -> Self {
-        let config = Config { mac: mac.octets(), coalesce_usecs: 0, csb: false };
+    /// A device after its reset, whose cable is plugged in. Its interrupts are at least
+    /// `coalesce_usecs` apart.
+    pub fn new(mac: MacAddr, coalesce_usecs: u16) -> Self {
+        let config = Config { mac: mac.octets(), coalesce_usecs, csb: true };
         let mut model = E1000::new(&config);
         model.set_link(true, 0);
         let config = ConfigSpace::new(IDENTITY);
-        Self { config, model, now_ns: 0, link: true }
+        Self { config, model, accesses: 0, now_ns: 0, link: true }
     }
 
     /// Whether the device may reach the guest's memory.
@@ -72,6 +76,7 @@ impl Device for Nic {
             let offset = usize::try_from(offset).expect("bounded by the region");
             return self.config.read(offset, to, self.model.interrupt());
         }
+        self.accesses += 1;
         for (at, part) in pieces(offset, to.len()) {
             let (width, now) = (u8::try_from(part.len()).expect("a word"), self.now_ns);
             let value = match region {
@@ -87,6 +92,7 @@ impl Device for Nic {
             let offset = usize::try_from(offset).expect("bounded by the region");
             return self.config.write(offset, from);
         }
+        self.accesses += 1;
         for (at, part) in pieces(offset, from.len()) {
             let (width, now) = (u8::try_from(part.len()).expect("a word"), self.now_ns);
             let mut value = [0; 8];
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_card_is_an_82540em_with_its_address_in_the_registers() {
-        let mut nic = Nic::new("52:54:00:01:02:03".parse().expect("an address"));
+        let mut nic = Nic::new("52:54:00:01:02:03".parse().expect("an address"), 0);
         let mut id = [0; 4];
         nic.read(region::CONFIG, 0, &mut id);
         assert_eq!(id, [0x86, 0x80, 0x0e, 0x10]);
@@ -155,7 +161,7 @@ mod tests {
     /// PCI 3.0, 6.2.3: the status shows the level, also where the command register holds it back.
     #[test]
     fn the_status_shows_an_interrupt_that_is_disabled() {
-        let mut nic = Nic::new("52:54:00:01:02:03".parse().expect("an address"));
+        let mut nic = Nic::new("52:54:00:01:02:03".parse().expect("an address"), 0);
         // IMS and ICS: a change of the link (13.4.20, 13.4.19).
         nic.write(region::BAR0, 0xd0, &4u32.to_le_bytes());
         nic.write(region::BAR0, 0xc8, &4u32.to_le_bytes());

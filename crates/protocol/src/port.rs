@@ -1,5 +1,7 @@
 //! Ports: made, changed, listed.
 
+use std::collections::BTreeMap;
+
 use packet::{MacAddr, VlanMode};
 use serde::{Deserialize, Serialize};
 
@@ -165,6 +167,9 @@ pub struct PortInfo {
     pub creator: u32,
     /// The client that holds it.
     pub client: Option<ClientInfo>,
+    /// What that counts itself, by name ([`FunctionNote`](super::FunctionNote)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, u64>,
     /// Bytes of shared memory; of a port in a trust group, what it has of that.
     pub memory: u64,
     /// Trust group whose region it lives in.

@@ -26,6 +26,10 @@ use crate::refused::Refused;
 /// The most maps of a session. QEMU has a map for each module of memory, and about twenty more.
 pub const MAPS_MAX: usize = 1024;
 
+/// The most bytes of memory that a session's maps reach in all: a guest larger than any host. What
+/// a VMM passes may be a sparse file, so maps alone cost it nothing, and addresses the device.
+pub const BYTES_MAX: u64 = 1 << 40;
+
 /// What addresses and sizes are multiples of, unless a server says otherwise.
 const PAGE: u64 = 4096;
 
@@ -75,7 +79,7 @@ impl DmaTable {
             let why = format!("a map at {address:#x} that overlaps another one");
             return Err(Refused::new(Errno::EXIST, why));
         }
-        let extent = extent(&map)?;
+        let extent = extent(&map, BYTES_MAX - self.reached())?;
         self.maps.insert(address, Map { size, extent });
         self.rebuild();
         Ok(())
@@ -110,6 +114,11 @@ impl DmaTable {
         self.rebuild();
     }
 
+    /// Bytes that the device reaches.
+    fn reached(&self) -> u64 {
+        self.memory.extents().iter().map(|extent| extent.size).sum()
+    }
+
     fn overlaps(&self, address: u64, end: u64) -> bool {
         let before = self.maps.range(..end).next_back();
         before.is_some_and(|(start, map)| start + map.size > address)
@@ -121,10 +130,14 @@ impl DmaTable {
     }
 }
 
-/// Maps the part of the file, if the device is to reach it.
-fn extent(map: &DmaMap) -> Result<Option<Extent>, Refused> {
+/// Maps the part of the file, if the device is to reach it; at most this many bytes.
+fn extent(map: &DmaMap, most: u64) -> Result<Option<Extent>, Refused> {
     let reached = map.fd.as_ref().filter(|_| map.readable && map.writable);
     let Some(fd) = reached else { return Ok(None) };
+    if map.size > most {
+        let why = format!("more than {} GiB of guest memory in all", BYTES_MAX >> 30);
+        return Err(Refused::new(Errno::NOMEM, why));
+    }
     let part = FilePart::new(fd, map.offset, map.size);
     let (lent, offset) = part.and_then(|part| part.map(fd)).map_err(refused)?;
     let DmaMap { address, size, .. } = *map;
@@ -236,6 +249,20 @@ mod tests {
             table.unmap(0, MAPS_MAX as u64 * PAGE).expect("all of them");
         }
         assert!(table.memory().extents().is_empty());
+    }
+
+    #[test]
+    fn a_session_maps_only_so_many_bytes_in_all() {
+        let (mut table, fd) = (DmaTable::default(), file(BYTES_MAX / PAGE));
+        let half = BYTES_MAX / 2;
+        table.map(map(0, half, Some(&fd))).expect("there is room");
+        table.map(map(8 * half, half, None)).expect("it is not reached");
+        let refused = table.map(map(half, half + PAGE, Some(&fd))).expect_err("too much");
+        assert_eq!((refused.errno, refused.why.contains("1024 GiB")), (Errno::NOMEM, true));
+        table.map(map(half, half, Some(&fd))).expect("all of it");
+        assert_eq!(errno(table.map(map(4 * half, PAGE, Some(&fd)))), Errno::NOMEM);
+        table.unmap(0, half).expect("a map");
+        table.map(map(4 * half, PAGE, Some(&fd))).expect("there is room again");
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Guest {
         match how % 6 {
             0 => self.device.reset(),
             1 | 2 => self.device.set_link(how & 1 == 0, self.now_ns),
-            3 => self.device.want_kicks(&self.memory),
+            3 => self.device.want_kicks(&self.memory, how & 64 == 0),
             4 => self.device.want_none(&self.memory),
             _ => self.memory = if how & 64 == 0 { memory() } else { GuestMemory::default() },
         }

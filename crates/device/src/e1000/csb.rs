@@ -148,14 +148,16 @@ impl<'a> Csb<'a> {
         self.store(HOST_ISR, registers.get(ICR));
     }
 
-    /// Asks for kicks: with the next descriptor to transmit, and, if there are no buffers, with the
-    /// next one, or when three quarters of the ring are buffers again.
-    pub fn want_kicks(&self, registers: &Registers) {
+    /// Asks for a kick with the next descriptor to transmit.
+    pub fn want_transmit_kick(&self) {
         self.store(HOST_NEED_TXKICK, 1);
+    }
+
+    /// Asks for a kick with the next buffer, or when three quarters of the ring are buffers again.
+    pub fn want_receive_kick(&self, registers: &Registers) {
         let ring = Ring::new(registers, RDBAL);
-        let head = registers.get(RDH);
-        if ring.len > 0 && ring.between(head, registers.get(RDT)) == 0 {
-            self.store(HOST_RXKICK_AT, (head + ring.len / 4 * 3) % ring.len);
+        if ring.len > 0 {
+            self.store(HOST_RXKICK_AT, (registers.get(RDH) + ring.len / 4 * 3) % ring.len);
             self.store(HOST_NEED_RXKICK, 1);
         }
     }

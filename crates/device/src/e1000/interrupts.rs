@@ -33,6 +33,9 @@ pub(super) struct Interrupts {
     rises_ns: Option<u64>,
     receive: Delay,
     transmit: Delay,
+    /// Rises of the line, and events of frames that did not raise it.
+    rises: u64,
+    suppressed: u64,
 }
 
 /// A packet timer and an absolute timer: when they expire.
@@ -76,17 +79,30 @@ impl Interrupts {
             rises_ns: None,
             receive: Delay::default(),
             transmit: Delay::default(),
+            rises: 0,
+            suppressed: 0,
         }
     }
 
     /// Stops all timers and lets the line fall. The gap goes on: a driver cannot end it by a reset.
     pub fn reset(&mut self) {
-        *self = Self { gap_ns: self.gap_ns, rose_ns: self.rose_ns, ..Self::new(0) };
+        let Self { gap_ns, rose_ns, rises, suppressed, .. } = *self;
+        *self = Self { gap_ns, rose_ns, rises, suppressed, ..Self::new(0) };
     }
 
     /// The level of the line.
     pub fn line(&self) -> bool {
         self.line
+    }
+
+    /// Rises of the line, and events of frames that did not raise it at once.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.rises, self.suppressed)
+    }
+
+    /// Counts an event of which the driver wants no interrupt.
+    pub fn suppress(&mut self) {
+        self.suppressed += 1;
     }
 
     /// When [`expire`](Self::expire) has something to do.
@@ -117,7 +133,7 @@ impl Interrupts {
         } else {
             self.receive.begin(now_ns, packet, absolute);
         }
-        self.raise(registers, causes, now_ns);
+        self.raise_for_frames(registers, causes, now_ns);
     }
 
     /// The driver wants the receive timer to expire (13.4.30).
@@ -142,7 +158,14 @@ impl Interrupts {
         } else {
             self.transmit.begin(now_ns, packet, absolute);
         }
+        self.raise_for_frames(registers, causes, now_ns);
+    }
+
+    /// Sets causes, and counts whether the line rises by that.
+    fn raise_for_frames(&mut self, registers: &mut Registers, causes: u32, now_ns: u64) {
+        let before = self.rises;
         self.raise(registers, causes, now_ns);
+        self.suppressed += u64::from(self.rises == before);
     }
 
     /// Does what is due.
@@ -165,7 +188,10 @@ impl Interrupts {
         } else if !self.line {
             let gap = self.gap_ns.max(u64::from(registers.get(ITR)) * ITR_NS);
             match self.rose_ns.map(|rose| rose.saturating_add(gap)).filter(|free| *free > now_ns) {
-                None => (self.line, self.rose_ns) = (true, Some(now_ns)),
+                None => {
+                    (self.line, self.rose_ns) = (true, Some(now_ns));
+                    self.rises += 1;
+                }
                 later => self.rises_ns = later,
             }
         }

@@ -122,6 +122,24 @@ pub struct Counts {
     pub malformed: u64,
 }
 
+/// Frames, and how often driver and device told each other of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames of the guest. A run of segments is one.
+    pub tx_frames: u64,
+    /// Frames that the guest has got.
+    pub rx_frames: u64,
+    /// Writes to TDT.
+    pub tx_kicks: u64,
+    /// Writes to RDT.
+    pub rx_kicks: u64,
+    /// Rises of the interrupt line.
+    pub interrupts: u64,
+    /// Frames received, and batches of descriptors written back, that did not raise the line at
+    /// once: it was up, moderation held it down, or the driver wanted no interrupt.
+    pub suppressed: u64,
+}
+
 /// An 82540EM.
 #[derive(Debug)]
 pub struct E1000 {
@@ -132,6 +150,7 @@ pub struct E1000 {
     transmitter: Transmitter,
     receiver: Receiver,
     counts: Counts,
+    traffic: Traffic,
     /// IOADDR.
     io_address: u32,
     has_csb: bool,
@@ -149,6 +168,7 @@ impl E1000 {
             transmitter: Transmitter::new(),
             receiver: Receiver::new(),
             counts: Counts::default(),
+            traffic: Traffic::default(),
             io_address: 0,
             has_csb: config.csb,
         };
@@ -223,6 +243,13 @@ impl E1000 {
         self.counts
     }
 
+    /// What has passed so far, and how it was told of.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        let (interrupts, suppressed) = self.interrupts.counts();
+        Traffic { interrupts, suppressed, ..self.traffic }
+    }
+
     /// The communication status block, if the driver uses it; its tails are in the registers then.
     fn csb<'a>(&mut self, memory: &'a GuestMemory) -> Option<Csb<'a>> {
         let csb = self.csb_page(memory).filter(Csb::is_on)?;
@@ -235,13 +262,24 @@ impl E1000 {
         Csb::find(&self.registers, memory).filter(|_| self.has_csb)
     }
 
-    /// Asks the driver for kicks, before the owner sleeps. The owner passes a fence and looks again
-    /// ([`pending`](Self::pending), [`has_buffers`](Self::has_buffers)). A driver without a
+    /// Whether the driver is told by memory: then its owner may look for work by itself, and asks
+    /// for kicks before it sleeps.
+    #[must_use]
+    pub fn is_shared(&self, memory: &GuestMemory) -> bool {
+        self.csb_page(memory).is_some_and(|csb| csb.is_on())
+    }
+
+    /// Asks the driver for kicks, before the owner sleeps: with the next descriptor to transmit,
+    /// and with the next buffer if frames wait for more of them. The owner passes a fence and
+    /// looks again ([`pending`](Self::pending), [`has_room`](Self::has_room)). A driver without a
     /// communication status block always kicks.
-    pub fn want_kicks(&mut self, memory: &GuestMemory) {
+    pub fn want_kicks(&mut self, memory: &GuestMemory, frames_wait: bool) {
         self.csb(memory);
         if let Some(csb) = self.csb_page(memory) {
-            csb.want_kicks(&self.registers);
+            csb.want_transmit_kick();
+            if frames_wait {
+                csb.want_receive_kick(&self.registers);
+            }
         }
     }
 
@@ -270,19 +308,25 @@ impl E1000 {
     ) -> Progress {
         let csb = self.csb(memory);
         let from = self.registers.get(TDH);
-        let Self { registers, transmitter, counts, interrupts, .. } = self;
+        let Self { registers, transmitter, counts, interrupts, traffic, .. } = self;
+        let mut send = |frame: TxFrame<'_>| {
+            let sent = send(frame);
+            traffic.tx_frames += u64::from(sent == Sent::Taken);
+            sent
+        };
         let (progress, done) = transmitter.run(memory, registers, counts, budget, &mut send);
         let mut causes = if done.emptied { cause::TXQE } else { 0 };
-        let mut reported = done.reported;
+        let (mut reported, mut wanted) = (done.reported, true);
         if let Some(csb) = csb {
             csb.show_heads(registers);
-            reported = registers.get(TDH) != from && csb.wants_transmit(registers, from);
+            reported = registers.get(TDH) != from;
+            wanted = reported && csb.wants_transmit(registers, from);
             causes = 0;
         }
-        if reported {
-            interrupts.transmitted(registers, causes, done.at_once, now_ns);
-        } else {
-            interrupts.raise(registers, causes, now_ns);
+        match (reported, wanted) {
+            (false, _) => interrupts.raise(registers, causes, now_ns),
+            (true, false) => interrupts.suppress(),
+            (true, true) => interrupts.transmitted(registers, causes, done.at_once, now_ns),
         }
         self.show_causes(csb);
         progress
@@ -326,9 +370,10 @@ impl E1000 {
         let wanted = csb.is_none_or(|csb| csb.wants_receive());
         match what {
             Received::Stored if wanted => interrupts.received(registers, causes, now_ns),
-            Received::Stored => {}
+            Received::Stored => interrupts.suppress(),
             _ => interrupts.raise(registers, causes, now_ns),
         }
+        self.traffic.rx_frames += u64::from(what == Received::Stored);
         self.show_causes(csb);
         what
     }
@@ -435,9 +480,15 @@ impl E1000 {
                 registers.set(PBA, (PACKET_BUFFER - receive) << 16 | receive);
             }
             TDH => self.transmitter.rewind(self.registers.get(TDH)),
-            TDT => effects.transmit = true,
+            TDT => {
+                self.traffic.tx_kicks += 1;
+                effects.transmit = true;
+            }
             TCTL => effects.transmit = value & tctl::EN != 0,
-            RDT => effects.receive = true,
+            RDT => {
+                self.traffic.rx_kicks += 1;
+                effects.receive = true;
+            }
             RCTL => effects.receive = value & rctl::EN != 0,
             CSBAL => effects = Effects { transmit: true, receive: true },
             _ => {}

@@ -4,9 +4,10 @@ mod completion;
 mod config_page;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate_to};
 
@@ -36,6 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     command.build();
     clap_mangen::generate_to(command, &man)?;
+    fs::write(man.join("uvala-device.1"), page_of(&crate::vm::device::program()?)?)?;
     for page in fs::read_dir(&man)? {
         let path = page?.path();
         let finished = finished(&fs::read_to_string(&path)?);
@@ -44,6 +46,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = man.join("uvala.toml.5");
     fs::write(&path, config_page::page())
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The page of a program that writes it itself.
+fn page_of(program: &Path) -> anyhow::Result<Vec<u8>> {
+    let named = || format!("cannot get the man page of {}", program.display());
+    let made = Process::new(program).arg("--man").output().with_context(named)?;
+    ensure!(made.status.success(), "{}: {}", named(), String::from_utf8_lossy(&made.stderr));
+    Ok(made.stdout)
 }
 
 /// What follows the options of every page.

@@ -577,7 +577,11 @@ fn show(info: &PortInfo, is_now: bool) -> String {
     ] {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
-    text + &show_security(info)
+    text += &show_security(info);
+    for (name, count) in &info.counts {
+        text += &format!("{name:<21}  {count}\n");
+    }
+    text
 }
 
 /// The worker that the port asks for, and the one that it has.

@@ -93,7 +93,10 @@ struct Run {
     /// Give the guest the internet, by `uvala internet` on its switch, and its address by DHCP
     #[arg(long, conflicts_with_all = ["tap", "print"])]
     internet: bool,
-    /// Print QEMU's command line, and exit
+    /// Least time between two interrupts of the card in µs, 0 to 1000 (e1000)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    coalesce_usecs: Option<u16>,
+    /// Print QEMU's command line, that of its uvala-device in front of it, and exit
     #[arg(long)]
     print: bool,
 }
@@ -140,6 +143,11 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
 }
 
 fn boot(global: &Global, args: &Run) -> Result<u8> {
+    if args.coalesce_usecs.is_some() && args.nic != Nic::E1000 {
+        let why = "--coalesce-usecs of a virtio card belongs to its port: uvala port add NAME \
+                   --kind vhost-user --coalesce-usecs N, and then --name NAME";
+        return Err(Usage(why.to_owned()).into());
+    }
     let told = args.accel.map(|accel| accel == Accel::Kvm);
     let (program, qemu) = find_qemu(args.qemu.as_deref(), told)?;
     kernel::check_whole(&args.kernel)?;
@@ -147,14 +155,15 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     if args.print {
-        let (port, machine) = match args.nic {
-            Nic::Virtio => {
+        let (port, machine) = match args.nic.device() {
+            None => {
                 let (port, machine) = imagined(global, args.name.as_deref())?;
                 (port, Behind::Port(Box::new(machine)))
             }
-            Nic::E1000 | Nic::Ptnet => {
+            Some(model) => {
                 let port = args.name.as_deref().unwrap_or("vale0:vm1").parse()?;
                 let socket = device::socket(global.dir.as_deref(), &port);
+                say::out(device_line(global, args, model, &port))?;
                 (port, Behind::Device(socket))
             }
         };
@@ -170,7 +179,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let place = match (&args.tap, &args.name) {
         (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
         _ => match args.nic.device() {
-            Some(model) => Place::with_device(global, model, args.name.as_deref())?,
+            Some(model) => Place::with_device(global, args, model)?,
             None => Place::take(global, args.name.as_deref())?,
         },
     };
@@ -235,17 +244,19 @@ impl Place {
     }
 
     /// A port with a device that this command starts.
-    fn with_device(global: &Global, model: &str, name: Option<&str>) -> Result<Self> {
+    fn with_device(global: &Global, args: &Run, model: &str) -> Result<Self> {
         // A daemon that is missing is said here, once.
         drop(global.connect()?);
         let dir = global.dir.as_deref();
-        let wanted: Option<PortName> = name.map(str::parse).transpose()?;
+        let wanted: Option<PortName> = args.name.as_deref().map(str::parse).transpose()?;
         let is_named = wanted.is_some();
+        let usecs = args.coalesce_usecs.map(|usecs| ["--coalesce-usecs".into(), usecs.to_string()]);
+        let options = usecs.as_ref().map_or(&[][..], |words| words);
         for port in wanted.into_iter().chain(names()) {
             if !is_named && is_there(global, &port)? {
                 continue;
             }
-            if let Some(running) = device::start(dir, &port, model)? {
+            if let Some(running) = device::start(dir, &port, model, options)? {
                 let behind = Behind::Device(running.socket.clone());
                 return Ok(Self { port, behind, held: None, _device: Some(running) });
             }
@@ -389,6 +400,14 @@ fn usable(port: &PortName, info: PortInfo) -> Result<MachineInfo, Failure> {
         }
         _ => refused(ErrorCode::InUse, "has a machine already".to_owned()),
     }
+}
+
+/// The command of the device, which is to run before QEMU.
+fn device_line(global: &Global, args: &Run, model: &str, port: &PortName) -> String {
+    let dir = global.dir.as_ref().map(|dir| format!(" --dir {}", quoted(&dir.to_string_lossy())));
+    let usecs = args.coalesce_usecs.map(|usecs| format!(" --coalesce-usecs {usecs}"));
+    let more = dir.unwrap_or_default() + &usecs.unwrap_or_default();
+    format!("uvala-device --nic {model} --port {port}{more} &\n")
 }
 
 /// The arguments of QEMU.

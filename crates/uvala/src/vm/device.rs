@@ -77,15 +77,26 @@ pub struct Running {
     pub socket: PathBuf,
 }
 
-/// Starts a device and waits until it listens. `None`: another program has the port.
-pub fn start(dir: Option<&Path>, port: &PortName, nic: &str) -> Result<Option<Running>> {
+/// Where the program is.
+pub fn program() -> Result<PathBuf> {
     let beside = process::exe()?.with_file_name(PROGRAM);
     let program = if beside.exists() { Ok(beside) } else { program::find(PROGRAM.as_ref()) };
-    let program = program.context("no uvala-device beside uvala; install it: make install")?;
+    program.context("no uvala-device beside uvala; install it: make install")
+}
+
+/// Starts a device and waits until it listens. `None`: another program has the port.
+pub fn start(
+    dir: Option<&Path>,
+    port: &PortName,
+    nic: &str,
+    options: &[String],
+) -> Result<Option<Running>> {
+    let program = program()?;
     let name = format!("uvala-{}-{port}.vfio", std::process::id());
     let socket = std::env::temp_dir().join(name);
     let mut command = remains::dependent(&program)?;
     command.args(["--nic", nic, "--port", &port.to_string()]).arg("--socket").arg(&socket);
+    command.args(options);
     if let Some(dir) = dir {
         command.arg("--dir").arg(dir);
     }

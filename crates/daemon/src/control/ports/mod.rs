@@ -235,6 +235,7 @@ impl<D: Datapath> Control<D> {
             persistent: port.persistent,
             creator: port.owner,
             client: port.client(),
+            counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
             memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
             trust_group: holder
                 .and_then(Holder::shown_group)

@@ -108,18 +108,52 @@ fn other_causes_are_always_told() {
 #[test]
 fn the_device_asks_for_kicks_before_it_sleeps() {
     let mut driver = Driver::with_csb();
-    driver.device.want_kicks(&driver.memory);
+    driver.device.want_kicks(&driver.memory, true);
     let wants = |driver: &Driver| {
         [HOST_NEED_TXKICK, HOST_NEED_RXKICK, HOST_RXKICK_AT].map(|at| driver.word_at(at))
     };
-    assert_eq!(wants(&driver), [1, 1, 12], "there are no buffers");
+    assert_eq!(wants(&driver), [1, 1, 12], "frames wait for buffers");
     driver.device.want_none(&driver.memory);
     assert_eq!(wants(&driver), [0, 0, u32::MAX]);
     driver.give_buffers(15, 2048);
     driver.write(GUEST_RDT, 15);
-    driver.device.want_kicks(&driver.memory);
+    driver.device.want_kicks(&driver.memory, false);
     assert_eq!(wants(&driver), [1, 0, u32::MAX]);
-    assert!(driver.device.has_buffers(&driver.memory));
+    assert!(driver.device.has_room(&driver.memory, 0));
+}
+
+/// A long frame needs several buffers: what is left of them is no reason to sleep without a kick.
+#[test]
+fn a_device_whose_frame_needs_more_buffers_asks_for_a_kick() {
+    let mut driver = Driver::with_csb();
+    driver.set(RCTL, rctl::EN | rctl::BAM | rctl::LPE);
+    driver.give_buffers(1, 2048);
+    driver.write(GUEST_RDT, 1);
+    assert!(driver.device.has_room(&driver.memory, 60));
+    assert!(!driver.device.has_room(&driver.memory, 4000));
+    driver.device.want_kicks(&driver.memory, true);
+    assert_eq!(driver.word_at(HOST_NEED_RXKICK), 1);
+}
+
+#[test]
+fn frames_kicks_and_interrupts_are_counted_and_so_are_those_that_were_not_wanted() {
+    let mut driver = Driver::with_csb();
+    driver.give_buffers(15, 2048);
+    driver.write(GUEST_RDT, 15);
+    let before = driver.device.traffic();
+    driver.publish(3);
+    driver.run();
+    driver.receive(&frame(MAC, 0x88b5, 60));
+    driver.set(TDT, 3);
+    driver.write(GUEST_NEED_RXKICK, 1);
+    driver.receive(&frame(MAC, 0x88b5, 60));
+    driver.receive(&frame(MAC, 0x88b5, 60));
+    let Traffic { tx_frames, rx_frames, tx_kicks, rx_kicks, interrupts, suppressed } =
+        driver.device.traffic();
+    assert_eq!((tx_frames, rx_frames), (3, 3));
+    assert_eq!((tx_kicks - before.tx_kicks, rx_kicks - before.rx_kicks), (1, 0));
+    assert_eq!(interrupts - before.interrupts, 1);
+    assert_eq!(suppressed, 3, "a batch and a frame unwanted, and a frame behind the interrupt");
 }
 
 #[test]
@@ -141,7 +175,7 @@ fn without_the_page_it_is_a_plain_e1000() {
         driver.set(CSBAL, u32::try_from(page).expect("low"));
         assert_eq!(driver.get(CSBAL), if csb { u32::try_from(page).expect("low") } else { 0 });
         driver.publish(2);
-        driver.device.want_kicks(&driver.memory);
+        driver.device.want_kicks(&driver.memory, false);
         assert!(!driver.pending() && driver.run().is_empty());
         driver.set(TDT, 2);
         assert_eq!(driver.run().len(), 2);
@@ -173,7 +207,7 @@ fn a_device_that_slept_while_the_block_was_off_is_kicked_when_it_is_on() {
     let mut driver = Driver::with_csb();
     driver.device.want_none(&driver.memory);
     driver.write(GUEST_CSB_ON, 0);
-    driver.device.want_kicks(&driver.memory);
+    driver.device.want_kicks(&driver.memory, false);
     driver.write(GUEST_CSB_ON, 1);
     assert_eq!(driver.word_at(HOST_NEED_TXKICK), 1);
     driver.write(GUEST_CSB_ON, 0);
