@@ -55,6 +55,7 @@ pub struct Vxlan {
     pub fdb: Vec<VxlanStation>,
     /// Remotes that a routing daemon has found, which are no part of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub extern_remote: Vec<IpAddr>,
 }
 
