@@ -17,6 +17,7 @@ use rustix::process::Signal;
 use crate::measure::{self, Holdings};
 use crate::process::{Owned, Scratch, uvala};
 use crate::role::{At, Become};
+use crate::service::ServiceManager;
 use crate::wait;
 
 /// A running daemon. Killed and removed when dropped; a test that fails shows its log.
@@ -62,6 +63,13 @@ impl Setup {
     #[must_use]
     pub fn without_uring(mut self) -> Self {
         self.limits.no_uring = true;
+        self
+    }
+
+    /// As a service of this manager.
+    #[must_use]
+    pub fn service(mut self, manager: &ServiceManager) -> Self {
+        self.limits.service = Some(manager.dir().to_path_buf());
         self
     }
 
@@ -185,6 +193,17 @@ impl Daemon {
     pub fn restart_with(&mut self, more: &[&str]) {
         self.process.kill();
         self.process = self.setup.spawn(self.place.path(), more);
+        self.wait_until_ready();
+    }
+
+    /// Starts another one that takes over from it.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn replace(&mut self) {
+        let next = self.setup.spawn(self.place.path(), &["--replace"]);
+        let mut before = std::mem::replace(&mut self.process, next);
+        before.wait();
         self.wait_until_ready();
     }
 

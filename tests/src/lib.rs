@@ -17,6 +17,7 @@
 //! | [`net`] | network namespaces, and sockets in them |
 //! | [`netmap`] | a program that holds a netmap descriptor |
 //! | [`measure`] | CPU time and memory of a process, from `/proc` |
+//! | [`service`] | a service manager that keeps descriptors |
 //! | [`socket`] | the control socket without the client library |
 //! | [`siege`] | a pair that may lose nothing, and attackers beside it |
 //! | [`ptrace`] | a thread that stands still |
@@ -46,6 +47,7 @@ pub mod process;
 pub mod ptrace;
 pub mod pty;
 pub mod role;
+pub mod service;
 pub mod siege;
 pub mod socket;
 pub mod stack;

@@ -20,6 +20,7 @@ mod hoard;
 mod hostile_client;
 mod hostile_guest;
 mod interrupts;
+mod listen_fds;
 mod odd_files;
 mod peer_netmap;
 mod scribble;
@@ -95,7 +96,11 @@ fn exec(program: &Become) -> Result<Report, Error> {
     if program.no_uring {
         seccomp::refuse_uring();
     }
-    let error = Command::new(&program.command[0]).args(&program.command[1..]).exec();
+    let mut command = Command::new(&program.command[0]);
+    if let Some(dir) = &program.service {
+        listen_fds::prepare(&mut command, dir);
+    }
+    let error = command.args(&program.command[1..]).exec();
     panic!("{:?}: {error}", program.command);
 }
 

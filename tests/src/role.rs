@@ -286,6 +286,9 @@ pub struct Become {
     /// Whether the kernel denies the peer `io_uring`.
     #[serde(default)]
     pub no_uring: bool,
+    /// The directory of the service manager that starts it.
+    #[serde(default)]
+    pub service: Option<PathBuf>,
 }
 
 /// What a client process says, a line each.

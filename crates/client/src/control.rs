@@ -473,7 +473,7 @@ mod tests {
     }
 
     fn answer(to: &OwnedFd, text: &[u8], fds: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         assert!(fds.is_empty() || ancillary.push(SendAncillaryMessage::ScmRights(fds)));
         let parts = [IoSlice::new(text)];

@@ -122,6 +122,8 @@ const DEVICES: Check = Masked(
         (0xffff_ffff, libc::FIONBIO),
     ],
 );
+/// `TUNGETDEVNETNS`: opens the namespace of a TAP.
+const TAP_NAMESPACE: Check = Is(1, &[0x54e3]);
 /// What the standard library asks of a terminal and of a socket.
 const DESCRIPTORS: Check = Is(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO]);
 /// Local sockets, and questions to the kernel about interfaces.
@@ -204,6 +206,7 @@ const TABLE: &[Row] = &[
     ),
     row(DAEMON, DEVICES, calls![SYS_ioctl]),
     row(&[Function, Exporter], DESCRIPTORS, calls![SYS_ioctl]),
+    row(&[Control, Opener], TAP_NAMESPACE, calls![SYS_ioctl]),
     row(&[Exporter], INTERNET_SOCKETS, calls![SYS_socket]),
     // Signals to guests that never wait.
     row(DAEMON, Any, calls![SYS_io_submit SYS_io_getevents SYS_io_cancel]),

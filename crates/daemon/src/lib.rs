@@ -12,6 +12,7 @@ pub mod control;
 mod cpu_time;
 pub mod engine;
 mod heap;
+pub mod kept;
 pub mod lockfile;
 pub mod log;
 pub mod model;
@@ -129,7 +130,8 @@ fn make_switches<D: Datapath>(
     if config.forget {
         store.forget()?;
     }
-    let (records, dir) = (store.load()?, store.dir().to_path_buf());
+    let (mut records, dir) = (store.load()?, store.dir().to_path_buf());
+    records.values_mut().for_each(|record| control.forget_lost(record));
     if !records.is_empty() {
         tracing::info!("restored {} switches from the state directory", records.len());
     }

@@ -25,7 +25,10 @@ use crate::store::{StoreError, lacks_descriptors};
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another daemon uses the directory.
-    #[error("another daemon{} runs in {}; stop it, or choose another --dir", .pid, .dir.display())]
+    #[error(
+        "another daemon{} runs in {}; stop it, replace it (--replace), or choose another --dir",
+        .pid, .dir.display()
+    )]
     Running {
         /// The directory.
         dir: PathBuf,

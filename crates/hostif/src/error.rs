@@ -153,6 +153,9 @@ pub enum HostError {
          to receive into; raise LimitMEMLOCK in its unit (ulimit -l), or leave --trust-group out"
     )]
     GroupLocked(String, String, usize),
+    /// A TAP that the daemon before this one left is not used.
+    #[error("the interface of the daemon before this one {0}")]
+    NotResumed(&'static str),
     /// The helper reverted its changes before the daemon had made the port.
     #[error(
         "the helper reverted its change of interface {0}, because the daemon did not confirm the \

@@ -98,6 +98,19 @@ pub fn command(name: &str) -> String {
     }
 }
 
+/// Whether a name means the same namespace also for the next daemon: a name of `ip netns` does,
+/// which an operator keeps. A path or the number of a process may mean another one by then.
+#[must_use]
+pub fn is_lasting(name: &str) -> bool {
+    !name.starts_with('/') && !is_process(name)
+}
+
+/// Whether a name is the number of a process, or a path by one.
+#[must_use]
+pub fn is_of_process(name: &str) -> bool {
+    is_process(name) || name.starts_with("/proc/")
+}
+
 fn is_process(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -16,6 +16,7 @@
 //! A TAP can have several queues. The kernel sends the frames of a flow by the queue on which it
 //! last received a frame of the flow's other direction.
 
+mod kept;
 mod saved;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,6 +29,7 @@ use crate::netlink::{Change, Interface, Netlink};
 use crate::sys::tun::{self, About};
 use crate::sysctl::ignore_advertisements;
 use crate::{HostError, Undo, check_name, mac};
+pub use kept::{Ending, resume};
 use saved::SavedState;
 
 /// The settings of a TAP.
@@ -96,7 +98,9 @@ pub fn open(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Handles, HostErr
     let index = index.ok_or_else(|| HostError::Missing(name.to_owned()))?.index;
     // The TAP was deleted after the lookup, so attaching created another. Dropping deletes that.
     if there.is_some_and(|there| there.index != index) {
-        return Err(HostError::Missing(name.to_owned()));
+        // Where a TAP is created if there is none, trying again does that.
+        let error = if spec.existing { HostError::Missing } else { HostError::Busy };
+        return Err(error(name.to_owned()));
     }
     if let Some((into, namespace)) = target {
         let moved = netlink.change(index, Change::Move(namespace.as_fd(), name));
@@ -121,6 +125,15 @@ pub fn open(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Handles, HostErr
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn identify(queues: &[OwnedFd]) -> Result<(Home, Interface), HostError> {
+    let about = about(queues)?;
+    Ok(match here(&about)? {
+        Some(here) => (Home::Ours, here),
+        None => (Home::Unknown, elsewhere(&about)),
+    })
+}
+
+/// What there is to say of the TAP that all these are queues of.
+fn about(queues: &[OwnedFd]) -> Result<About, HostError> {
     let mut all = queues.iter().map(|tap| tun::look(tap).map_err(|_| HostError::NotGivenTap));
     let about = all.next().ok_or(HostError::NotGivenTap)??;
     for other in all {
@@ -128,18 +141,15 @@ pub fn identify(queues: &[OwnedFd]) -> Result<(Home, Interface), HostError> {
             return Err(HostError::GivenTaps);
         }
     }
-    if !about.fits {
-        return Err(HostError::GivenOtherwise(about.name));
-    }
+    if about.fits { Ok(about) } else { Err(HostError::GivenOtherwise(about.name)) }
+}
+
+/// The TAP, if it is here: one with that name and that MAC address is the one.
+fn here(about: &About) -> Result<Option<Interface>, HostError> {
     let name = about.name.as_str();
     let netlink = Netlink::open().map_err(HostError::system("open netlink for", name))?;
     let here = netlink.find(name).map_err(HostError::system("look up", name))?;
-    // A TAP here with that name and that MAC address is the one; otherwise it is in another
-    // namespace.
-    Ok(match here.filter(|here| here.driver == "tun" && here.mac == about.mac) {
-        Some(here) => (Home::Ours, here),
-        None => (Home::Unknown, elsewhere(&about)),
-    })
+    Ok(here.filter(|here| here.driver == "tun" && here.mac == about.mac))
 }
 
 /// What is known of a TAP in a namespace that the daemon cannot look into.

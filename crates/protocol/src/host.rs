@@ -87,6 +87,16 @@ pub struct HostIfInfo {
     pub trouble: Option<String>,
 }
 
+/// An interface that a daemon hands over to the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandedOver {
+    /// The name by which the next daemon knows which port it is of. `None`: there are no more.
+    pub name: Option<String>,
+    /// Where to go on.
+    pub next: Option<String>,
+}
+
 /// Whether an interface carries frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

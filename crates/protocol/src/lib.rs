@@ -64,7 +64,7 @@ pub use choices::{Forwarding, ForwardingChoice, OnFull, RunBy};
 pub use drops::{DROP_REASONS, DropReason, DropReasonName};
 pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
-pub use host::{Address, Filter, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
+pub use host::{Address, Filter, HandedOver, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
@@ -101,8 +101,8 @@ pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, Work
 pub const PROTOCOL_VERSION: u32 = 1;
 /// Upper bound of a message in bytes, either way.
 pub const MAX_MESSAGE: usize = 64 * 1024;
-/// Most descriptors beside a reply.
-pub const MAX_FDS: usize = 4;
+/// Most descriptors beside a reply: those of a TAP that is handed over.
+pub const MAX_FDS: usize = 16;
 /// Most descriptors beside a call: those of a TAP that is handed over.
 pub const MAX_GIVEN: usize = 16;
 
@@ -167,6 +167,8 @@ pub enum Reply {
     Missed(u64),
     /// After [`SessionRequest::Events`], again and again.
     Events(Events),
+    /// To [`SessionRequest::HandOver`].
+    HandedOver(HandedOver),
     /// To [`PortRequest::Geometry`] and [`InterfaceRequest::Add`].
     PortGeometry(PortGeometry),
     /// To [`ChainRequest::List`].

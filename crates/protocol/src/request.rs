@@ -70,6 +70,11 @@ pub enum SessionRequest {
     /// Asks for what changes, as it changes. Answer: [`Reply::Done`](crate::Reply::Done), and then
     /// a [`Reply::Events`](crate::Reply::Events) whenever something has changed, without a call.
     Events(EventsQuery),
+    /// The next daemon asks for interfaces of this one, one at a time.
+    /// Answer: [`Reply::HandedOver`](crate::Reply::HandedOver) with descriptors.
+    HandOver(PageFrom),
+    /// Ends the daemon as SIGTERM does. Answer: [`Reply::Done`](crate::Reply::Done).
+    End,
 }
 
 /// A call about switches.

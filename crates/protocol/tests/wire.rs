@@ -42,6 +42,8 @@ enum Flat {
     Resume,
     Missed,
     Events(EventsQuery),
+    HandOver(PageFrom),
+    End,
     PortGeometry(GeometryQuery),
     InterfaceAdd(InterfaceAdd),
     InterfaceDel(PortRef),

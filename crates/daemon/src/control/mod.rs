@@ -49,6 +49,7 @@ mod events;
 pub mod fake;
 pub mod fdb;
 pub mod groups;
+mod hand_over;
 pub mod interfaces;
 pub mod machines;
 pub mod netmap;
@@ -247,6 +248,8 @@ impl<D: Datapath> Control<D> {
             SessionRequest::Resume => return self.resume(client),
             SessionRequest::Missed => self.missed(client.conn)?,
             SessionRequest::Events(query) => self.listen(client, query)?,
+            SessionRequest::HandOver(from) => return self.hand_over(&client.caller, &from),
+            SessionRequest::End => self.end(&client.caller)?,
             SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
                 unreachable!("a call that takes two steps")
             }

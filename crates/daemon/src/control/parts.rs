@@ -50,6 +50,8 @@ pub(super) struct Pending {
     pub(super) given: Vec<OwnedFd>,
     /// Chains and rules whose last part has not come yet.
     pub(super) drafts: HashMap<ConnKey, PartialPlan>,
+    /// A client has asked for the daemon's end.
+    pub(super) end: bool,
 }
 
 /// What control remembers of some ports beside the state.

@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ChainAdd, ChainRef, ChainRequest, FdbRequest, InterfaceAttach, InterfaceRequest, PortRef,
-    PortRequest, ProgramEntryRef, ProgramEntrySet, ProgramRequest, ProgramSpec, Reply, Request,
-    RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest, SwitchSettings,
+    ChainAdd, ChainRef, ChainRequest, FdbRequest, HostIf, InterfaceAttach, InterfaceRequest,
+    PortRef, PortRequest, ProgramEntryRef, ProgramEntrySet, ProgramRequest, ProgramSpec, Reply,
+    Request, RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest, SwitchSettings,
 };
 use ring::layout::RingCounts;
 
@@ -224,7 +224,7 @@ impl<D: Datapath> Control<D> {
         let port = self.state.find_port(name).filter(|port| is_kept(port))?;
         let stations = self.statics.stations(name).collect();
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
-        let host = port.host.as_deref().cloned();
+        let host = port.host.as_deref().map(show_host);
         let machine = port.machine.as_deref().cloned();
         let vxlan = port.vxlan.as_deref().cloned();
         let interface = port.interface.as_ref().map(show_interface);
@@ -317,18 +317,13 @@ fn touch_alone(port: &PortName) -> Vec<(SwitchName, Changed)> {
 fn is_kept(port: &Port) -> bool {
     // The first switch saves an interface that is in two.
     let is_second = port.cable.is_some() && port.interface.is_none();
-    port.persistent && !is_second && !is_of_this_time(port)
+    port.persistent && !is_second
 }
 
-/// Whether the port's interface ends with this daemon. An interface that a client handed over does.
-/// So does one in a network namespace that a process number or a path names, as those of
-/// containers: when the next daemon starts, another namespace may have that name, or none, and the
-/// interface's addresses are gone. An operator keeps the names of `ip netns`.
-fn is_of_this_time(port: &Port) -> bool {
-    let netns = port.host.as_ref().and_then(|host| host.netns.as_deref());
-    port.host.as_ref().is_some_and(|host| host.fds > 0)
-        || netns
-            .is_some_and(|name| name.starts_with('/') || name.bytes().all(|b| b.is_ascii_digit()))
+/// An interface as a client asks for it: one that a client opened has no name in the request.
+fn show_host(host: &HostIf) -> HostIf {
+    let ifname = host.ifname.clone().filter(|_| host.fds == 0);
+    HostIf { ifname, ..host.clone() }
 }
 
 fn show_interface(interface: &Interface) -> InterfaceText {

@@ -194,6 +194,9 @@ impl<D: Datapath> Server<D> {
                 self.serve(key);
             }
             self.tell_listeners();
+            if self.control.is_ending() {
+                break;
+            }
         }
         let answers = self.control.save_all();
         self.answer_all(answers);

@@ -5,6 +5,7 @@ mod events;
 mod followers;
 mod grants;
 mod groups;
+mod hand_over;
 mod host;
 mod interfaces;
 mod leases;

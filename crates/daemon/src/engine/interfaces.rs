@@ -16,6 +16,9 @@
 //! Opening takes long (the helper, another namespace, XDP), so a thread of its own does it and
 //! rings when it is done. Events that come meanwhile are kept and applied afterwards.
 //!
+//! The service manager keeps the descriptors of TAPs, so that the next daemon has the same
+//! ([`stored`]).
+//!
 //! While another program has the interface, or the namespace does not exist yet, the daemon tries
 //! again every second. If netlink loses events, [`lost`] looks the interfaces up.
 //!
@@ -24,6 +27,7 @@
 
 mod lost;
 mod place;
+pub(super) mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -33,11 +37,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use hostif::HostError;
-use hostif::namespace::Home;
+use hostif::namespace::{self, Home};
 use hostif::netlink::{Event, Interface, Monitor};
 use port::group::Share;
 use port::host::{Absent, Link, Opened, State, bell};
 use port::sys::Waker;
+use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, LinkState, PortKind};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::time::{
@@ -50,13 +55,15 @@ use super::duplicates::{Other, Others, Side};
 use super::open::{Means, open};
 use super::worker::Worker;
 use super::{PortPlace, Workers, open};
-use crate::control::datapath::interfaces::Interfaces;
+use crate::control::datapath::interfaces::{Copies, Interfaces};
+use crate::kept::{FdStore, Kept};
 use crate::model::error::MakeHostError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening, OpeningSlot};
 use crate::model::specs::HostSpec;
 use lost::{Lost, Sought};
 use place::HostPlace;
+use stored::Given;
 
 /// The interfaces that are ports.
 #[derive(Debug)]
@@ -71,6 +78,10 @@ pub struct HostPorts {
     monitor: Option<Monitor>,
     /// Helper that opens interfaces where the daemon may not.
     helper: Option<PathBuf>,
+    /// What the daemon before this one left, until the ports are made.
+    kept: Kept,
+    /// Keeps what this one opens.
+    fd_store: FdStore,
     /// Interfaces that are being opened.
     pending: Vec<Weak<OpeningSlot>>,
     /// Events since the first interface began to open, by interface index.
@@ -95,6 +106,8 @@ impl HostPorts {
             timer,
             monitor: None,
             helper: None,
+            kept: Kept::default(),
+            fd_store: FdStore::default(),
             pending: Vec::new(),
             meanwhile: BTreeMap::new(),
             lost: Lost::default(),
@@ -144,19 +157,20 @@ impl HostPorts {
         &mut self,
         kind: PortKind,
         wanted: HostIf,
-        given: Vec<OwnedFd>,
+        given: Given,
         share: Option<Arc<Share>>,
         others: Others,
         existing: bool,
     ) -> (Opening, impl FnOnce() + Send + use<>) {
         let (opening, ringer, helper) =
             (Opening::default(), self.ringer.clone(), self.helper.clone());
+        let fd_store = self.fd_store.clone();
         let slot = opening.clone();
         self.pending.retain(|slot| slot.strong_count() > 0);
         self.pending.push(opening.watch());
         let job = move || {
             let (bell, helper) = (&ringer, helper.as_deref());
-            let means = Means { bell, helper, share, others, existing };
+            let means = Means { bell, helper, share, others, existing, fd_store: &fd_store };
             slot.put(open(kind, &wanted, given, &means));
         };
         (opening, job)
@@ -327,7 +341,8 @@ impl Workers {
         self.host.monitor()?;
         let share = self.enrol(wanted)?;
         let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
-        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share, others, false);
+        let (opening, job) =
+            self.host.begin(kind, wanted.clone(), Given::ByClient(given), share, others, false);
         let build = move || {
             job();
             Ok(())
@@ -393,6 +408,8 @@ impl Workers {
             trouble: String::new(),
             // The daemon looks once more for an interface that is not there now.
             retry: absent,
+            inherited: false,
+            only_inherited: false,
             opening: None,
         };
         place.say_how();
@@ -437,7 +454,11 @@ impl Workers {
             Err(error) => return self.put_off(key, &format!("no place in its group: {error}")),
         };
         let others = self.others(self.ports[&key].switch);
-        let (opening, job) = self.host.begin(kind, wanted, Vec::new(), share, others, existing);
+        let given = self.host.inherited(key);
+        if given.fds().is_empty() && self.host.ports[&key].only_inherited {
+            return;
+        }
+        let (opening, job) = self.host.begin(kind, wanted, given, share, others, existing);
         let ringer = self.host.ringer.clone();
         let body = move || {
             confine::narrow(confine::Thread::Opener);
@@ -447,7 +468,10 @@ impl Workers {
         let thread = std::thread::Builder::new().name("opener".to_owned()).spawn(body);
         match (thread, self.host.ports.get_mut(&key)) {
             (Ok(_), Some(place)) => place.opening = Some(opening),
-            (Err(error), _) => self.put_off(key, &format!("no thread to open it: {error}")),
+            (Err(error), _) => {
+                self.host.give_up_inherited(key, &self.reclaimer);
+                self.put_off(key, &format!("no thread to open it: {error}"));
+            }
             (Ok(_), None) => {}
         }
     }
@@ -471,6 +495,7 @@ impl Workers {
         match accepted {
             Ok(opened) => {
                 (place.link, place.interface) = (Some(opened.link), opened.interface);
+                place.inherited = false;
                 place.home = opened.home;
                 place.trouble.clear();
                 place.say_how();
@@ -478,12 +503,13 @@ impl Workers {
                 let job = move |worker: &mut Worker| worker.replug(number, adapter);
                 let old = self.workers[worker].handle.call(job);
                 self.reclaimer.run(move || drop(old));
+                self.host.keep(key, &self.reclaimer);
                 let index = self.host.ports[&key].interface.index;
                 self.host.catch_up(index);
             }
             Err(error) => {
                 let trouble = error.to_string();
-                place.retry = error.passes();
+                place.retry = error.passes() && !place.only_inherited;
                 if place.trouble != trouble {
                     tracing::warn!("{}: {trouble}", place.name);
                     place.trouble = trouble;
@@ -491,6 +517,7 @@ impl Workers {
                 if place.retry {
                     self.host.try_again();
                 }
+                self.host.give_up_inherited(key, &self.reclaimer);
             }
         }
     }
@@ -533,14 +560,16 @@ impl Interfaces for Workers {
                 let share = self.enrol(&spec.host)?;
                 let (bell, helper) = (&self.host.ringer, self.host.helper.as_deref());
                 let (others, existing) = (self.others(spec.switch), false);
-                let means = Means { bell, helper, share, others, existing };
-                open(spec.kind, &spec.host, Vec::new(), &means)?
+                let fd_store = &self.host.fd_store;
+                let means = Means { bell, helper, share, others, existing, fd_store };
+                open(spec.kind, &spec.host, Given::default(), &means)?
             }
         };
         let opened = self.accept(spec.switch, (spec.kind, &spec.host), opened)?;
         let Opened { adapter, link, interface, home, .. } = opened;
         let index = interface.index;
         self.plug_host(spec, adapter, Some(link), (home, interface))?;
+        self.host.keep(spec.key, &self.reclaimer);
         self.host.catch_up(index);
         Ok(())
     }
@@ -550,8 +579,25 @@ impl Interfaces for Workers {
         let name = spec.host.ifname.clone().unwrap_or_default();
         let interface = Interface { name, ..Interface::default() };
         self.plug_host(spec, Box::new(Absent), None, (Home::Ours, interface))?;
+        let inherits = self.host.inherits(&spec.name, spec.kind, &spec.host);
+        let of_process = spec.host.netns.as_deref().is_some_and(namespace::is_of_process);
+        if let Some(place) = self.host.ports.get_mut(&spec.key) {
+            place.only_inherited = inherits && of_process;
+        }
         self.reopen(spec.key);
         Ok(())
+    }
+
+    fn inherits(&self, port: &PortName, kind: PortKind, wanted: &HostIf) -> bool {
+        self.host.inherits(port, kind, wanted)
+    }
+
+    fn discard_inherited(&mut self) {
+        self.host.discard_rest(&self.reclaimer);
+    }
+
+    fn hand_over(&self, from: PortKey) -> io::Result<Option<(PortKey, Copies)>> {
+        self.host.copies(from)
     }
 
     fn await_interfaces(&mut self, patience: Duration) {
@@ -610,6 +656,8 @@ mod tests {
             logged: LinkState::Gone,
             trouble: String::new(),
             retry: false,
+            inherited: false,
+            only_inherited: false,
             opening: None,
         }
     }
@@ -661,11 +709,11 @@ mod tests {
         let mut ports = HostPorts::new().expect("descriptors");
         for _ in 0..3 {
             let (kind, others) = (PortKind::Tap, Others::default());
-            drop(ports.begin(kind, HostIf::default(), Vec::new(), None, others, false));
+            drop(ports.begin(kind, HostIf::default(), Given::default(), None, others, false));
         }
         let others = Others::default();
         let (_opening, _job) =
-            ports.begin(PortKind::Tap, HostIf::default(), Vec::new(), None, others, false);
+            ports.begin(PortKind::Tap, HostIf::default(), Given::default(), None, others, false);
         assert_eq!(ports.pending.len(), 1);
     }
 

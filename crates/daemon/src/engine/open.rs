@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use helper::ask::{Answer, ask};
 use helper::wire::{Kind, Reply, Request};
@@ -23,10 +24,32 @@ use protocol::{HostIf, PortKind, Queues};
 use switch::Plug;
 
 use super::duplicates::Others;
+use super::interfaces::stored::{Given, Stored, discard};
+use crate::kept::FdStore;
 use crate::model::opening::Build;
 
 /// An interface whose port is gone, to be closed by another thread: the kernel takes its time.
-pub(super) struct Closing(#[expect(dead_code, reason = "dropped, which closes it")] pub Plug);
+pub(super) struct Closing {
+    plug: Option<Plug>,
+    /// The copies at the service manager.
+    stored: Option<Stored>,
+}
+
+impl Closing {
+    pub fn new(plug: Plug, stored: Option<Stored>) -> Self {
+        Self { plug: Some(plug), stored }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let plug = self.plug.take();
+        match self.stored.take() {
+            Some(stored) => stored.delete(|| drop(plug)),
+            None => drop(plug),
+        }
+    }
+}
 
 impl fmt::Debug for Closing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,22 +80,35 @@ pub(super) struct Means<'a> {
     pub others: Others,
     /// The interface was there before: the daemon opens a TAP of the name and creates none.
     pub existing: bool,
+    /// Keeps descriptors for the next daemon.
+    pub fd_store: &'a FdStore,
 }
 
-/// Opens the interface of a port; `given`: has been opened.
+/// Opens the interface of a port.
 pub(super) fn open(
     kind: PortKind,
     requested: &HostIf,
-    given: Vec<OwnedFd>,
+    given: Given,
     means: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let Means { bell, helper, others, existing, .. } = means;
-    others.admit_wanted(kind, requested, &given)?;
+    others.admit_wanted(kind, requested, given.fds())?;
     if requested.fds > 0 {
-        return match given.len() == usize::from(requested.fds) {
-            true => tap::with_client_queues(given, requested.uring, bell),
+        return match given.fds().len() == usize::from(requested.fds) {
+            true => tap::with_client_queues(given.into_fds(), requested.uring, bell),
             false => Err(HostError::NotGiven(requested.ifname.clone().unwrap_or_default())),
         };
+    }
+    if let Given::Kept(name, queues) = given {
+        let is_of_process = requested.netns.as_deref().is_some_and(namespace::is_of_process);
+        match resume(name, queues, requested, means) {
+            // Another process may have that number by now.
+            Err(why @ HostError::NotResumed(_)) if !is_of_process => {
+                let ifname = requested.ifname.as_deref().unwrap_or_default();
+                tracing::warn!("interface {ifname}: {why}; the port gets a new one");
+            }
+            resumed => return resumed,
+        }
     }
     let with = OpenWith { bell, share: means.share.as_ref(), existing: *existing };
     match port::host::open(kind, requested, &with) {
@@ -85,6 +121,40 @@ pub(super) fn open(
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
         opened => opened,
+    }
+}
+
+/// How often the daemon looks again what a TAP is if the kernel does not say, and the time between.
+const LOOKS: u32 = 5;
+const REST: Duration = Duration::from_millis(100);
+
+/// Uses the TAP that the daemon before this one left; deletes it if it is not what is requested.
+fn resume(
+    name: String,
+    queues: Vec<OwnedFd>,
+    requested: &HostIf,
+    means: &Means<'_>,
+) -> Result<Opened, HostError> {
+    let count = requested.queues.as_ref().and_then(Queues::count).unwrap_or(1);
+    let look = || hostif::tap::resume(&queues, requested.netns.as_deref(), count);
+    // The kernel may lack memory or descriptors for a moment.
+    let passes = |found: &Result<_, _>| !matches!(found, Ok(_) | Err(HostError::NotResumed(_)));
+    let mut found = look();
+    for _ in 0..LOOKS {
+        if passes(&found) {
+            std::thread::sleep(REST);
+            found = look();
+        }
+    }
+    match found {
+        Ok((home, interface)) => {
+            tracing::info!("interface {} goes on as it was", interface.name);
+            tap::with_queues(queues, interface, home, requested.uring, means.bell)
+        }
+        Err(why) => {
+            discard(means.fd_store, name, queues);
+            Err(why)
+        }
     }
 }
 

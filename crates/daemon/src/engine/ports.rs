@@ -109,9 +109,10 @@ impl Ports for Workers {
             return counters::none(name.clone());
         };
         let Unplugged { plug, last, abandoned } = self.unplug(&place);
+        let stored = self.host.stored(port);
         // The next port may want the interface or the UDP port at once.
         match self.host.has(port) || self.tunnels.remove(&port).is_some() {
-            true => self.closing.extend(plug.map(Closing)),
+            true => self.closing.extend(plug.map(|plug| Closing::new(plug, stored))),
             false => self.reclaimer.drop(plug, place.bytes),
         }
         if let Some(switch) = self.switches.get_mut(&place.switch) {

@@ -92,6 +92,20 @@ impl StoreError {
     }
 }
 
+/// Checks that a daemon can start with the state in a directory, which another one may use
+/// meanwhile. Changes nothing.
+pub fn check(dir: &Path) -> Result<(), StoreError> {
+    Store { dir: dir.to_path_buf(), lock: None }.read_all().map(drop)
+}
+
+/// A file of the state.
+struct Loaded {
+    switch: SwitchName,
+    /// The content in the present format, if it has another one.
+    newer: Option<Vec<u8>>,
+    record: Checked,
+}
+
 /// The directory of the saved state.
 #[derive(Debug)]
 pub struct Store {
@@ -140,15 +154,26 @@ impl Store {
 
     /// Reads all files, and replaces those that say it in an older format.
     pub fn load(&mut self) -> Result<BTreeMap<SwitchName, Checked>, StoreError> {
+        let mut records = BTreeMap::new();
+        for Loaded { switch, newer, record } in self.read_all()? {
+            if let Some(newer) = newer {
+                self.convert(&switch, &newer);
+            }
+            records.insert(switch, record);
+        }
+        Ok(records)
+    }
+
+    /// Reads and checks all files.
+    fn read_all(&self) -> Result<Vec<Loaded>, StoreError> {
         if let Err(error) = check_dir(&self.dir) {
             return match error.kind() {
-                ErrorKind::NotFound => Ok(BTreeMap::new()),
+                ErrorKind::NotFound => Ok(Vec::new()),
                 _ => Err(StoreError::of(&self.dir, &error)),
             };
         }
         let names = self.names().map_err(|error| StoreError::of(&self.dir, &error))?;
-        let mut records = BTreeMap::new();
-        for name in names {
+        let load = |name: String| {
             let path = self.dir.join(&name);
             let text = read(&path).map_err(|error| StoreError::of(&path, &error))?;
             let found = SwitchRecord::read(&text).and_then(|record| {
@@ -156,15 +181,12 @@ impl Store {
                     return Err(format!("it is of switch {}", record.switch));
                 }
                 let (switch, now) = (record.switch.clone(), record.to_text());
-                Ok((switch, (now != text).then_some(now), record.check()?))
+                let newer = (now != text).then_some(now);
+                Ok(Loaded { switch, newer, record: record.check()? })
             });
-            let (switch, newer, record) = found.map_err(|why| StoreError::Broken { path, why })?;
-            if let Some(newer) = newer {
-                self.convert(&switch, &newer);
-            }
-            records.insert(switch, record);
-        }
-        Ok(records)
+            found.map_err(|why| StoreError::Broken { path, why })
+        };
+        names.into_iter().map(load).collect()
     }
 
     /// Replaces a file of an older daemon.

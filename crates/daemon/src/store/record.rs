@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hostif::namespace;
 use packet::text;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
@@ -299,6 +300,15 @@ fn mask(settings: &mut SwitchSettings) -> Vec<(u32, String, String)> {
     masked
 }
 
+/// Whether an interface ends with its daemon, unless that one's descriptors are kept. One that a
+/// client handed over does. So does one in a network namespace that a process number or a path
+/// names, as those of containers: when the next daemon starts, another namespace may have that
+/// name, or none, and the interface's addresses are gone. An operator keeps the names of `ip
+/// netns`, and those in the configuration.
+fn is_of_one_daemon(host: &HostIf) -> bool {
+    host.fds > 0 || !host.netns.as_deref().is_none_or(namespace::is_lasting)
+}
+
 fn check_port(
     switch: &SwitchName,
     name: &PortName,
@@ -339,6 +349,29 @@ pub fn merge(plans: &[SwitchPlan], mut records: BTreeMap<SwitchName, Checked>) -
 }
 
 impl Checked {
+    /// Forgets the ports whose interface the daemon before this one had alone, and did not leave:
+    /// `is_left` tells which it did.
+    pub fn forget_lost(&mut self, is_left: impl Fn(&PortName, PortKind, &HostIf) -> bool) {
+        let is_lost = |port: &PortPlan| {
+            let host = port.host.as_ref().filter(|host| is_of_one_daemon(host));
+            host.is_some_and(|host| !is_left(&port.name, port.kind, host))
+        };
+        for lost in self.plan.ports.extract_if(.., |port| is_lost(port)) {
+            let is_given = lost.host.as_ref().is_some_and(|host| host.fds > 0);
+            let cure = match is_given {
+                true => "add it again: uvala port add --fd",
+                false => {
+                    "set up the container's network again: podman network reload, or uvala ns \
+                     attach"
+                }
+            };
+            tracing::warn!(
+                "{}: forgotten: its interface ended with the daemon before this one; {cure}",
+                lost.name
+            );
+        }
+    }
+
     /// The plan of a switch that the configuration names.
     fn beside(self, plan: &SwitchPlan) -> SwitchPlan {
         let same = self.configured == Some(configured(plan));
@@ -428,6 +461,36 @@ mod tests {
                 ("vale0:b".parse().unwrap(), made),
             ]),
         }
+    }
+
+    #[test]
+    fn test_interface_of_one_daemon_is_forgotten_unless_that_left_it() {
+        let mut record = changed(CONFIG);
+        let text = |host: HostIf| PortText {
+            kind: PortKind::Tap,
+            host: Some(host),
+            ..record.ports[&"vale0:b".parse::<PortName>().unwrap()].now.clone()
+        };
+        let inside = |netns: &str| HostIf { netns: Some(netns.into()), ..HostIf::default() };
+        let ports = [
+            ("vale0:c", inside("4711")),
+            ("vale0:d", inside("/run/netns/cni-0815")),
+            ("vale0:e", HostIf { fds: 1, ..HostIf::default() }),
+            ("vale0:f", inside("red")),
+            ("vale0:g", HostIf::default()),
+        ];
+        let ports = ports.map(|(name, host)| {
+            (name.parse().unwrap(), PortRecord { owner: 7, now: text(host), configured: None })
+        });
+        record.ports.extend(ports);
+        let names = |left: &'static [&'static str]| {
+            let mut checked = record.clone().check().unwrap();
+            checked.forget_lost(|port, _, _| left.contains(&port.to_string().as_str()));
+            let plan = checked.alone().unwrap();
+            plan.ports.iter().map(|port| port.name.port().to_owned()).collect::<Vec<_>>().concat()
+        };
+        assert_eq!(names(&[]), "bfg");
+        assert_eq!(names(&["vale0:c", "vale0:e"]), "bcefg");
     }
 
     fn isolated(plan: &SwitchPlan) -> Vec<(String, bool)> {

@@ -4,7 +4,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use packet::MacAddr;
@@ -62,6 +62,8 @@ pub(crate) struct About {
     /// The flags are those of a port: a TAP, with a virtio-net header and nothing else in front of
     /// frames.
     pub fits: bool,
+    /// The TAP stays when its last descriptor is closed.
+    pub persistent: bool,
 }
 
 /// Finds out what a descriptor of another program is.
@@ -87,7 +89,21 @@ pub(crate) fn look(fd: &OwnedFd) -> Result<About, Errno> {
     // SAFETY: the call has set the address.
     let address = unsafe { request.ifr_ifru.ifru_hwaddr }.sa_data;
     let mac = MacAddr::new(std::array::from_fn(|i| address[i].cast_unsigned()));
-    Ok(About { name, mac, fits })
+    let persistent = flags & libc::IFF_PERSIST != 0;
+    Ok(About { name, mac, fits, persistent })
+}
+
+/// Opens the network namespace that a TAP is in now.
+///
+/// # Errors
+/// `EPERM`: the process has no `CAP_NET_ADMIN` there. `EBADFD`: the TAP is gone.
+pub(crate) fn namespace(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    /// `linux/if_tun.h`.
+    const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+    // SAFETY: a system call without pointers.
+    let opened = check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS) })?;
+    // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
 /// Reads the flags of a TAP; `request` then has its name.

@@ -125,6 +125,8 @@ pub struct Link {
     how: OnceLock<String>,
     /// The share of a trust group's buffers.
     share: OnceLock<Weak<Share>>,
+    /// The descriptors of a TAP, which another process may keep when this one ends.
+    queues: OnceLock<Weak<Vec<OwnedFd>>>,
 }
 
 impl Link {
@@ -135,7 +137,7 @@ impl Link {
         let state = AtomicU8::new(State::of(interface) as u8);
         let mtu = AtomicU32::new(interface.mtu);
         let (bell, how, share) = (bell.clone(), OnceLock::new(), OnceLock::new());
-        Arc::new(Self { state, mtu, foreign, bell, how, share })
+        Arc::new(Self { state, mtu, foreign, bell, how, share, queues: OnceLock::new() })
     }
 
     /// The state of the interface.
@@ -175,6 +177,12 @@ impl Link {
     #[must_use]
     pub fn share(&self) -> Option<Arc<Share>> {
         self.share.get().and_then(Weak::upgrade)
+    }
+
+    /// The descriptors of the port's own TAP, as long as it is open.
+    #[must_use]
+    pub fn queues(&self) -> Option<&Weak<Vec<OwnedFd>>> {
+        self.queues.get()
     }
 
     /// The MTU.

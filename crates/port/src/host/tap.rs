@@ -69,5 +69,6 @@ fn make(
 ) -> Result<Opened, HostError> {
     let link = Link::new(&interface, home.is_foreign(), bell);
     let adapter = Tap::new(queues, options, Vec::new(), link.clone(), &interface.name)?;
+    let _ = link.queues.set(adapter.queues());
     Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo: None })
 }

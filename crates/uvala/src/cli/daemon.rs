@@ -13,13 +13,16 @@ use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::engine::Workers;
+use daemon::kept::{FdStore, Kept};
 use daemon::log::LogFormat;
 use daemon::start::{StartError, make_dir};
+use daemon::store::check as check_state;
 use daemon::{Daemon, confinement};
 use protocol::exit;
 use protocol::paths;
 
 use super::Global;
+use super::replace::Predecessor;
 use terminal::{process, say};
 
 /// How long a daemon may take to listen. What it kept before it may load as long as it wants.
@@ -76,6 +79,13 @@ pub struct Args {
     /// for the journal) [default: auto]
     #[arg(long, value_name = "FORM")]
     log_format: Option<LogFormat>,
+    /// Take over from the daemon that runs in the directory, which must be the same user's: it
+    /// ends, and interfaces that it has made go on with this one
+    ///
+    /// They keep their addresses and routes. Programs and virtual machines attach again as after
+    /// any restart. Under systemd, restart the unit instead.
+    #[arg(long)]
+    replace: bool,
     /// Run in the background; return when the daemon is ready
     ///
     /// Errors at startup go to stderr; after that the daemon logs to uvala.log beside the socket,
@@ -91,11 +101,29 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         return background(config.dir.as_deref(), args.log_file.as_deref());
     }
     daemon::log::begin(config.log, config.log_format, args.log_file.is_none());
+    let socket = paths::daemon_dir(config.dir.as_deref()).join(paths::SOCKET_NAME);
+    let kept = Kept::of_service_manager();
+    let fd_store = FdStore::of_environment(kept.names());
+    let before = if args.replace { Predecessor::find(&socket)? } else { None };
+    if before.is_some() && !config.forget {
+        // What keeps this daemon from starting had better do so before the other one ends.
+        check_state(&config.saved_state(&paths::daemon_dir(config.dir.as_deref())))
+            .map_err(StartError::from)?;
+    }
     // A confined daemon opens no other file.
     let log = args.log_file.as_deref().map(|path| open_log(path, &config)).transpose()?;
     confinement::enter(&config)?;
     let mut workers = Workers::start(&config)?;
     workers.set_helper(config.helper.clone());
+    let kept = match before {
+        // What the service manager has passed as well is the same, and closed here.
+        Some(before) => {
+            drop(kept);
+            before.end()?.into_iter().collect()
+        }
+        None => kept,
+    };
+    workers.set_kept(kept, fd_store);
     let mut daemon = Daemon::start(&config, workers)?;
     daemon.heed_signals()?;
     if let Some(log) = log {
@@ -138,8 +166,8 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
                 let (id, socket, log) = (info.pid, socket.display(), log.display());
                 return say::out(format_args!("process {id} at {socket}, log in {log}\n"));
             }
-            // It listens, and is at work.
-            Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
+            // It listens, and is at work; or the daemon does that it is to replace.
+            Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
             _ => {}
         }
         if let Some(status) = daemon.try_wait()? {
@@ -186,6 +214,7 @@ Examples:
   uvala daemon                              for this user only
   uvala daemon --background                 the same in the background, for scripts
   uvala daemon -c /etc/uvala.toml           as a service
+  uvala daemon --replace --background       a new version takes over from the old one
   uvala daemon --forget                     without the state that commands saved
   uvala daemon --wait spin --cpu 3          a CPU of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

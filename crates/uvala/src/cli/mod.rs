@@ -23,6 +23,7 @@ mod output;
 pub mod port;
 pub mod program;
 mod rates;
+mod replace;
 mod rule;
 mod run;
 mod security;

@@ -1,6 +1,8 @@
 //! Ports with a network interface of the host.
 
+use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, PortKind};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -8,6 +10,9 @@ use crate::model::error::MakeHostError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::opening::{Build, Opening};
 use crate::model::specs::HostSpec;
+
+/// Copies of an interface's descriptors, and the name that says which port it is of.
+pub type Copies = (String, Vec<OwnedFd>);
 
 /// Ports with a network interface of the host.
 pub trait Interfaces {
@@ -40,6 +45,20 @@ pub trait Interfaces {
     /// Adds the port without its interface, which another thread opens. An interface that does not
     /// exist is opened when it appears.
     fn add_host_later(&mut self, spec: &HostSpec) -> Result<(), MakeHostError>;
+
+    /// Whether the daemon before this one left the interface of a port that is to be restored.
+    fn inherits(&self, _port: &PortName, _kind: PortKind, _wanted: &HostIf) -> bool {
+        false
+    }
+
+    /// Copies of the descriptors of the first interface from this port on that the next daemon can
+    /// go on with, and its port.
+    fn hand_over(&self, _from: PortKey) -> io::Result<Option<(PortKey, Copies)>> {
+        Ok(None)
+    }
+
+    /// Closes interfaces that the daemon before this one left and no port has: all are made.
+    fn discard_inherited(&mut self) {}
 
     /// Waits until each interface is open or has failed, and for `patience` at most.
     fn await_interfaces(&mut self, _patience: Duration) {}

@@ -21,6 +21,7 @@ use crate::model::groups::{shown_group, trust_group};
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::policy::{Access, Caller};
 use crate::model::specs::HostSpec;
+use crate::store::record::Checked;
 
 impl<D: Datapath> Control<D> {
     /// Readable when something has happened to an interface of the host, or a worker has a notice.
@@ -224,9 +225,15 @@ impl<D: Datapath> Control<D> {
         Ok(added?)
     }
 
+    /// Forgets saved ports whose interfaces ended with the daemon before this one.
+    pub fn forget_lost(&self, record: &mut Checked) {
+        record.forget_lost(|port, kind, host| self.datapath.inherits(port, kind, host));
+    }
+
     /// Gives the interfaces that are being opened some time for it.
     pub fn await_interfaces(&mut self) {
         const PATIENCE: Duration = Duration::from_secs(5);
+        self.datapath.discard_inherited();
         self.datapath.await_interfaces(PATIENCE);
     }
 }

@@ -95,6 +95,9 @@ pub enum AccessRefusal {
          uvala stats --watch"
     )]
     Events,
+    /// Only root and the daemon's user end a daemon.
+    #[error("only root and the daemon's user may replace the daemon")]
+    Replace,
     /// Sockets are made with the daemon's rights.
     #[error("only root and the daemon's user may choose the socket's path; leave it out")]
     SocketPath,

@@ -20,6 +20,7 @@ pub(super) fn code_of_host(error: &HostError) -> Code {
         | HostError::GivenOtherwise(_)
         | HostError::NotGiven(_) => Code::BadRequest,
         HostError::Missing(_)
+        | HostError::NotResumed(..)
         | HostError::NoNamespace(_)
         | HostError::NoProcess(_)
         | HostError::NoNamespaceAt(_)

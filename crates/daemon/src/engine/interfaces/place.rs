@@ -29,6 +29,11 @@ pub(super) struct HostPlace {
     pub trouble: String,
     /// The trouble may pass by itself: the daemon tries again.
     pub retry: bool,
+    /// The descriptors that the daemon before this one left are being tried.
+    pub inherited: bool,
+    /// The namespace is named by a process, which may be another one by now: without these
+    /// descriptors the interface is not opened.
+    pub only_inherited: bool,
     /// The attempt to open the interface again, while it is under way.
     pub opening: Option<Opening>,
 }
@@ -147,6 +152,8 @@ mod tests {
             logged: LinkState::Gone,
             trouble: String::new(),
             retry: false,
+            inherited: false,
+            only_inherited: false,
             opening: None,
         }
     }

@@ -14,7 +14,7 @@
 use std::any::Any;
 use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hostif::HostError;
 use hostif::sys::bpf::Attached;
@@ -82,8 +82,9 @@ impl IoMethod {
 /// The adapter of a TAP.
 pub(in crate::host) struct Tap {
     /// The queues. The adapter does not close them, because the kernel closes one interface at a
-    /// time, and another program that changes an interface would block the worker.
-    queues: Vec<OwnedFd>,
+    /// time, and another program that changes an interface would block the worker. The control
+    /// thread passes copies on.
+    queues: Arc<Vec<OwnedFd>>,
     method: IoMethod,
     /// The interface was deleted.
     gone: bool,
@@ -132,7 +133,7 @@ impl Tap {
         };
         Ok(Self {
             expected: vec![EXPECTED; queues.len()],
-            queues,
+            queues: Arc::new(queues),
             method,
             gone: false,
             all: None,
@@ -143,6 +144,11 @@ impl Tap {
             writes: WriteBuffer::new(at_once, LONG + HEADER),
             programs: Vec::new(),
         })
+    }
+
+    /// The queues, for as long as the adapter lives.
+    pub(in crate::host) fn queues(&self) -> Weak<Vec<OwnedFd>> {
+        Arc::downgrade(&self.queues)
     }
 
     /// Reads the frames of one queue, one system call each; returns `false` if there is no more
