@@ -178,7 +178,17 @@ impl Machine {
     /// A machine whose socket the switch has connected to.
     #[must_use]
     pub fn boot_with(socket: UnixStream) -> Self {
-        Self::boot_as(socket, FEATURES, BUFFER)
+        Self::boot_as(socket, FEATURES, BUFFER, SIZE)
+    }
+
+    /// Boots one whose driver makes only so many buffers available to receive.
+    ///
+    /// # Panics
+    /// As [`Machine::boot`].
+    #[must_use]
+    pub fn boot_short(socket: &Path, buffers: u16) -> Self {
+        let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
+        Self::boot_as(stream, FEATURES, BUFFER, buffers)
     }
 
     /// Boots one that leaves checksums and runs of segments to others, and takes them.
@@ -188,7 +198,7 @@ impl Machine {
     #[must_use]
     pub fn boot_unfinished(socket: &Path) -> Self {
         let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
-        Self::boot_as(stream, FEATURES | OFFLOADS, RUN)
+        Self::boot_as(stream, FEATURES | OFFLOADS, RUN, SIZE)
     }
 
     /// Boots one with packed queues. As QEMU, it tells the switch to begin at the beginning, also
@@ -199,11 +209,11 @@ impl Machine {
     #[must_use]
     pub fn boot_packed(socket: &Path) -> Self {
         let stream = wait::find("a socket to connect to", || UnixStream::connect(socket).ok());
-        Self::boot_as(stream, FEATURES | RING_PACKED, BUFFER)
+        Self::boot_as(stream, FEATURES | RING_PACKED, BUFFER, SIZE)
     }
 
-    fn boot_as(socket: UnixStream, features: u64, buffer: u32) -> Self {
-        let mut machine = Self::silent(socket, features, buffer, 1);
+    fn boot_as(socket: UnixStream, features: u64, buffer: u32, buffers: u16) -> Self {
+        let mut machine = Self::silent(socket, features, buffer, 1, buffers);
         machine.set_up();
         machine
     }
@@ -215,10 +225,10 @@ impl Machine {
     #[must_use]
     pub fn spoken_for(socket: UnixStream, pairs: u32) -> Self {
         assert!(pairs <= PAIRS_MAX);
-        Self::silent(socket, FEATURES, BUFFER, pairs)
+        Self::silent(socket, FEATURES, BUFFER, pairs, SIZE)
     }
 
-    fn silent(socket: UnixStream, features: u64, buffer: u32, pairs: u32) -> Self {
+    fn silent(socket: UnixStream, features: u64, buffer: u32, pairs: u32, buffers: u16) -> Self {
         let file = memfd_create("machine", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&file, BYTES).expect("ours");
         let lent = GuestMapping::map(&file, 0, at(BYTES)).expect("memory");
@@ -243,7 +253,7 @@ impl Machine {
             inflight,
         };
         let receive = (0..machine.queues.len()).step_by(2);
-        receive.for_each(|queue| (0..SIZE).for_each(|_| machine.offer(queue)));
+        receive.for_each(|queue| (0..buffers).for_each(|_| machine.offer(queue)));
         machine
     }
 

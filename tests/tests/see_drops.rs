@@ -176,7 +176,7 @@ fn drops_are_for_the_owner_of_the_switch_and_not_of_switches_of_all_workers() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
         assert!(text.contains(why), "{args:?}: {text}");
     };
-    refused(&["vale1"], None, 12, "all workers run the switch");
+    refused(&["vale1"], None, 12, "all workers run switch vale1; only a switch of one worker");
     refused(&["vale7"], None, 5, "no switch vale7");
     refused(&["vale0:a"], None, 2, "--drops is for a switch, such as vale0");
     refused(&["no_rom", "vale0"], None, 2, "neither a switch nor a reason");

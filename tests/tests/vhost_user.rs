@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use client::Port;
 use client::control::ControlError;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
@@ -322,6 +323,70 @@ fn a_machine_that_is_waited_for_loses_nothing() {
     sending.join().unwrap();
     let stats = daemon.stats("vale0:vm2");
     assert!(stats.drops.values().all(|drops| *drops == 0), "{stats:?}");
+}
+
+/// Sends a burst to a guest that makes 16 buffers available and reads none of it meanwhile.
+fn send_burst(sender: &mut Port, guest: &mut Machine, station: u32, count: u64) {
+    guest.send(&announcement(station));
+    // All get it, and then the switch knows where the guest is.
+    wait::until("the announcement", || sender.try_recv(&mut Vec::new()).unwrap());
+    sender.send(&frame(station, 9, 0, 60)).unwrap();
+    assert_eq!(guest.receive(), frame(station, 9, 0, 60));
+    for seq in 1..=count {
+        let frame = frame(station, 9, seq, 1514);
+        assert!(sender.send_timeout(&frame, Some(wait::PATIENCE)).unwrap());
+    }
+    assert!(sender.drain(Some(wait::PATIENCE)).unwrap());
+}
+
+#[test]
+fn a_queue_holds_the_burst_that_a_short_ring_has_no_room_for() {
+    const BURST: u64 = 100;
+    let daemon = Daemon::start();
+    let said = |args: &[&str]| {
+        let output = daemon.uvala(args);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    let mut sender = daemon.open("vale0:a");
+    let add = ["port", "add", "vale0:vm2", "--kind", "vhost-user", "--queue-frames", "128"];
+    assert_eq!(said(&add).0, Some(0));
+    let short = Machine::boot_short(&add_with(&daemon, "vale0:vm1", None).unwrap(), 16);
+    let path = daemon.port("vale0:vm2").unwrap().machine.unwrap().socket;
+    let queued = Machine::boot_short(&PathBuf::from(path), 16);
+    let mut guests = [(1, short), (2, queued)];
+    for (station, guest) in &mut guests {
+        let port = format!("vale0:vm{station}");
+        wait::until("a machine", || state(&daemon, &port) == MachineState::Up);
+        send_burst(&mut sender, guest, *station, BURST);
+        let lost = daemon.stats(&port).drops.get("no_room").copied().unwrap_or(0);
+        assert_eq!(lost > 0, *station == 1, "{port} lost {lost} of {BURST}");
+    }
+    let [(_, mut short), (_, mut queued)] = guests;
+    for seq in 1..=BURST {
+        assert_eq!(queued.receive(), frame(2, 9, seq, 1514), "frame {seq}");
+    }
+    // What is longer than the queue is lost, and so is what waits when the guest goes.
+    send_burst(&mut sender, &mut queued, 2, 200);
+    let lost = daemon.stats("vale0:vm2").drops["no_room"];
+    assert!((1..=72).contains(&lost), "{lost}");
+    queued.hang_up();
+    let lost = || daemon.stats("vale0:vm2").drops.get("link_down").copied();
+    wait::until("the end of the queue", || lost().is_some_and(|lost| lost >= 100));
+    // A guest that is at work gets a queue, too; another kind of port has none.
+    let (code, text) = said(&["port", "set", "vale0:vm1", "--queue-frames", "128"]);
+    assert_eq!(code, Some(0), "{text}");
+    (0..16).for_each(|_| drop(short.receive()));
+    let before = daemon.stats("vale0:vm1").drops["no_room"];
+    send_burst(&mut sender, &mut short, 1, BURST);
+    assert_eq!(daemon.stats("vale0:vm1").drops["no_room"], before);
+    let (_, shown) = said(&["port", "show", "vale0:vm1"]);
+    assert!(shown.contains("queue-frames     128\n"), "{shown}");
+    for (port, frames, why) in [("vale0:a", "8", "vhost-user"), ("vale0:vm1", "5000", "0 to 4096")]
+    {
+        let (code, text) = said(&["port", "set", port, "--queue-frames", frames]);
+        assert!(code == Some(13) && text.contains(why), "{code:?}: {text}");
+    }
 }
 
 #[test]

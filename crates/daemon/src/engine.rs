@@ -39,6 +39,7 @@ pub mod huge_pages;
 mod interfaces;
 mod machines;
 mod memory;
+mod mirrors;
 mod moves;
 mod netmap;
 pub mod notices;

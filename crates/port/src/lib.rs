@@ -12,9 +12,10 @@
 //! | [`vxlan`] | switches of other hosts | memory of the daemon | a socket that is readable |
 //!
 //! Options and names of the kinds are one table in the crate `protocol` (`PortKind`). [`hostif`]
-//! opens interfaces. Ports that netmap programs bind are in a [`netmap_region`], which has room for
-//! more ports. Ports of one [`group`] share a region: the switch swaps buffers between them instead
-//! of copying frames. System calls are made in [`sys`] only.
+//! opens interfaces. A [`queue`] may stand in front of a virtual machine's ring. Ports that netmap
+//! programs bind are in a [`netmap_region`], which has room for more ports. Ports of one [`group`]
+//! share a region: the switch swaps buffers between them instead of copying frames. System calls
+//! are made in [`sys`] only.
 
 pub mod cable;
 mod free_space;
@@ -25,6 +26,7 @@ pub mod netdev;
 pub mod netmap_region;
 pub mod null;
 pub mod pipe;
+pub mod queue;
 pub mod reservation;
 pub mod shm;
 pub mod sys;

@@ -53,6 +53,18 @@ macro_rules! choice {
 }
 
 choice! {
+    /// Which frames of a port: seen from the switch.
+    Direction, "in, out or both";
+    /// What enters the switch by the port.
+    In = "in",
+    /// What leaves it by the port.
+    Out = "out",
+    /// Both.
+    #[default]
+    Both = "both",
+}
+
+choice! {
     /// The forwarding function of a switch: which function decides where frames go.
     Forwarding, "learning, hub, patch, static, static-flood, chain or program:FILE";
     /// An 802.1D bridge.

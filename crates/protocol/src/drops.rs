@@ -22,7 +22,7 @@ pub struct DropReason {
 }
 
 /// Every reason, in the order of the switch's counters.
-pub const DROP_REASONS: [DropReason; 40] = [
+pub const DROP_REASONS: [DropReason; 42] = [
     reason(
         "no_room",
         "The destination had no free slot.",
@@ -216,6 +216,16 @@ pub const DROP_REASONS: [DropReason; 40] = [
         "program_fault",
         "The forwarding program failed; see: uvala program show.",
         "Correct the program: uvala program show says what failed.",
+    ),
+    reason(
+        "mirror_input",
+        "It came from a mirror port, which sends copies out and takes nothing in.",
+        "Expected of a host's interface; else send by another port: uvala mirror list.",
+    ),
+    reason(
+        "mirror_rate",
+        "The mirror port has a limit of copies per second (--rate).",
+        "Expected of this limit; else raise it: uvala mirror add.",
     ),
 ];
 

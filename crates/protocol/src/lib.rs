@@ -30,6 +30,7 @@ mod host;
 mod interface;
 mod kind;
 mod machine;
+mod mirror;
 pub mod name;
 mod netmap;
 pub mod parse;
@@ -60,7 +61,7 @@ pub use chain::{
     FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, sent_by_function,
 };
-pub use choices::{Forwarding, ForwardingChoice, OnFull, RunBy};
+pub use choices::{Direction, Forwarding, ForwardingChoice, OnFull, RunBy};
 pub use drops::{DROP_REASONS, DropReason, DropReasonName};
 pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
@@ -68,11 +69,14 @@ pub use host::{Address, Filter, HandedOver, HostIf, HostIfInfo, LinkState, Queue
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
+pub use mirror::{MIRROR_PORTS_MAX, Mirror};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, CaptureOf, DropsOf, GeometryQuery, HostBound, HostRings,
     MonitorOf, Pool, PortGeometry, RingChoice, Room,
 };
-pub use port::{ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings};
+pub use port::{
+    ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings, QUEUE_FRAMES_MAX,
+};
 pub use program::{
     PROGRAM_ENTRIES_MAX, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
     ProgramMapQuery, ProgramSpec,

@@ -10,9 +10,13 @@ use super::choices::OnFull;
 use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
 use crate::kind::PortKind;
+use crate::mirror::Mirror;
 use crate::name::{PortName, SwitchName};
 use crate::vxlan::{Vxlan, VxlanChange, VxlanInfo};
 use crate::worker::PortWorker;
+
+/// Most frames that may wait in front of a guest's ring.
+pub const QUEUE_FRAMES_MAX: u32 = 4096;
 
 /// Names a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +130,10 @@ pub struct PortSettings {
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vnet_header: Option<u8>,
+    /// Frames that may wait in front of a guest's ring (`vhost-user`), at most
+    /// [`QUEUE_FRAMES_MAX`]; 0 for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_frames: Option<u32>,
     /// The service that it is an instance of; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
@@ -135,6 +143,9 @@ pub struct PortSettings {
     /// The chain that its frames enter; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
+    /// The ports whose frames it gets copies of: it is a mirror port. For permanent ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<Mirror>,
     /// Numeric user that owns a persistent port. `owner`, `group` and `mode` say which of the users
     /// that the switch lets in may attach to the port.
     #[serde(skip_serializing_if = "Option::is_none")]

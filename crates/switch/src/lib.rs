@@ -16,7 +16,7 @@
 //! | [`decide`] | the bridge: forwarding database, forwarding functions, members of VLANs |
 //! | [`chain`] | chains of functions: rules, services, the flow cache |
 //! | `deliver` | lists of frames, one for each destination |
-//! | [`mirror`] | rings that get copies of what passes a port |
+//! | [`mirror`] | rings and ports that get copies of what passes other ports |
 //! | [`model`] | settings, ports, counters, moments, the worker's heartbeat |
 //! | [`trace`] | what the switch would do with a frame, and why |
 //! | [`turn`] | one batch from one port, through all of these |
@@ -51,7 +51,9 @@ pub use decide::forward::user::UserFunction;
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
 pub use mirror::{Clock, DropReasons, Mirror, MirrorPoint, MirrorSource};
-pub use model::config::{FDB_CAPACITY_MAX, Forwarding, OnFull, PortConfig, Role, SwitchConfig};
+pub use model::config::{
+    FDB_CAPACITY_MAX, Forwarding, MirrorConfig, OnFull, PortConfig, Role, SwitchConfig,
+};
 pub use model::heartbeat::{Beat, Heartbeat, HeartbeatReader, Stage};
 pub use model::now::Now;
 pub use model::port::{Adapter, Full, Notify, Plug, Sent, Wake};

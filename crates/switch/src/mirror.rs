@@ -1,11 +1,11 @@
-//! Mirrors: rings that get copies of the frames that pass a port.
+//! Mirrors: rings and ports that get copies of the frames that pass other ports.
 //!
 //! # Theory of operation
 //!
 //! ```text
 //!   port ── PortMirrors ─┬─ sent ─────┐
 //!                        ├─ received ─┼──► Mirror: rings, and a doorbell
-//!                        └─ returned ─┘
+//!                        └─ returned ─┘    or a MirrorPort: a port of the switch ([`ports`])
 //! ```
 //!
 //! A mirror is no member of the switch: the bridge never forwards a frame to it, and the switch
@@ -23,11 +23,13 @@
 //! Mirrors of `drops` get what the switch drops, of all ports.
 
 mod drops;
+mod ports;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use packet::PortId;
 use ring::abi::slot_flag;
 use ring::cursor::Index;
 use ring::doorbell::store_load_fence;
@@ -36,10 +38,13 @@ use ring::kring::{RxKring, TxKring};
 use ring::krings::Krings;
 use ring::shared::Shared;
 
+use crate::deliver::software_offload::SoftwareOffload;
+use crate::model::heartbeat::Heartbeat;
 use crate::model::port::Wake;
 use crate::receive::batch::{Batch, Delivery, FRAGS_MAX};
 pub(crate) use drops::DropMirrors;
 pub use drops::DropReasons;
+use ports::{Copying, MirrorPort};
 
 /// Rings that get copies of frames which other ports send or receive.
 pub struct Mirror {
@@ -78,10 +83,22 @@ pub struct MirrorSource {
 
 /// The mirrors of a switch, each at a place of its own.
 #[derive(Default)]
-pub(crate) struct Mirrors(Vec<Option<Box<Mirror>>>);
+pub(crate) struct Mirrors {
+    places: Vec<Option<Place>>,
+    /// Where there are mirror ports.
+    copying: Option<Box<Copying>>,
+}
+
+/// What gets the copies.
+enum Place {
+    Rings(Box<Mirror>),
+    Port(Box<MirrorPort>),
+}
 
 /// The mirrors of one port, and the frames that they have got.
 pub(crate) struct PortMirrors {
+    /// The port.
+    id: PortId,
     /// Places of mirrors, and what each gets.
     taps: Vec<(usize, MirrorSource)>,
     /// By transmit ring, the first slot that is not mirrored yet.
@@ -163,34 +180,48 @@ impl fmt::Debug for Mirror {
 impl Mirrors {
     /// Adds a mirror; returns its place.
     pub fn add(&mut self, mirror: Mirror) -> usize {
-        let place = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
-        if place == self.0.len() {
-            self.0.push(None);
+        self.put(Place::Rings(mirror.into()))
+    }
+
+    fn put(&mut self, place: Place) -> usize {
+        let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+        if free == self.places.len() {
+            self.places.push(None);
         }
-        assert!(self.0[place].is_none(), "the place is free");
-        self.0[place] = Some(mirror.into());
-        place
+        assert!(self.places[free].is_none(), "the place is free");
+        self.places[free] = Some(place);
+        free
     }
 
     pub fn remove(&mut self, place: usize) -> Option<Box<Mirror>> {
-        self.0.get_mut(place)?.take()
+        match self.places.get_mut(place)?.take()? {
+            Place::Rings(mirror) => Some(mirror),
+            Place::Port(_) => None,
+        }
     }
 
     pub fn get_mut(&mut self, place: usize) -> Option<&mut Mirror> {
-        self.0.get_mut(place)?.as_deref_mut()
+        match self.places.get_mut(place)?.as_mut()? {
+            Place::Rings(mirror) => Some(mirror),
+            Place::Port(_) => None,
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Mirror> {
-        self.0.iter().flatten().map(Box::as_ref)
+        self.places.iter().flatten().filter_map(|place| match place {
+            Place::Rings(mirror) => Some(&**mirror),
+            Place::Port(_) => None,
+        })
     }
 }
 
 impl PortMirrors {
     /// No mirror yet, of a port with these rings, if it has some.
-    pub fn new(port: Option<&Krings>) -> Self {
+    pub fn new(id: PortId, port: Option<&Krings>) -> Self {
         let sent = port.iter().flat_map(|port| port.tx.iter().map(TxKring::untaken));
         let received = port.iter().flat_map(|port| &port.rx).map(|rx| rx.with(RxKring::tail));
         Self {
+            id,
             taps: Vec::new(),
             sent: sent.collect(),
             received: received.collect(),
@@ -233,15 +264,26 @@ impl PortMirrors {
 
     /// Mirrors slots that the client has published in a transmit ring since the last call.
     #[cold]
-    pub fn mirror_sent(&mut self, queue: usize, tx: &TxKring, mirrors: &mut Mirrors) {
+    pub fn mirror_sent(
+        &mut self,
+        queue: usize,
+        tx: &TxKring,
+        mirrors: &mut Mirrors,
+        heartbeat: &mut Heartbeat,
+    ) {
         let (mut from, mut room) = (self.sent[queue], std::mem::take(&mut self.room));
         // A client that takes `head` back gets some frames mirrored twice.
         if !tx.is_ready(from) {
             from = tx.untaken();
         }
         for place in self.mirrors_at(queue, MirrorPoint::Sent) {
-            if let Some(mirror) = mirrors.get_mut(place) {
-                mirror.fill(queue, |to| tx.mirror(from, to, &mut room));
+            match mirrors.get_mut(place) {
+                Some(mirror) => mirror.fill(queue, |to| tx.mirror(from, to, &mut room)),
+                None => {
+                    mirrors.copy_slots((place, self.id, queue), tx.region(), heartbeat, |copy| {
+                        tx.each_sent(from, &mut room, copy);
+                    });
+                }
             }
         }
         (self.sent[queue], self.room) = (tx.published(), room);
@@ -249,36 +291,53 @@ impl PortMirrors {
 
     /// Mirrors slots that the switch has filled in a receive ring, before it publishes them.
     #[cold]
-    pub fn mirror_received(&mut self, queue: usize, rx: &RxKring, mirrors: &mut Mirrors) {
+    pub fn mirror_received(
+        &mut self,
+        queue: usize,
+        rx: &RxKring,
+        mirrors: &mut Mirrors,
+        heartbeat: &mut Heartbeat,
+    ) {
         let (from, mut room) = (self.received[queue], std::mem::take(&mut self.room));
         for place in self.mirrors_at(queue, MirrorPoint::Received) {
-            if let Some(mirror) = mirrors.get_mut(place) {
-                mirror.fill(queue, |to| rx.mirror(from, to, &mut room));
+            match mirrors.get_mut(place) {
+                Some(mirror) => mirror.fill(queue, |to| rx.mirror(from, to, &mut room)),
+                None => {
+                    mirrors.copy_slots((place, self.id, queue), rx.region(), heartbeat, |copy| {
+                        rx.each_received(from, &mut room, copy);
+                    });
+                }
             }
         }
         (self.received[queue], self.room) = (rx.tail(), room);
     }
 
     /// Mirrors frames of a port without rings: what it has received, or what it is about to send.
+    /// `from` is the port that the frames come from. Without `software`, no frame has an offload.
     #[cold]
     pub fn mirror_list(
         &self,
         point: MirrorPoint,
-        batch: &Batch,
-        list: &[Delivery],
+        (batch, list): (&mut Batch, &[Delivery]),
+        from: PortId,
+        mut software: Option<&mut SoftwareOffload>,
         mirrors: &mut Mirrors,
+        heartbeat: &mut Heartbeat,
     ) {
         assert!(self.sent.is_empty(), "ports with rings are mirrored slot by slot");
         debug_assert!(matches!(point, MirrorPoint::Sent | MirrorPoint::Received));
         let flags = if point == MirrorPoint::Sent { slot_flag::TXMON } else { 0 };
-        let is_missed = |rx: &mut RxKring, &delivery: &Delivery| {
-            let (frame, head) = batch.outgoing(delivery);
-            u64::from(!rx.put_copy(frame, head, flags))
-        };
         for place in self.mirrors_at(0, point) {
-            if let Some(mirror) = mirrors.get_mut(place) {
-                mirror.fill(0, |rx| list.iter().map(|delivery| is_missed(rx, delivery)).sum());
-            }
+            let Some(mirror) = mirrors.get_mut(place) else {
+                let software = software.as_deref_mut();
+                mirrors.copy_list((place, from), (&mut *batch, list), software, heartbeat);
+                continue;
+            };
+            let is_missed = |rx: &mut RxKring, &delivery: &Delivery| {
+                let (frame, head) = batch.outgoing(delivery);
+                u64::from(!rx.put_copy(frame, head, flags))
+            };
+            mirror.fill(0, |rx| list.iter().map(|delivery| is_missed(rx, delivery)).sum());
         }
     }
 

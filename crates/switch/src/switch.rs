@@ -16,7 +16,7 @@ use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::security::Guard;
 use crate::decide::bridge::{Bridge, News};
 use crate::decide::egress::VerdictCache;
-use crate::mirror::{DropMirrors, Mirror, MirrorSource, Mirrors, PortMirrors};
+use crate::mirror::{DropMirrors, Mirror, MirrorPoint, MirrorSource, Mirrors, PortMirrors};
 use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::patience::Patience;
@@ -148,7 +148,11 @@ impl Switch {
         let stats = PortStats::new(plug.queues());
         let on_full = config.on_full;
         config.zero_source |= matches!(plug, Plug::Rings(..));
+        let is_mirror = config.mirror.is_some();
         self.bridge.add_port(id, config);
+        if is_mirror {
+            self.bridge.set_aside(id);
+        }
         assert!(stats.queues.len() == plug.queues(), "a row of counters for each queue");
         let cache = VerdictCache::default();
         let patience = vec![Patience::Patient; plug.queues()].into();
@@ -171,6 +175,7 @@ impl Switch {
     /// Removes a port and what was learned behind it. Of a switch of several workers, the one to
     /// which the port belongs removes it first: the others learn nothing by it.
     pub fn remove_port(&mut self, id: PortId) -> Option<Plug> {
+        self.remove_mirror_port(id);
         let entry = self.ports.get_mut(id.index())?.take()?;
         self.bridge.remove_port(id);
         if let Some(steering) = &mut self.steering {
@@ -202,7 +207,12 @@ impl Switch {
             entry.on_full = config.on_full;
             entry.plug.set_vnet_header(config.vnet_header);
             config.zero_source |= matches!(entry.plug, Plug::Rings(..));
+            let is_mirror = config.mirror.is_some();
             self.bridge.set_port(id, config);
+            match is_mirror {
+                true => self.bridge.set_aside(id),
+                false => self.end_mirror_port(id),
+            }
         }
     }
 
@@ -239,6 +249,37 @@ impl Switch {
         self.mirrors.get_mut(place)
     }
 
+    /// Tells the switch what a port that its settings make a mirror port gets: copies of what these
+    /// ports send and receive, at most `rate` in a second (0: any number), and nothing else.
+    pub fn set_mirror_port(&mut self, id: PortId, rate: u32, from: &[(PortId, MirrorPoint)]) {
+        if self.entry_mut(id).is_none() {
+            return;
+        }
+        let before = self.mirrors.place_of(id);
+        self.bridge.set_aside(id);
+        let place = self.mirrors.add_port(id, rate);
+        for &(port, point) in from.iter().filter(|(port, _)| *port != id) {
+            self.mirror_port(port, place, MirrorSource { point, rings: 0..u16::MAX });
+        }
+        // Last, so that a port that stays has been looked at without a gap.
+        if let Some(before) = before {
+            self.remove_mirror(before);
+        }
+    }
+
+    /// Lets a port that was a mirror port take part in forwarding again.
+    fn end_mirror_port(&mut self, id: PortId) {
+        self.remove_mirror_port(id);
+        self.bridge.readmit(id);
+    }
+
+    fn remove_mirror_port(&mut self, id: PortId) {
+        if let Some(place) = self.mirrors.place_of(id) {
+            self.remove_mirror(place);
+            self.mirrors.tidy();
+        }
+    }
+
     /// Removes a mirror.
     pub fn remove_mirror(&mut self, place: usize) -> Option<Box<Mirror>> {
         for entry in self.ports.iter_mut().flatten() {
@@ -258,7 +299,7 @@ impl Switch {
     pub fn mirror_port(&mut self, port: PortId, mirror: usize, source: MirrorSource) {
         let Some(entry) = self.entry_mut(port) else { return };
         let rings = entry.plug.rings();
-        let new = || PortMirrors::new(rings.as_deref()).into();
+        let new = || PortMirrors::new(port, rings.as_deref()).into();
         entry.mirrors.get_or_insert_with(new).add(mirror, source, entry.plug.rings());
     }
 

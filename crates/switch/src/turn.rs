@@ -193,7 +193,12 @@ impl Switch {
         let (frames_max, generation) = (scratch.frames_max, self.bridge.generation());
         let (queue, copies_left, bytes) = (0, COPIES, 0);
         let switch = self;
-        Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now }.run()
+        let mut turn =
+            Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now };
+        match turn.switch.mirrors.has_ports() {
+            false => turn.run(),
+            true => turn.run_mirrored(),
+        }
     }
 
     /// Synchronises the transmit rings of a port, for the rest of its turn, too. Returns whether
@@ -208,8 +213,22 @@ impl Switch {
 }
 
 impl Turn<'_> {
+    /// Does the turn of a switch that has mirror ports.
+    #[cold]
+    fn run_mirrored(&mut self) -> Moved {
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
+        mirrors.borrow(ports, self.src, self.now);
+        let moved = self.run();
+        let Switch { ports, mirrors, .. } = &mut *self.switch;
+        mirrors.give_back(ports, &mut self.scratch.rung);
+        if !self.scratch.rung.is_empty() {
+            self.ring_doorbells();
+        }
+        moved
+    }
+
     /// Takes a batch and delivers it; rings the doorbells.
-    fn run(mut self) -> Moved {
+    fn run(&mut self) -> Moved {
         let src = self.src;
         if self.switch.is_shut(src, self.now) {
             return Moved::default();

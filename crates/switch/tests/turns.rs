@@ -12,6 +12,8 @@ mod exchange;
 mod floods;
 #[path = "turns/foreign.rs"]
 mod foreign;
+#[path = "turns/mirror_ports.rs"]
+mod mirror_ports;
 #[path = "turns/mirrors.rs"]
 mod mirrors;
 #[path = "common/no_doorbell.rs"]

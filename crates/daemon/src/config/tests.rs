@@ -38,16 +38,19 @@ fn test_sample_parses_with_everything_switched_on() {
     let switch = &config.switches[0];
     assert_eq!(switch.mode, Mode::new(0o660));
     let names: Vec<_> = switch.ports.iter().map(|port| port.name.port()).collect();
-    let shown = ["eth1", "eth2", "fabric", "fw", "lan", "sink", "uplink", "vm1", "vm2", "vm3"];
+    let shown =
+        ["eth1", "eth2", "fabric", "fw", "ids", "lan", "sink", "uplink", "vm1", "vm2", "vm3"];
     assert_eq!(names, shown);
     assert_eq!((switch.chains.len(), switch.rules.len()), (1, 1));
-    let socket = switch.ports[8].machine.as_ref().unwrap().socket.as_deref();
+    let socket = switch.ports[9].machine.as_ref().unwrap().socket.as_deref();
     assert_eq!(socket, Some("/run/uvala/vm2.sock"));
-    assert_eq!(switch.ports[7].config.vlan, "access:10".parse().unwrap());
+    assert_eq!(switch.ports[8].config.vlan, "access:10".parse().unwrap());
+    let mirror = switch.ports[4].config.mirror.as_deref().unwrap();
+    assert_eq!(mirror.from, ["vm1", "vm2"]);
     let host = |port: usize| switch.ports[port].host.clone().unwrap();
     assert_eq!(host(0).ifname.as_deref(), Some("eth1"), "as the port");
     assert_eq!((host(1).queues, host(1).filter.unwrap().vlans), (Some(Queues::First(4)), vec![10]));
-    assert_eq!(host(4).address.unwrap().to_string(), "10.0.0.1/24");
+    assert_eq!(host(5).address.unwrap().to_string(), "10.0.0.1/24");
 }
 
 /// `docs/uvala.toml` shows every key that the daemon reads.

@@ -12,6 +12,7 @@ pub mod fdb;
 pub mod groups;
 pub mod interfaces;
 pub mod machines;
+pub mod mirrors;
 pub mod moves;
 pub mod netmap;
 pub mod pipes;
@@ -30,6 +31,7 @@ use fdb::Fdb;
 use groups::Groups;
 use interfaces::Interfaces;
 use machines::Machines;
+use mirrors::Mirrors;
 use moves::Moves;
 use netmap::NetmapPorts;
 use pipes::Pipes;
@@ -55,6 +57,7 @@ pub trait Datapath:
     + Regions
     + Unswitched
     + Machines
+    + Mirrors
     + VxlanPorts
     + Interfaces
     + Fdb
@@ -76,6 +79,7 @@ impl<T> Datapath for T where
         + Regions
         + Unswitched
         + Machines
+        + Mirrors
         + VxlanPorts
         + Interfaces
         + Fdb

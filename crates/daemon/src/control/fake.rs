@@ -8,7 +8,7 @@ use packet::{MacAddr, VlanId};
 use program::Program;
 use protocol::name::PortName;
 use protocol::{Attached, Counter, ExternLearn, Vxlan};
-use switch::{PortConfig, SwitchConfig};
+use switch::{MirrorPoint, PortConfig, SwitchConfig};
 
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::error::DatapathError;
@@ -77,6 +77,8 @@ pub struct Fake {
     pub(super) extern_learned: Vec<(PortKey, VlanId, ExternLearn)>,
     /// Ports that were moved, and the worker of each.
     pub(super) moved: BTreeMap<PortKey, u32>,
+    /// Mirror ports: the rate, and what each gets.
+    pub(super) mirrors: BTreeMap<PortKey, (u32, Vec<(PortKey, MirrorPoint)>)>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }

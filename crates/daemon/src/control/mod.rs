@@ -30,6 +30,7 @@
 //! | [`netmap`] | bind, resume | null ports and netmap monitors |
 //! | [`interfaces`] | `interface_*` | network interfaces of the host |
 //! | [`machines`] | | ports of virtual machines |
+//! | [`mirrors`] | | ports that get copies of what others send and receive |
 //! | `vxlan` | | ports of tunnels to other hosts |
 //! | [`workers`] | `worker_*` | ports that hold up a worker |
 //! | `usage` | `usage`, `user_list` | |
@@ -52,6 +53,7 @@ pub mod groups;
 mod hand_over;
 pub mod interfaces;
 pub mod machines;
+pub mod mirrors;
 pub mod netmap;
 mod parts;
 pub mod ports;
@@ -174,6 +176,7 @@ impl<D: Datapath> Control<D> {
                 polled: BTreeSet::new(),
                 followers: BTreeMap::new(),
                 allowances: machines::Allowances::new(config.quota.machines),
+                mirrors: BTreeSet::new(),
                 stalls: workers::Stalls::default(),
             },
             listeners: Listeners::default(),

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use protocol::name::PortName;
 use protocol::{Mode, RunBy};
 
 use super::deferred::{Deferred, Opened};
@@ -65,6 +66,8 @@ pub(super) struct PortNotes {
     pub(super) followers: BTreeMap<PortKey, Vec<protocol::NextFunction>>,
     /// What the virtual machines of each user use of their quota.
     pub(super) allowances: machines::Allowances,
+    /// Mirror ports.
+    pub(super) mirrors: BTreeSet<PortName>,
     /// How often ports have held up their workers.
     pub(super) stalls: Stalls,
 }

@@ -7,6 +7,7 @@
 //! | switches and their forwarding databases | [`SwitchRefusal`] |
 //! | ports | [`PortRefusal`] |
 //! | interfaces: ports with a name of their own | [`InterfaceRefusal`] |
+//! | mirror ports | [`MirrorRefusal`] |
 //! | netmap programs: rings, regions, monitors | [`NetmapRefusal`] |
 //! | services, chains and rules | [`ChainRefusal`] |
 //! | forwarding programs | [`ProgramRefusal`] |
@@ -29,6 +30,7 @@ use thiserror::Error;
 use super::chains::refusal::ChainRefusal;
 use super::groups::refusal::GroupRefusal;
 use super::interfaces::refusal::InterfaceRefusal;
+use super::mirrors::refusal::MirrorRefusal;
 use super::netmap::refusal::NetmapRefusal;
 use super::ports::refusal::PortRefusal;
 use super::programs::refusal::ProgramRefusal;
@@ -58,6 +60,9 @@ pub enum Refusal {
     /// The reason is an interface.
     #[error(transparent)]
     Interface(#[from] InterfaceRefusal),
+    /// The reason is a mirror port.
+    #[error(transparent)]
+    Mirror(#[from] MirrorRefusal),
     /// The reason is what a netmap program binds.
     #[error(transparent)]
     Netmap(#[from] NetmapRefusal),
@@ -116,6 +121,7 @@ impl Refusal {
             Self::Switch(refusal) => refusal.code(),
             Self::Port(refusal) => refusal.code(),
             Self::Interface(refusal) => refusal.code(),
+            Self::Mirror(refusal) => refusal.code(),
             Self::Netmap(refusal) => refusal.code(),
             Self::Chain(refusal) => refusal.code(),
             Self::Program(refusal) => refusal.code(),

@@ -43,6 +43,7 @@ pub mod unswitched;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ::port::queue::QueueMemory;
 use protocol::name::{PortName, SwitchName};
 use protocol::{NewPorts, Peer, ProgramSpec, SwitchSettings, UserUsage, check};
 use switch::SwitchConfig;
@@ -619,6 +620,8 @@ impl State {
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
             let alone = held.filter(|holder| holder.group.is_none());
             usage.memory += alone.map_or(0, |holder| holder.memory);
+            let queue = (port.owner == uid).then_some(port.config.queue_frames);
+            usage.memory += queue.map_or(0, QueueMemory::bytes);
         }
         usage.memory += self.charges_for_regions(uid);
         let groups = self.groups.values().filter(|charge| charge.uid == uid);

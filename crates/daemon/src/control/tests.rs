@@ -10,6 +10,7 @@ mod host;
 mod interfaces;
 mod leases;
 mod log;
+mod mirrors;
 mod moves;
 mod multipart;
 mod netmap;

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use port::host::Absent;
 use port::machine::{MachinePort, Place, Spec, State, Status};
+use port::queue::{Queue, QueueMemory};
 use port::{netdev, vhost_user};
 use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
 use switch::{Adapter, Flush, Plug};
 
 use super::Workers;
 use crate::control::datapath::machines::Machines;
-use crate::model::error::MakeMachineError;
+use crate::model::error::{DatapathError, MakeMachineError};
 use crate::model::keys::PortKey;
 use crate::model::specs::MachineSpec;
 
@@ -94,6 +95,15 @@ impl Workers {
     }
 }
 
+/// An adapter with a queue in front of it, if it is to have one.
+fn queued(adapter: Box<dyn Adapter>, frames: u32) -> Result<Box<dyn Adapter>, DatapathError> {
+    if frames == 0 {
+        return Ok(adapter);
+    }
+    let memory = QueueMemory::new(frames).map_err(DatapathError::System)?;
+    Ok(Box::new(Queue::before(adapter, memory)))
+}
+
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         self.new_place(spec.switch, &spec.config)?;
@@ -102,7 +112,9 @@ impl Machines for Workers {
             PortKind::Stream => netdev::open_stream(socket, bell)?,
             PortKind::Dgram => netdev::open_dgram(socket, bell)?,
             PortKind::VhostUser => {
-                vhost_user::open(socket, self.slow_wakes(spec.key, Some(spec.switch)), bell)?
+                let slow_wakes = self.slow_wakes(spec.key, Some(spec.switch));
+                let (adapter, port) = vhost_user::open(socket, slow_wakes, bell)?;
+                (queued(adapter, spec.config.queue_frames)?, port)
             }
             other => unreachable!("ports of kind {} have no machine", other.name()),
         };
@@ -127,6 +139,24 @@ impl Machines for Workers {
         if let Some(place) = self.ports.get(&port) {
             let number = place.number;
             self.on_port(place, move |worker, _| worker.serve(number));
+        }
+    }
+
+    fn set_queue(&mut self, port: PortKey, memory: QueueMemory) {
+        let Some(place) = self.ports.get(&port) else { return };
+        let id = place.id;
+        let old = self.on_port(place, move |worker, at| {
+            let plug = worker.switch(at).plug_mut(id)?;
+            let mut memory = Some(memory);
+            let new = |queue: &mut Queue| memory.take().map(|memory| queue.resize(memory));
+            let old = plug.with_adapter(new).flatten();
+            if let Some(memory) = memory {
+                plug.wrap_adapter(|inner| Box::new(Queue::before(inner, memory)));
+            }
+            old
+        });
+        if let Some(old) = old {
+            self.reclaimer.run(move || drop(old));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Choices of an operator, between the protocol's types and the switch's.
 
-use protocol::RunBy;
-use switch::{Forwarding, OnFull};
+use protocol::{Direction, Mirror, RunBy};
+use switch::{Forwarding, MirrorConfig, OnFull};
 
 /// The switch's forwarding function of this name.
 #[must_use]
@@ -49,6 +49,25 @@ pub fn show_on_full(on_full: OnFull) -> protocol::OnFull {
     }
 }
 
+/// What a mirror port mirrors, if it is one.
+#[must_use]
+pub fn mirror(mirror: &Mirror) -> Option<Box<MirrorConfig>> {
+    let Mirror { from, direction, rate } = mirror.clone();
+    let (entering, leaving) = (direction != Direction::Out, direction != Direction::In);
+    (!from.is_empty()).then(|| MirrorConfig { from, entering, leaving, rate }.into())
+}
+
+/// A mirror port as a setting.
+#[must_use]
+pub fn show_mirror(config: &MirrorConfig) -> Mirror {
+    let direction = match (config.entering, config.leaving) {
+        (true, false) => Direction::In,
+        (false, true) => Direction::Out,
+        _ => Direction::Both,
+    };
+    Mirror { from: config.from.clone(), direction, rate: config.rate }
+}
+
 /// The workers of a switch.
 #[must_use]
 pub fn show_workers(is_spread: bool) -> RunBy {
@@ -67,6 +86,11 @@ mod tests {
         for &name in protocol::OnFull::ALL {
             assert_eq!(show_on_full(on_full(name)), name);
         }
+        for &direction in Direction::ALL {
+            let asked = Mirror { from: vec!["a".to_owned()], direction, rate: 7 };
+            assert_eq!(mirror(&asked).as_deref().map(show_mirror), Some(asked));
+        }
+        assert_eq!(mirror(&Mirror::default()), None);
         assert_eq!(forwarding(protocol::Forwarding::default()), Forwarding::default());
         assert_eq!(on_full(protocol::OnFull::default()), OnFull::default());
     }

@@ -2,8 +2,8 @@
 
 use protocol::name::SwitchName;
 use protocol::{
-    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, PortWorker, RunBy,
-    SwitchSettings, check,
+    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, PortWorker,
+    QUEUE_FRAMES_MAX, RunBy, SwitchSettings, check,
 };
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
@@ -77,8 +77,15 @@ pub fn change_port(
     if let Some(bytes) = settings.vnet_header {
         config.vnet_header = vnet_header(bytes)?;
     }
+    if let Some(frames) = settings.queue_frames {
+        config.queue_frames = in_range("queue_frames", frames, 0, QUEUE_FRAMES_MAX)?;
+    }
     config.security = asked_security(settings)?.or(config.security);
     change_role(&mut config.role, settings)?;
+    if let Some(mirror) = &settings.mirror {
+        check::mirror(mirror).map_err(BadValue)?;
+        config.mirror = choices::mirror(mirror);
+    }
     let flags = [
         (&mut config.isolated, settings.isolated),
         (&mut config.learning, settings.learning),
@@ -177,9 +184,11 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         on_full: Some(choices::show_on_full(config.on_full)),
         worker: Some(config.worker.map_or(PortWorker::Auto, PortWorker::Number)),
         vnet_header: Some(config.vnet_header),
+        queue_frames: Some(config.queue_frames),
         service: config.role.service.clone(),
         instance: config.role.service.as_ref().map(|_| config.role.instance),
         chain: config.role.chain.clone(),
+        mirror: config.mirror.as_deref().map(choices::show_mirror),
         ..show_security(&config.security)
     }
 }
@@ -326,9 +335,15 @@ mod tests {
             on_full: Some(protocol::OnFull::Wait),
             worker: Some(PortWorker::Number(2)),
             vnet_header: Some(10),
+            queue_frames: Some(64),
             service: Some("fw".to_owned()),
             instance: Some(3),
             chain: None,
+            mirror: Some(protocol::Mirror {
+                from: vec!["a".to_owned(), "b".to_owned()],
+                direction: protocol::Direction::Out,
+                rate: 1000,
+            }),
             mac_lock: Some("first:3".to_owned()),
             broadcast_limit: Some(100),
             multicast_limit: Some(0),

@@ -326,6 +326,8 @@ fn check_port(
         .map_err(|error| format!("{name}: {error}"))?;
     let machine = check::machine(kind, record.now.machine.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
+    check::queue_frames(kind, machine.as_ref(), record.now.settings.queue_frames)
+        .map_err(|error| format!("{name}: {error}"))?;
     let vxlan = check::vxlan(kind, record.now.vxlan.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
     let interface = record.now.interface;
@@ -692,6 +694,8 @@ mod tests {
             ("\"static\":[]", "\"static\":[\"ff:ff:ff:ff:ff:ff\"]"),
             ("\"settings\":{}", "\"settings\":{\"fdb_capacity\":0}"),
             ("\"settings\":{},\"s", "\"settings\":{\"vlan\":\"access:0\"},\"s"),
+            ("\"settings\":{},\"s", "\"settings\":{\"queue_frames\":8},\"s"),
+            ("\"shm\",\"settings\":{}", "\"vhost-user\",\"settings\":{\"queue_frames\":5000}"),
             ("\"persistent\"", "\"staying\""),
             ("}}}}", "}}}"),
         ] {

@@ -241,6 +241,56 @@ impl Machine {
         }
     }
 
+    /// Copies listed frames into queues. What finds no room is dropped; or it `STOPS` there, if the
+    /// queue has had more room before. Returns how many frames it has dealt with.
+    #[inline(always)]
+    fn put_list<const STOPS: bool>(&mut self, batch: &Batch, list: &[Delivery]) -> (Sent, usize) {
+        let (mut sent, mut done) = (Sent::default(), list.len());
+        self.full.clear();
+        let (mut only, mut left) = (self.only_receive_queue(), PIECES);
+        for (number, delivery) in list.iter().enumerate() {
+            let entry = &batch.frames()[usize::from(delivery.frame)];
+            let Some(at) = only.or_else(|| self.receive_queue(batch, entry)) else {
+                sent.drops.add(DropReason::LinkDown, 1);
+                continue;
+            };
+            if left == 0 || self.full.contains(&at) {
+                if STOPS {
+                    done = number;
+                    break;
+                }
+                sent.drops.add(DropReason::NoRoom, 1);
+                continue;
+            }
+            match self.put(at, batch, *delivery, &mut left) {
+                Ok(bytes) => sent.delivered.add(1, bytes.into()),
+                Err(DropReason::NoRoom) if STOPS && self.may_have_room_later(at) => {
+                    done = number;
+                    break;
+                }
+                Err(why) => {
+                    if why == DropReason::NoRoom && !STOPS {
+                        // If one frame finds no room, the next one does not either.
+                        self.full.push(at);
+                        self.moderation[at / 2].lose();
+                    }
+                    // An invalid queue is not used any more.
+                    only = only.filter(|_| why != DropReason::LinkDown);
+                    sent.drops.add(why, 1);
+                }
+            }
+        }
+        for at in &self.filled {
+            self.rings[*at].iter_mut().for_each(|ring| ring.queue.publish());
+        }
+        (sent, done)
+    }
+
+    /// Whether a receive queue has had more buffers than it has now.
+    fn may_have_room_later(&self, at: usize) -> bool {
+        self.rings[at].as_ref().is_some_and(|ring| ring.queue.available() < ring.most)
+    }
+
     /// Interrupts the driver of a receive queue if moderation allows it; notes the queue otherwise.
     fn remind(&mut self, at: usize) {
         let Self { rings, moderation, owing, start, .. } = self;
@@ -528,37 +578,14 @@ impl Adapter for Machine {
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
-        let mut sent = Sent::default();
-        self.full.clear();
-        let (mut only, mut left) = (self.only_receive_queue(), PIECES);
-        for delivery in list {
-            let entry = &batch.frames()[usize::from(delivery.frame)];
-            let Some(at) = only.or_else(|| self.receive_queue(batch, entry)) else {
-                sent.drops.add(DropReason::LinkDown, 1);
-                continue;
-            };
-            if left == 0 || self.full.contains(&at) {
-                sent.drops.add(DropReason::NoRoom, 1);
-                continue;
-            }
-            match self.put(at, batch, *delivery, &mut left) {
-                Ok(bytes) => sent.delivered.add(1, bytes.into()),
-                Err(why) => {
-                    if why == DropReason::NoRoom {
-                        // If one frame finds no room, the next one does not either.
-                        self.full.push(at);
-                        self.moderation[at / 2].lose();
-                    }
-                    // An invalid queue is not used any more.
-                    only = only.filter(|_| why != DropReason::LinkDown);
-                    sent.drops.add(why, 1);
-                }
-            }
+        self.put_list::<false>(batch, list).0
+    }
+
+    fn send_until_full(&mut self, batch: &Batch, list: &[Delivery]) -> (Sent, usize) {
+        for ring in self.receives_mut() {
+            ring.most = ring.most.max(ring.queue.available());
         }
-        for at in &self.filled {
-            self.rings[*at].iter_mut().for_each(|ring| ring.queue.publish());
-        }
-        sent
+        self.put_list::<true>(batch, list)
     }
 
     /// Returns the buffers, in the order in which they were taken.

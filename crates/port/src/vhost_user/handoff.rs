@@ -45,6 +45,9 @@ pub struct Ring {
     pub mergeable: bool,
     /// The offloads that the driver accepts in frames that it receives.
     pub accepts: Offloads,
+    /// The most buffers that the driver has made available at a time, as far as a queue in front of
+    /// this one has seen.
+    pub most: u16,
     /// Why the worker has stopped the queue.
     pub trouble: Option<Trouble>,
 }

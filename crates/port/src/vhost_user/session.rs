@@ -486,6 +486,7 @@ impl<Q: Queues> Session<Q> {
             header: header_len(self.features),
             mergeable: self.features & virtio::MRG_RXBUF != 0,
             accepts: accepted(self.features),
+            most: 0,
             trouble: None,
         };
         self.queues.swap(at, Some(Box::new(ring)));

@@ -15,7 +15,7 @@ pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
 pub use vxlan::{extern_learn, vxlan};
 
-use crate::{Mode, PortSettings};
+use crate::{MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind, PortSettings, QUEUE_FRAMES_MAX};
 
 /// The names of the options that are set, in one line.
 fn named(each: &[(&str, bool)]) -> String {
@@ -72,7 +72,49 @@ pub fn port_settings(settings: &PortSettings) -> Result<(), String> {
     if settings.instance.is_some() && service.is_none() {
         return Err(INSTANCE.to_owned());
     }
+    if let Some(it) = &settings.mirror {
+        mirror(it)?;
+    }
     owners(settings.owner, settings.group, settings.mode)
+}
+
+/// Checks the queue in front of a guest's ring.
+///
+/// # Errors
+/// The port has no such ring or several, or the queue is too long.
+pub fn queue_frames(
+    kind: PortKind,
+    machine: Option<&Machine>,
+    frames: Option<u32>,
+) -> Result<(), String> {
+    let has_pairs = machine.and_then(|machine| machine.queues).is_some_and(|pairs| pairs > 1);
+    match frames {
+        Some(1..) if kind != PortKind::VhostUser => Err(format!(
+            "queue_frames: only for ports of kind {}; others have rings or sockets of a length of \
+             their own",
+            PortKind::VhostUser.name()
+        )),
+        Some(1..) if has_pairs => Err("queue_frames: only for guests of one queue pair, because \
+                                       one that is full would hold up the others; set queues = 1"
+            .to_owned()),
+        Some(frames) if frames > QUEUE_FRAMES_MAX => {
+            Err(format!("queue_frames = {frames} is out of range, 0 to {QUEUE_FRAMES_MAX}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks what a mirror port mirrors.
+///
+/// # Errors
+/// Too many ports, or one of them twice.
+pub fn mirror(mirror: &Mirror) -> Result<(), String> {
+    let Mirror { from, .. } = mirror;
+    if from.len() > MIRROR_PORTS_MAX {
+        return Err(format!("mirror: at most {MIRROR_PORTS_MAX} ports in `from`"));
+    }
+    let twice = from.iter().enumerate().find(|(at, name)| from[..*at].contains(name));
+    twice.map_or(Ok(()), |(_, name)| Err(format!("mirror: {name} is in `from` twice")))
 }
 
 /// Why an instance number is refused without a service.

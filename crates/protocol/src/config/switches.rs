@@ -15,9 +15,9 @@ use super::values::{
 use crate::check::{self, steering};
 use crate::name::{PortName, SwitchName};
 use crate::{
-    Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, Mode, NewPorts, OnFull, PortAdd,
-    PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress, SwitchSettings,
-    SwitchSpec, Vxlan, VxlanKeys, VxlanStation, sent_by_function,
+    Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, Mirror, Mode, NewPorts, OnFull,
+    PortAdd, PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress,
+    SwitchSettings, SwitchSpec, Vxlan, VxlanKeys, VxlanStation, sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -102,9 +102,11 @@ struct RawPort {
     on_full: Option<OnFull>,
     worker: Option<Number>,
     vnet_header: Option<VnetHeader>,
+    queue_frames: Option<Number>,
     service: Option<String>,
     instance: Option<u16>,
     chain: Option<String>,
+    mirror: Option<Mirror>,
     owner: Option<UserId>,
     group: Option<GroupId>,
     mode: Option<Mode>,
@@ -153,6 +155,7 @@ impl RawSwitch {
         check_steering(&name, &self.chain, &self.rule)?;
         check_entries(&name, &self.rule, &self.port)?;
         check_instances(&self.port)?;
+        check_mirrors(&name, self.workers, &self.port)?;
         let places = Places::of(&self.chain, &self.rule, &self.port);
         let program = self.forwarding.as_ref().and_then(|choice| {
             let path = choice.get_ref().program.clone()?;
@@ -200,6 +203,34 @@ fn check_instances(ports: &BTreeMap<Spanned<String>, RawPort>) -> Result<(), Inv
         if let Some(other) = taken.insert((service, number), key.get_ref()) {
             let error = ValidationError::Instance(service.to_owned(), number, other.to_owned());
             return Err((key, error).into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a mirror port mirrors no mirror port, and is nothing else.
+fn check_mirrors(
+    switch: &SwitchName,
+    workers: Option<RunBy>,
+    ports: &BTreeMap<Spanned<String>, RawPort>,
+) -> Result<(), InvalidValue> {
+    let named = ports.iter().filter(|(_, port)| port.is_mirror());
+    let named: BTreeSet<&str> = named.map(|(key, _)| key.get_ref().as_str()).collect();
+    for (key, port) in ports.iter().filter(|(_, port)| port.is_mirror()) {
+        if workers == Some(RunBy::All) {
+            return Err((key, ValidationError::MirrorOfAllWorkers(switch.clone())).into());
+        }
+        for name in port.mirror.iter().flat_map(|mirror| &mirror.from) {
+            let from = switch.join(name).map_err(|error| (key, error))?;
+            if from.pipe().is_some() {
+                return Err((key, ValidationError::Pipe(from)).into());
+            }
+            if named.contains(name.as_str()) {
+                return Err((key, ValidationError::MirrorOfMirror(name.clone())).into());
+            }
+        }
+        if port.service.is_some() || port.chain.is_some() || !port.stations.is_empty() {
+            return Err((key, ValidationError::MirrorOnly(key.get_ref().clone())).into());
         }
     }
     Ok(())
@@ -285,6 +316,10 @@ fn check_entries(
 }
 
 impl RawPort {
+    fn is_mirror(&self) -> bool {
+        self.mirror.as_ref().is_some_and(|mirror| !mirror.from.is_empty())
+    }
+
     /// Checks it; `homes` are the ports that have static addresses.
     fn read(
         self,
@@ -315,6 +350,7 @@ impl RawPort {
         }
         let settings = self.settings();
         check::port_settings(&settings)
+            .and_then(|()| check::queue_frames(kind, machine.as_ref(), settings.queue_frames))
             .map_err(|error| (key, ValidationError::Settings(name.clone(), error)))?;
         let stations = self.stations.into_iter().map(Spanned::into_inner).collect();
         let add = PortAdd { port: name, kind, settings, host, machine, vxlan };
@@ -340,9 +376,11 @@ impl RawPort {
             on_full: self.on_full,
             worker: number(&self.worker).map(PortWorker::Number),
             vnet_header: self.vnet_header.as_ref().map(|bytes| bytes.0),
+            queue_frames: number(&self.queue_frames),
             service: self.service.clone(),
             instance: self.instance,
             chain: self.chain.clone(),
+            mirror: self.mirror.clone(),
             owner: self.owner.as_ref().map(|id| id.0),
             group: self.group.as_ref().map(|id| id.0),
             mode: self.mode,

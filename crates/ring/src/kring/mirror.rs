@@ -54,6 +54,17 @@ impl TxKring {
         mirror(&self.ring, from, self.published(), slot_flag::TXMON, to, room)
     }
 
+    /// Calls `frame` for each frame that the client has published since `from`, taken or not: with
+    /// its pieces, which `room` holds, its length and its first slot.
+    pub fn each_sent(
+        &self,
+        from: Index,
+        room: &mut Vec<Frag>,
+        frame: impl FnMut(&[Frag], u32, Index),
+    ) {
+        each(&self.ring, from, self.published(), room, frame);
+    }
+
     /// Copies to `to` the frames in the slots from `from` on that were taken and not published,
     /// each with `head` in the place of its virtio-net header; returns how many frames found no
     /// room.
@@ -81,6 +92,17 @@ impl RxKring {
     /// many frames found no room.
     pub fn mirror(&self, from: Index, to: &mut RxKring, room: &mut Vec<Frag>) -> u64 {
         mirror(&self.ring, from, self.tail(), 0, to, room)
+    }
+
+    /// Calls `frame` for each frame that the switch has put into the ring since `from`, as
+    /// [`TxKring::each_sent`] does.
+    pub fn each_received(
+        &self,
+        from: Index,
+        room: &mut Vec<Frag>,
+        frame: impl FnMut(&[Frag], u32, Index),
+    ) {
+        each(&self.ring, from, self.tail(), room, frame);
     }
 
     /// Copies a frame that lies in no ring, with these flags; `false`: there is no room.
@@ -190,17 +212,33 @@ fn mirror(
     to: &mut RxKring,
     room: &mut Vec<Frag>,
 ) -> u64 {
+    let mut missed = 0;
+    each(ring, from, end, room, |pieces, bytes, _| {
+        let before = to.tail();
+        missed += u64::from(put(to, &ring.region, pieces, bytes).is_none());
+        to.ring.add_flags(before, to.tail(), flags);
+    });
+    missed
+}
+
+/// Calls `frame` for each frame in the slots from `from` to `end`: with its pieces, its length and
+/// its first slot.
+fn each(
+    ring: &Kring,
+    from: Index,
+    end: Index,
+    room: &mut Vec<Frag>,
+    mut frame: impl FnMut(&[Frag], u32, Index),
+) {
     debug_assert!(room.capacity() > 0, "a frame has one piece at least");
-    let (mut at, mut missed) = (from, 0);
+    let mut at = from;
     while at != end {
+        let first = at;
         // A frame that cannot be gathered is dropped by the switch, too.
         if let Some(bytes) = gather(ring, &mut at, end, room) {
-            let before = to.tail();
-            missed += u64::from(put(to, &ring.region, room, bytes).is_none());
-            to.ring.add_flags(before, to.tail(), flags);
+            frame(room, bytes, first);
         }
     }
-    missed
 }
 
 /// Collects the pieces of the frame at `at`, its virtio-net header included, and moves `at` past

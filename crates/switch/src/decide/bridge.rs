@@ -29,6 +29,7 @@
 //! [key]: packet::ethernet::Header::key
 
 pub(crate) mod security;
+mod set_aside;
 
 use std::fmt;
 
@@ -48,6 +49,7 @@ use crate::model::stats::DropReason;
 use crate::receive::slot_flags::SlotFlags;
 use security::Guard;
 pub use security::News;
+use set_aside::SetAside;
 
 /// A verdict about a frame in its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +129,8 @@ pub struct Bridge {
     config: SwitchConfig,
     /// By index of the port.
     ports: Vec<Option<PortConfig>>,
+    /// Mirror ports, which are not among the others.
+    set_aside: SetAside,
     members: Members,
     patch: Patch,
     fdb: Fdb,
@@ -151,6 +155,7 @@ impl Bridge {
         Self {
             config,
             ports: Vec::new(),
+            set_aside: SetAside::default(),
             members: Members::default(),
             patch: Patch::default(),
             fdb,
@@ -189,6 +194,10 @@ impl Bridge {
     /// Changes the configuration of a port, which must be there. Addresses learned in VLANs that
     /// it carries no more are forgotten.
     pub fn set_port(&mut self, port: PortId, config: PortConfig) {
+        if let Some(aside) = self.set_aside.get_mut(&port) {
+            *aside = config;
+            return;
+        }
         assert!(self.port(port).is_some(), "port {port} is not there");
         self.fdb.flush_port_except(port, |vlan| config.vlan.carries(vlan));
         self.members.remove(port);
@@ -197,6 +206,7 @@ impl Bridge {
 
     /// Removes a port, if it is there, and all that is known to be behind it.
     pub fn remove_port(&mut self, port: PortId) {
+        self.set_aside.remove(&port);
         if self.port(port).is_some() {
             self.ports[port.index()] = None;
             self.guards[port.index()] = None;
@@ -426,7 +436,7 @@ impl Bridge {
         flags: SlotFlags,
         now: Now,
     ) -> Result<(Ingress, Tagging), DropReason> {
-        let port = self.port(src).ok_or(DropReason::DeadPort)?;
+        let port = self.port(src).ok_or_else(|| self.refuse_absent(src))?;
         let (vlan, tagging) = classify(&port.vlan, header.tag()).ok_or(DropReason::Vlan)?;
         let learning = port.learning && flags.learning();
         let (group_fwd_mask, zero_source) = (self.config.group_fwd_mask, port.zero_source);

@@ -8,6 +8,7 @@ use ring::metadata::Functions;
 
 use crate::decide::bridge::TagAction;
 use crate::mirror::{Mirrors, PortMirrors};
+use crate::model::heartbeat::Heartbeat;
 use crate::model::port::Sent;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, prologue};
@@ -18,6 +19,17 @@ pub(crate) struct Source<'a> {
     /// Where the client is a function of a chain: the metadata of frames whose buffers it does not
     /// own.
     pub(crate) foreign: Option<&'a mut Vec<u64>>,
+}
+
+/// The mirrors of the port that a ring belongs to.
+pub(crate) struct Taps<'a> {
+    /// The number of the ring.
+    pub(crate) queue: usize,
+    /// The mirrors of the port.
+    pub(crate) its: &'a mut PortMirrors,
+    /// The mirrors of the switch.
+    pub(crate) mirrors: &'a mut Mirrors,
+    pub(crate) heartbeat: &'a mut Heartbeat,
 }
 
 /// A frame of the list that a ring did not get.
@@ -45,7 +57,7 @@ pub(crate) fn send_to_ring(
     batch: &mut Batch,
     list: &[Delivery],
     from: Option<Source<'_>>,
-    taps: &mut Option<(usize, &mut PortMirrors, &mut Mirrors)>,
+    taps: &mut Option<Taps<'_>>,
     refused: &mut Vec<Unsent>,
 ) -> Sent {
     let mut sent = Sent::default();
@@ -54,8 +66,8 @@ pub(crate) fn send_to_ring(
     if marks || taps.is_some() || !has_room(rx, batch, list) {
         rx.sync();
     }
-    if let Some((queue, port_mirrors, mirrors)) = taps {
-        port_mirrors.mirror_returned(*queue, rx, mirrors);
+    if let Some(Taps { queue, its, mirrors, .. }) = taps {
+        its.mirror_returned(*queue, rx, mirrors);
     }
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     // A header that was taken off may have had a slot of its own: not the frame's, then.
@@ -93,8 +105,8 @@ pub(crate) fn send_to_ring(
             }
         }
     }
-    if let Some((queue, port_mirrors, mirrors)) = taps {
-        port_mirrors.mirror_received(*queue, rx, mirrors);
+    if let Some(Taps { queue, its, mirrors, heartbeat }) = taps {
+        its.mirror_received(*queue, rx, mirrors, heartbeat);
     }
     rx.publish();
     debug_assert!(sent.delivered.frames + sent.drops.total() <= list.len() as u64);

@@ -78,7 +78,8 @@ impl Turn<'_> {
         debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         if run.frames > 0 || run.end == End::BadSlot {
             if let Some(port_mirrors) = &mut to.mirrors {
-                port_mirrors.mirror_received(rx_queue, rx, mirrors);
+                let heartbeat = &mut self.scratch.heartbeat;
+                port_mirrors.mirror_received(rx_queue, rx, mirrors, heartbeat);
             }
             rx.publish();
             self.bytes += run.bytes;

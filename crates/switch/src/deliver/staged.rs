@@ -8,7 +8,7 @@ use ring::exchange::Giver;
 use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
 use crate::decide::forward::Verdict;
-use crate::deliver::into_ring::{Source, send_to_ring};
+use crate::deliver::into_ring::{Source, Taps, send_to_ring};
 use crate::deliver::room::Fitting;
 use crate::deliver::run::queue_of;
 use crate::mirror::MirrorPoint;
@@ -239,9 +239,9 @@ impl Turn<'_> {
             &mut *self.scratch;
         // Also of segments: they are made of these frames.
         let is_own = batch.is_own_memory();
-        let (batch, list) = match &part {
-            Part::Batch(part) => (&mut *batch, &list[part.clone()]),
-            Part::Segments => (&mut software.batch, &software.list[..]),
+        let (batch, list, software) = match &part {
+            Part::Batch(part) => (&mut *batch, &list[part.clone()], Some(software)),
+            Part::Segments => (&mut software.batch, &software.list[..], None),
         };
         let Switch { ports, mirrors, .. } = &mut *self.switch;
         let Ok([Some(from), Some(to)]) = ports.get_disjoint_mut(pair) else {
@@ -255,7 +255,8 @@ impl Turn<'_> {
             _ => heartbeat.between(self.src, dst),
         }
         if let (Plug::Adapter(_), Some(port_mirrors)) = (&to.plug, &to.mirrors) {
-            port_mirrors.mirror_list(MirrorPoint::Received, batch, list, mirrors);
+            let (point, frames) = (MirrorPoint::Received, (&mut *batch, list));
+            port_mirrors.mirror_list(point, frames, self.src, software, mirrors, heartbeat);
         }
         let giver = giver(from, queue, batch).filter(|_| alone);
         let sent = match (&mut to.plug, giver) {
@@ -264,7 +265,8 @@ impl Turn<'_> {
             (Plug::Rings(rings, _), giver) => {
                 rx_queue = queue_of(queue, rings);
                 let port_mirrors = to.mirrors.as_deref_mut();
-                let mut taps = port_mirrors.map(|its| (rx_queue, its, mirrors));
+                let mut taps =
+                    port_mirrors.map(|its| Taps { queue: rx_queue, its, mirrors, heartbeat });
                 let foreign = from_function.then_some(foreign);
                 let from = giver.map(|giver| Source { giver, foreign });
                 let rx = &mut *rings.rx[rx_queue].lock();

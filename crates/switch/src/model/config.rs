@@ -30,6 +30,20 @@ pub struct Role {
     pub chain: Option<String>,
 }
 
+/// The ports that a mirror port gets copies of, by names. A switch works with numbers: its caller
+/// tells it those that are there ([`Switch::set_mirror_port`](crate::Switch::set_mirror_port)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorConfig {
+    /// Names of the ports, within the switch.
+    pub from: Vec<String>,
+    /// Whether it gets what they send into the switch.
+    pub entering: bool,
+    /// Whether it gets what they receive from the switch.
+    pub leaving: bool,
+    /// Most copies in a second; 0 for any number.
+    pub rate: u32,
+}
+
 /// The configuration of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
@@ -59,8 +73,12 @@ pub struct PortConfig {
     /// Bytes of the virtio-net header in front of each of its frames: 0, 10 or 12. Between ports
     /// that have the same the header is passed on, others get zeros or none.
     pub vnet_header: u8,
+    /// Frames that may wait in front of a guest's ring. The kind of the port sees to that.
+    pub queue_frames: u32,
     /// The part that the port has in chains of functions.
     pub role: Role,
+    /// Whether the port is a mirror port, and of which ports.
+    pub mirror: Option<Box<MirrorConfig>>,
     /// Whether the port accepts frames with a source address of zeros. The kind of the port decides
     /// that.
     pub zero_source: bool,
@@ -83,7 +101,9 @@ impl Default for PortConfig {
             on_full: OnFull::default(),
             worker: None,
             vnet_header: 0,
+            queue_frames: 0,
             role: Role::default(),
+            mirror: None,
             zero_source: false,
             vacant: false,
         }

@@ -123,6 +123,19 @@ impl Heartbeat {
         self.step(Stage::Forward, to, from);
     }
 
+    /// The current step, for [`resume`](Self::resume).
+    #[must_use]
+    pub fn current(&self) -> u64 {
+        self.word.0.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with an earlier step, after others.
+    pub fn resume(&mut self, step: u64) {
+        self.steps = self.steps.wrapping_add(1);
+        let what = step & ((1 << STEPS_SHIFT) - 1);
+        self.word.0.store(u64::from(self.steps) << STEPS_SHIFT | what, Ordering::Relaxed);
+    }
+
     #[inline(always)]
     fn step(&mut self, stage: Stage, port: PortId, other: PortId) {
         self.steps = self.steps.wrapping_add(1);
@@ -205,6 +218,20 @@ mod tests {
         heartbeat.between(port(7), port(8));
         heartbeat.rest(Stage::Asleep);
         assert_eq!((reader.read().port, reader.read().other), (None, None));
+    }
+
+    #[test]
+    fn a_step_goes_on_after_others() {
+        let mut heartbeat = Heartbeat::default();
+        let reader = heartbeat.reader();
+        let port = |index| PortId::new(index).expect("a port's number");
+        heartbeat.enter(7);
+        heartbeat.between(port(1), port(2));
+        let (before, step) = (reader.read(), heartbeat.current());
+        heartbeat.between(port(2), port(3));
+        heartbeat.resume(step);
+        let steps = before.steps + 2;
+        assert_eq!(reader.read(), Beat { steps, ..before });
     }
 
     #[test]

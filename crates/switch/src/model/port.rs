@@ -72,6 +72,12 @@ pub trait Adapter: Notify {
         self.send(batch, list)
     }
 
+    /// Sends the listed frames in order, up to the first that may find room later. Returns how many
+    /// of them it has sent or dropped.
+    fn send_until_full(&mut self, batch: &Batch, list: &[Delivery]) -> (Sent, usize) {
+        (self.send(batch, list), list.len())
+    }
+
     /// The offloads that the adapter accepts in frames that the switch sends to it.
     fn accepts(&self) -> Offloads {
         Offloads::NONE
@@ -221,6 +227,14 @@ impl Plug {
         std::mem::replace(&mut *place.lock(), adapter)
     }
 
+    /// Puts another adapter around that of a port without rings, for all workers.
+    pub fn wrap_adapter(&mut self, wrap: impl FnOnce(Box<dyn Adapter>) -> Box<dyn Adapter>) {
+        let Self::Adapter(place) = self else { return };
+        let mut place = place.lock();
+        let inner = std::mem::replace(&mut *place, Box::new(Nothing));
+        *place = wrap(inner);
+    }
+
     /// Calls `with` with the port's adapter, if it is an `A`: see [`Adapter::as_any`].
     pub fn with_adapter<A: 'static, R>(&mut self, with: impl FnOnce(&mut A) -> R) -> Option<R> {
         let Self::Adapter(adapter) = self else { return None };
@@ -340,6 +354,17 @@ impl Plug {
         }
     }
 }
+
+/// In the place of an adapter that is being wrapped.
+struct Nothing;
+
+impl Adapter for Nothing {
+    fn send(&mut self, _: &Batch, _: &[Delivery]) -> Sent {
+        Sent::default()
+    }
+}
+
+impl Notify for Nothing {}
 
 /// How the frames of a list fared at one destination.
 #[derive(Clone, Debug, Default)]

@@ -72,6 +72,9 @@ drop_reasons! {
     VxlanVni "vxlan_vni" "The datagram is for another VNI than the VXLAN port's.",
     Program "program" "The forwarding program drops the frame.",
     ProgramFault "program_fault" "The forwarding program failed; see: uvala program show.",
+    MirrorInput "mirror_input" "It came from a mirror port, which sends copies out and takes \
+                                nothing in.",
+    MirrorRate "mirror_rate" "The mirror port has a limit of copies per second (--rate).",
 }
 
 impl DropReason {

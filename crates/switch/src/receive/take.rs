@@ -175,14 +175,15 @@ impl Turn<'_> {
             && let Some(port_mirrors) = &mut entry.mirrors
             && let Some(rings) = entry.plug.rings()
         {
-            port_mirrors.mirror_sent(self.queue, &rings.tx[self.queue], mirrors);
+            let (tx, heartbeat) = (&rings.tx[self.queue], &mut self.scratch.heartbeat);
+            port_mirrors.mirror_sent(self.queue, tx, mirrors, heartbeat);
         }
     }
 
     /// Mirrors the frames that a port without rings has received.
     #[cold]
     pub(crate) fn mirror_batch(&mut self) {
-        let Scratch { batch, list, .. } = &mut *self.scratch;
+        let Scratch { batch, list, software, heartbeat, .. } = &mut *self.scratch;
         list.clear();
         let all = 0..batch.frames().len();
         list.extend(all.map(|frame| Delivery { frame: to_u16(frame), tag: TagAction::Keep }));
@@ -190,7 +191,8 @@ impl Turn<'_> {
         if let Some(Some(entry)) = ports.get_mut(self.src.index())
             && let Some(port_mirrors) = &entry.mirrors
         {
-            port_mirrors.mirror_list(MirrorPoint::Sent, batch, list, mirrors);
+            let (point, frames) = (MirrorPoint::Sent, (batch, &list[..]));
+            port_mirrors.mirror_list(point, frames, self.src, Some(software), mirrors, heartbeat);
         }
         list.clear();
     }

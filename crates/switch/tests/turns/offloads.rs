@@ -324,3 +324,33 @@ fn all_frames_of_a_flow_have_one_number_and_other_flows_others() {
         .map(|place| flow(&|frame| frame[20..22].copy_from_slice(&place.to_be_bytes())));
     assert_eq!(fragments[0], fragments[1], "pieces of a packet have no ports");
 }
+
+#[test]
+fn copies_for_a_mirror_port_are_segments_where_it_accepts_no_runs() {
+    let data = payload(5000);
+    for accepts in [Offloads::NONE, Offloads::ALL] {
+        let mut net = Net::learning(2);
+        let sent = run(mac(0), &data, 1000);
+        let (card, _) = Card::new(vec![sent.clone()], Offloads::ALL);
+        net.switch.add_port(id(2), Plug::adapter(card), PortConfig::default());
+        let (eye, seen) = Card::new(Vec::new(), accepts);
+        net.switch.add_port(id(3), Plug::adapter(eye), PortConfig::default());
+        let from = [(id(2), switch::MirrorPoint::Sent)];
+        net.switch.set_mirror_port(id(3), 0, &from);
+        net.switch.set_mirror_port(id(1), 3, &from);
+        net.turn(2);
+        let copies: Vec<_> = seen.try_iter().collect();
+        match accepts == Offloads::NONE {
+            true => {
+                assert!(copies.iter().all(|(left, _)| left.is_none()));
+                let plain: Vec<_> = copies.into_iter().map(|(_, frame)| frame).collect();
+                assert_eq!(joined(&plain, 14), data);
+            }
+            false => assert_eq!(copies, [(Some(sent.0), sent.1)]),
+        }
+        assert_eq!(joined(&net.received(0), 14), data, "the copy left the run as it was");
+        // Five segments are more than the rate of this one.
+        assert!(net.received(1).is_empty());
+        assert_eq!(net.drops(1, DropReason::MirrorRate), 1);
+    }
+}

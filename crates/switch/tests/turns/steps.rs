@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ring::intake::Intake;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Drops, HeartbeatReader, Notify, Sent, Stage};
+use switch::{Adapter, Drops, HeartbeatReader, MirrorPoint, Notify, Sent, Stage};
 
 use super::*;
 
@@ -131,4 +131,20 @@ fn a_wake_up_is_for_one_port_and_the_turn_ends_with_its_sender() {
     assert_eq!(notes.take(), [("wake", Stage::Wake, Some(1), None)]);
     notes.add("end");
     assert_eq!(notes.take(), [("end", Stage::Forward, Some(0), None)]);
+}
+
+#[test]
+fn the_step_of_a_copy_names_the_mirror_port_and_the_port_that_has_the_frame() {
+    let (mut net, notes) = noted();
+    net.look(2);
+    (0..2).for_each(|port| drop(net.received(port)));
+    notes.take();
+    for (point, other) in [(MirrorPoint::Sent, 0), (MirrorPoint::Received, 1)] {
+        net.switch.set_mirror_port(id(3), 0, &[(id(other), point)]);
+        net.send(0, &[frame(mac(1), mac(0), 60, 7)]);
+        assert_eq!(net.look(0).slots, 1);
+        let expected =
+            [("send", Stage::Forward, Some(3), Some(other)), ("flush", Stage::Send, Some(3), None)];
+        assert_eq!(notes.take(), expected);
+    }
 }

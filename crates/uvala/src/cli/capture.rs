@@ -33,8 +33,9 @@ const ASK: Duration = Duration::from_secs(1);
 /// Prints a line for each frame, or writes pcapng with -w. The user that has the port, users that
 /// its owner lets attach to it, the owner of the switch and root may capture. The port does not
 /// wait for the capture: frames that the capture is too slow for are counted as missed at the end.
-/// Of a permanent port the capture goes on with the next client. The ends of pipes, whose frames
-/// pass no switch, cannot be captured.
+/// At a permanent port the capture waits for a client, and goes on with the next one. Pipes, whose
+/// frames pass no switch, ports with --vnet-header, and ports of a switch that all workers run
+/// cannot be captured.
 ///
 /// With --drops, captures the frames that a switch drops, with the reason, the port that counts the
 /// drop and the port that the frame came from; for the owner of the switch and root. In pcapng each
@@ -134,7 +135,8 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     if let Sink::Files(mut files) = sink {
         files.end(missed).or_else(unread).context("cannot write the capture")?;
     }
-    say::remark(format_args!("uvala: {captured} frames captured, {missed} missed"));
+    let frames = if captured == 1 { "frame" } else { "frames" };
+    say::remark(format_args!("uvala: {captured} {frames} captured, {missed} missed"));
     ended
 }
 

@@ -15,6 +15,7 @@ mod inherited;
 mod internet;
 mod listing;
 mod metrics;
+mod mirror;
 mod names;
 mod nf;
 mod ns;
@@ -81,6 +82,7 @@ enum Command {
     Ns(ns::Args),
     Cni(cni::Args),
     Fdb(fdb::Args),
+    Mirror(mirror::Args),
     Chain(chain::Args),
     Rule(rule::Args),
     Program(forwarding_program::Args),
@@ -194,6 +196,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Ns(args) => ns::run(global, &args),
         Command::Cni(_) => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
+        Command::Mirror(args) => mirror::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
         Command::Rule(args) => rule::run(global, &args),
         Command::Program(args) => forwarding_program::run(global, &args),

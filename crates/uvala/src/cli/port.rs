@@ -7,9 +7,9 @@ use client::control::{Connection, unexpected};
 use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::{
-    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mode, OnFull,
-    PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, PortWorker,
-    Queues, Reply, Request, SocketPlace, users,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mirror, Mode,
+    OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings,
+    PortWorker, Queues, Reply, Request, SocketPlace, users,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -151,6 +151,10 @@ macro_rules! on_off {
             /// Bytes of virtio-net header before each frame in the port's rings [default: 0]
             #[arg(long, value_name = "0|10|12")]
             vnet_header: Option<u8>,
+            /// Frames that may wait in front of the guest's ring, for guests with short rings
+            /// (vhost-user) [default: 0]
+            #[arg(long, value_name = "N")]
+            queue_frames: Option<u32>,
             /// Service that this port is an instance of, for service chains; '' for none
             #[arg(long, value_name = "NAME")]
             service: Option<String>,
@@ -396,6 +400,7 @@ impl Settings {
             on_full: self.on_full,
             worker: self.worker,
             vnet_header: self.vnet_header,
+            queue_frames: self.queue_frames,
             service: self.service.clone(),
             instance: self.instance,
             chain: self.chain.clone(),
@@ -571,9 +576,11 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         ("on-full", settings.on_full.map(|it| it.to_string())),
         ("worker", show_worker(info)),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
+        ("queue-frames", settings.queue_frames.map(|frames| frames.to_string())),
         ("service", settings.service.clone()),
         ("instance", settings.instance.map(|number| number.to_string())),
         ("chain", settings.chain.clone()),
+        ("mirror of", settings.mirror.as_ref().map(show_mirror)),
     ] {
         text += &format!("{name:<15}  {}\n", value.as_deref().unwrap_or("-"));
     }
@@ -582,6 +589,13 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         text += &format!("{name:<21}  {count}\n");
     }
     text
+}
+
+/// The ports that a mirror port mirrors.
+fn show_mirror(mirror: &Mirror) -> String {
+    let rate = Some(mirror.rate).filter(|&rate| rate > 0);
+    let rate = rate.map(|rate| format!(", at most {rate} frames/s")).unwrap_or_default();
+    format!("{} ({}{rate})", mirror.from.join(","), mirror.direction)
 }
 
 /// The worker that the port asks for, and the one that it has.

@@ -79,6 +79,7 @@ impl<D: Datapath> Control<D> {
         self.refresh_static_addresses(name);
         self.refresh_steering(name.switch());
         self.refresh_programs(name);
+        self.refresh_mirrors(name);
         self.refresh_captures(name);
     }
 

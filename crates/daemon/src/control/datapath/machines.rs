@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use port::queue::QueueMemory;
 use protocol::MachineInfo;
 
 use crate::model::error::MakeMachineError;
@@ -25,6 +26,10 @@ pub trait Machines {
     /// which the VMM can block.
     fn evict_machine(&mut self, port: PortKey, period: Duration, why: String);
 
+    /// Replaces the memory for frames that wait in front of the ring of a machine. The worker
+    /// copies those that wait, at most 4096, between two batches.
+    fn set_queue(&mut self, port: PortKey, memory: QueueMemory);
+
     /// What `port show` says of the virtual machine behind a port.
     fn machine_info(&self, port: PortKey) -> Option<MachineInfo>;
 }
@@ -33,6 +38,7 @@ pub trait Machines {
 mod fake {
     use std::time::Duration;
 
+    use port::queue::QueueMemory;
     use protocol::MachineInfo;
 
     use super::Machines;
@@ -57,6 +63,10 @@ mod fake {
 
         fn evict_machine(&mut self, port: PortKey, _: Duration, why: String) {
             self.evicted.push((port, why));
+        }
+
+        fn set_queue(&mut self, _: PortKey, _: QueueMemory) {
+            self.calls += 1;
         }
 
         fn machine_info(&self, _: PortKey) -> Option<MachineInfo> {

@@ -47,7 +47,7 @@ mod fake {
     impl Unswitched for Fake {
         fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
             self.allocate()?;
-            if let Mirrored::Ports(sources) = &spec.mirrored {
+            if let (Mirrored::Ports(sources), false) = (&spec.mirrored, spec.is_stamped) {
                 assert!(sources.iter().all(|(port, _)| self.ports.contains_key(port)));
             }
             let region = self.find_or_make_region(&spec.region);

@@ -65,6 +65,7 @@ impl<D: Datapath> Control<D> {
         name: &PortName,
         station: StaticAddress,
     ) -> Result<(), Refusal> {
+        self.check_no_mirror(name)?;
         let before = self.statics.find(name.switch(), station).cloned();
         if before.is_none() && self.statics.count(name.switch()) >= MAX_STATIC {
             let text = format!("{} has {MAX_STATIC} static addresses, the limit", name.switch());

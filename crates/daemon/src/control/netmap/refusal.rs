@@ -1,7 +1,7 @@
 //! The reason is what a netmap program binds: rings, regions and monitors.
 
 use protocol::ErrorCode;
-use protocol::name::PortName;
+use protocol::name::{PortName, SwitchName};
 use thiserror::Error;
 
 use crate::control::refusal::quota::mib;
@@ -23,6 +23,9 @@ pub enum NetmapRefusal {
         "all workers run the switch of {0}; only ports of a switch of one worker have monitors"
     )]
     MonitorOfAllWorkers(PortName),
+    /// A capture sees what one worker does.
+    #[error("all workers run switch {0}; only a switch of one worker can be captured")]
+    CaptureOfAllWorkers(SwitchName),
     /// A null port names no region.
     #[error("a null port needs the number of a region to live in (nr_mem_id)")]
     NullWithoutRegion,
@@ -74,9 +77,10 @@ impl NetmapRefusal {
             Self::NothingBound => ErrorCode::NotFound,
             Self::BoundAlready(_) => ErrorCode::InUse,
             Self::RegionFull { .. } | Self::RoomTooSmall { .. } => ErrorCode::NoMemory,
-            Self::HasHeader(_) | Self::NotMonitorable(_) | Self::MonitorOfAllWorkers(_) => {
-                ErrorCode::Unsupported
-            }
+            Self::HasHeader(_)
+            | Self::NotMonitorable(_)
+            | Self::MonitorOfAllWorkers(_)
+            | Self::CaptureOfAllWorkers(_) => ErrorCode::Unsupported,
             Self::NotOpen(_)
             | Self::NullWithoutRegion
             | Self::TooLarge

@@ -129,8 +129,9 @@ impl<D: Datapath> Control<D> {
     /// One receive ring for copies of the frames of a port, and one transmit ring, which leads
     /// nowhere.
     fn plan_capture(&self, client: &Client, bind: &Bind, of: CaptureOf) -> Result<Plan, Refusal> {
-        let key = self.check_capture(&client.caller, &bind.port)?;
-        let key = key.ok_or_else(|| PortRefusal::Idle(bind.port.clone()))?;
+        self.check_capture(&client.caller, &bind.port)?;
+        // One without a client is captured from its next client on.
+        let key = self.state.find_port(&bind.port).expect("looked at just now").key;
         let mirrored = Mirrored::Ports(captured(key, of));
         Ok(self.capture_into_a_ring(client, bind, mirrored, CaptureKind::Port(of)))
     }
@@ -164,7 +165,7 @@ impl<D: Datapath> Control<D> {
     fn check_drops(&self, caller: &Caller, name: &PortName) -> Result<SwitchKey, Refusal> {
         let switch = self.state.switch(caller, name.switch(), Access::Manage)?;
         match switch.config.is_spread {
-            true => Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into()),
+            true => Err(NetmapRefusal::CaptureOfAllWorkers(name.switch().clone()).into()),
             false => Ok(switch.key),
         }
     }
@@ -183,7 +184,7 @@ impl<D: Datapath> Control<D> {
         self.may_capture(caller, name, port, switch)?;
         port.check_switched(name)?;
         if switch.config.is_spread {
-            return Err(NetmapRefusal::MonitorOfAllWorkers(name.clone()).into());
+            return Err(NetmapRefusal::CaptureOfAllWorkers(name.switch().clone()).into());
         }
         if port.config.vnet_header != 0 {
             return Err(NetmapRefusal::HasHeader(name.clone()).into());

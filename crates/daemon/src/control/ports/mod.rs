@@ -6,19 +6,22 @@ pub mod refusal;
 use std::collections::{BTreeSet, HashMap};
 
 use packet::MacList;
+use port::queue::QueueMemory;
 use protocol::name::{PortName, SwitchName};
-use protocol::{Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply};
+use protocol::{Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply, check};
 use switch::PortConfig;
 
 use crate::control::chains::refusal::ChainRefusal;
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::host;
 use crate::control::interfaces::refusal::InterfaceRefusal;
+use crate::control::mirrors::refusal::MirrorRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::shared::Shared;
 use crate::control::state::{Holder, Port};
 use crate::control::workers::moves::wanted_worker;
 use crate::control::{Client, Control, machines, page, parse_port, vxlan};
+use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
 use crate::model::plan::PortPlan;
 use crate::model::policy::{Access, Caller, Grant, Permissions};
@@ -61,6 +64,9 @@ impl<D: Datapath> Control<D> {
         self.check_worker(&add.settings)?;
         self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;
+        check::queue_frames(add.kind, add.machine.as_ref(), add.settings.queue_frames)
+            .map_err(Refusal::bad_value)?;
+        self.state.claim_memory(caller.uid, QueueMemory::bytes(config.queue_frames))?;
         let (name, host, stations) = (
             add.port.clone(),
             host::request_of(caller, add, &self.defaults.declared)?,
@@ -112,6 +118,7 @@ impl<D: Datapath> Control<D> {
         if !kind.is_given() && plan.grant != Grant::default() {
             return Err(PortRefusal::GrantServed(name).into());
         }
+        self.admit_mirror(&name, &mut config, may_wait)?;
         let key = PortKey(self.state.new_key());
         match kind.peer() {
             Peer::Client => {}
@@ -143,6 +150,7 @@ impl<D: Datapath> Control<D> {
         self.state.add_port(name, port);
         self.refresh_steering(plan.name.switch());
         self.refresh_programs(&plan.name);
+        self.refresh_mirrors(&plan.name);
         Ok(())
     }
 
@@ -156,6 +164,15 @@ impl<D: Datapath> Control<D> {
         let grant = settings::change_grant(port.grant, &set.settings)?;
         check_gift(&set.port, port, grant)?;
         check_header(port.kind, &set.settings)?;
+        check::queue_frames(port.kind, port.machine.as_deref(), set.settings.queue_frames)
+            .map_err(Refusal::bad_value)?;
+        let (queue, old_queue) = (config.queue_frames, port.config.queue_frames);
+        let more = QueueMemory::bytes(queue).saturating_sub(QueueMemory::bytes(old_queue));
+        self.state.claim_memory(port.owner, more)?;
+        if config.mirror.is_some() && !port.persistent {
+            return Err(MirrorRefusal::Transient(set.port.clone()).into());
+        }
+        self.check_mirror(&set.port, &config)?;
         if config.role != port.config.role {
             self.assign_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
         }
@@ -170,10 +187,15 @@ impl<D: Datapath> Control<D> {
             set.vxlan.as_ref().map(|change| vxlan::changed(caller, &set.port, port, change));
         let (key, is_live, vxlan) = (port.key, port.is_live(), vxlan.transpose()?);
         // First what can fail.
+        let memory = (queue != old_queue).then(|| QueueMemory::new(queue)).transpose();
+        let memory = memory.map_err(DatapathError::System)?;
         if let Some(wanted) = wanted_worker(set)
             && self.movable(caller, &wanted).is_ok()
         {
             self.move_to(&wanted, key)?;
+        }
+        if let Some(memory) = memory {
+            self.datapath.set_queue(key, memory);
         }
         if is_live {
             self.datapath.set_port(key, config.clone());
@@ -236,7 +258,9 @@ impl<D: Datapath> Control<D> {
             creator: port.owner,
             client: port.client(),
             counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
-            memory: holder.map_or(0, |h| h.memory) + shared.map_or(0, Shared::all_memory),
+            memory: holder.map_or(0, |h| h.memory)
+                + shared.map_or(0, Shared::all_memory)
+                + QueueMemory::bytes(port.config.queue_frames),
             trust_group: holder
                 .and_then(Holder::shown_group)
                 .or_else(|| host::trust_group_of(port)),

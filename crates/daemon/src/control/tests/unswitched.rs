@@ -172,7 +172,10 @@ fn test_a_capture_is_for_those_that_have_the_port_or_may_attach_to_it_by_name() 
         assert_eq!(bench.bind_unswitched(4, 0, capture(port)), Err(code), "{port}");
     }
     bench.done(r#"{"port_add":{"port":"vale0:idle","kind":"shm"}}"#);
-    assert_eq!(bench.bind_unswitched(4, 0, capture("vale0:idle")), Err(ErrorCode::NotFound));
+    bench.bind_unswitched(4, 0, capture("vale0:idle")).expect("it waits for a client");
+    let before = bench.control.datapath.resumed.len();
+    bench.attach(5, 0, "vale0:idle").unwrap();
+    assert_eq!(bench.control.datapath.resumed.len(), before + 1);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The worker's side alone, with drivers that make what they like.
 
+mod full;
+
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
@@ -83,6 +85,7 @@ impl Guest {
             header: HEADER_MAX,
             mergeable: true,
             accepts: Offloads::NONE,
+            most: 0,
             trouble: None,
         }
     }

@@ -75,7 +75,7 @@ pub enum News {
 
 /// A token bucket: as many frames as the limit at once, and as many in each second.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
+pub(crate) struct Bucket {
     /// Thousandths of frames that are gone from a full bucket.
     taken: u64,
     at: Now,
@@ -83,7 +83,7 @@ struct Bucket {
 
 impl Bucket {
     /// Takes a token for each of `frames`; false if there are fewer.
-    fn take(&mut self, limit: u32, frames: u32, now: Now) -> bool {
+    pub(crate) fn take(&mut self, limit: u32, frames: u32, now: Now) -> bool {
         let limit = u64::from(limit);
         self.taken = self.taken.saturating_sub(now.ms_since(self.at).saturating_mul(limit));
         self.at = now;

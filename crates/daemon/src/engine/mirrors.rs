@@ -1,0 +1,18 @@
+//! Mirror ports, as control tells the worker of their switch.
+
+use switch::MirrorPoint;
+
+use super::Workers;
+use crate::control::datapath::mirrors::Mirrors;
+use crate::model::keys::PortKey;
+
+impl Mirrors for Workers {
+    fn set_mirror(&mut self, port: PortKey, rate: u32, from: &[(PortKey, MirrorPoint)]) {
+        let Some((switch, id)) = self.switch_of(port) else { return };
+        let id_of = |&(port, point)| Some((self.switch_of(port)?.1, point));
+        let from: Vec<_> = from.iter().filter_map(id_of).collect();
+        self.on_switch(switch, move |worker, at| {
+            worker.switch(at).set_mirror_port(id, rate, &from);
+        });
+    }
+}
