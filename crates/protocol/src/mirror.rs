@@ -9,6 +9,7 @@ pub const MIRROR_PORTS_MAX: usize = 64;
 
 /// What a mirror port mirrors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Mirror {
     /// Names of ports within the switch, at most [`MIRROR_PORTS_MAX`]; they need not be there yet.

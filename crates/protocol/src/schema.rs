@@ -6,7 +6,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::name::{PortName, SwitchName};
 use crate::{
-    Address, Filter, Forwarding, Mode, NewPorts, OnFull, PortWorker, QueueSet, RunBy, VxlanStation,
+    Address, Direction, Filter, Forwarding, Mode, NewPorts, OnFull, PortWorker, QueueSet, RunBy,
+    VxlanStation,
 };
 
 macro_rules! text {
@@ -31,6 +32,7 @@ text! {
     OnFull = "What happens to a frame that finds no room: drop or wait.", "drop";
     RunBy = "Which workers run a switch: one or all.", "one";
     PortWorker = "The worker of a port: auto, or the number of one.", "auto";
+    Direction = "Frames that a port sends (in, into the switch), gets (out), or both.", "both";
     Address = "An IP address with the length of its prefix.", "10.0.0.1/24";
     Filter = "Frames that match one value of each kind.", "vlan=10,type=0x0806";
     QueueSet = "Numbers of queues.", "0-3";

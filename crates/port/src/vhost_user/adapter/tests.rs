@@ -360,7 +360,7 @@ fn a_driver_that_cannot_keep_up_loses_frames_and_not_its_processor() {
         machine.flush();
         machine.wake_if_due();
     }
-    assert_eq!(sent.delivered.frames, ROUNDS.into());
+    assert_eq!(sent.delivered.frames, u64::from(ROUNDS));
     assert_eq!(sent.drops.get(DropReason::NoRoom), 7 * u64::from(ROUNDS));
     let most = start.elapsed().as_millis() + 1;
     let told = interrupts(&event);
@@ -563,7 +563,7 @@ impl<'a> Orderly<'a> {
             let slot = self.seen % SIZE;
             let entry = QUEUE * self.queue + DEVICE + 4 + 8 * u64::from(slot);
             let word = |place| self.guest.whole.u32(at(place)).load(Relaxed);
-            assert_eq!(word(entry), slot.into(), "the next in order");
+            assert_eq!(word(entry), u32::from(slot), "the next in order");
             lens.push(word(entry + 4));
             self.seen += 1;
         }
