@@ -147,7 +147,7 @@ impl Driver {
             return None;
         }
         let (slot, buffer) = self.slot(1, self.heads[1]);
-        let mut frame = vec![0; usize::from(self.load(slot + 4) as u16)];
+        let mut frame = vec![0; self.load(slot + 4) as usize & 0xffff];
         assert_eq!(rustix::io::pread(&self.memory, &mut frame, buffer), Ok(frame.len()));
         self.publish(1);
         Some(frame)

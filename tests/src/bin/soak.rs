@@ -87,7 +87,8 @@ fn line(minute: &Minute) -> String {
     let [busy, hostile, mixed] = [busy, hostile, mixed].map(|rate| rate / alone);
     format!(
         "{:>10}  {descriptors:>11}  {regions:>7}  {threads:>7}  {ports:>5}  {frames:>9}  \
-         {lost:>4}  {alone:>7.0}  {busy:>4.2}  {hostile:>7.2}  {mixed:>5.2}  {lives:>5}  {attacks:>7}",
+         {lost:>4}  {alone:>7.0}  {busy:>4.2}  {hostile:>7.2}  {mixed:>5.2}  {lives:>5}  \
+         {attacks:>7}",
         memory / 1024
     )
 }

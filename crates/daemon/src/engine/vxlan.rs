@@ -26,6 +26,9 @@ pub(super) struct VxlanPlace {
     externs: BTreeMap<MacAddr, Extern>,
 }
 
+/// Stations, and what a routing daemon says of each.
+type Externs = Vec<(MacAddr, Extern)>;
+
 /// What a routing daemon says of a station.
 #[derive(Clone, Copy, Debug)]
 struct Extern {
@@ -41,16 +44,12 @@ impl VxlanPlace {
     }
 
     /// Takes stations out, and returns them.
-    fn take(&mut self, gone: impl Fn(MacAddr, &Extern) -> bool) -> Vec<(MacAddr, Extern)> {
+    fn take(&mut self, gone: impl Fn(MacAddr, &Extern) -> bool) -> Externs {
         self.externs.extract_if(.., |mac, there| gone(*mac, there)).collect()
     }
 
     /// Changes what is known of stations; returns what goes and what comes.
-    fn learn(
-        &mut self,
-        vlan: VlanId,
-        learn: &ExternLearn,
-    ) -> (Vec<(MacAddr, Extern)>, Vec<(MacAddr, Extern)>) {
+    fn learn(&mut self, vlan: VlanId, learn: &ExternLearn) -> (Externs, Externs) {
         if learn.mark {
             self.externs.values_mut().for_each(|it| it.is_old = true);
         }

@@ -141,7 +141,7 @@ impl VxlanPort {
             if let (Some(_), Some(mtu)) = (home, self.mtu) {
                 let mut frame = Vec::new();
                 batch.append(delivery, &mut frame);
-                self.answers.to_long(&frame, mtu, now);
+                self.answers.answer_long(&frame, mtu, now);
             }
             return Err(why);
         }
@@ -226,7 +226,7 @@ fn give_up(socket: &OwnedFd, run: Run, why: Errno, (outbox, way): (&mut Outbox, 
         return send_split(socket, run, outbox, way);
     }
     if why == Errno::MSGSIZE {
-        way.answers.to_refused(message(run, outbox, way.remotes), way.remotes, way.now);
+        way.answers.answer_refused(message(run, outbox, way.remotes), way.remotes, way.now);
     }
     outbox.note(run, Err(refused(why)));
 }

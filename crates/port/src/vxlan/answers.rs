@@ -2,14 +2,14 @@
 //!
 //! # Theory of operation
 //!
-//! When the kernel refuses a datagram as too long, it does not say how long one may be. A socket of
-//! its own, which keeps the kernel's errors, tries the datagram once more and finds out. The frame's
-//! sender then gets an ICMP error in the name of the station that it wrote to, as the port's next
-//! received frame.
+//! When the kernel refuses a datagram as too long, it does not say how long one may be. A socket
+//! of its own, which keeps the kernel's errors, tries the datagram once more and finds out. The
+//! frame's sender then gets an ICMP error in the name of the station that it wrote to, as the
+//! port's next received frame.
 //!
-//! Only a frame to a station that is known to be behind a remote has an answer: if the switch floods
-//! a frame, its station may be at another port, which takes it. The answers of a second are bounded,
-//! as is what waits to be received.
+//! Only a frame to a station that is known to be behind a remote has an answer: if the switch
+//! floods a frame, its station may be at another port, which takes it. The answers of a second are
+//! bounded, as is what waits to be received.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ impl Answers {
     }
 
     /// Answers a frame, behind its VXLAN header, that the kernel has refused as too long.
-    pub fn to_refused(&mut self, message: Message<'_>, remotes: &Remotes, now: Now) {
+    pub fn answer_refused(&mut self, message: Message<'_>, remotes: &Remotes, now: Now) {
         let frame = &message.bytes[HEADER..];
         if remotes.find(mac_at(frame, 0), now).is_none() || !self.may_answer(now) {
             return;
@@ -67,18 +67,18 @@ impl Answers {
         let ethernet = network_header(frame).1;
         let mtu = longest.and_then(|longest| longest.checked_sub(u32::try_from(ethernet).ok()?));
         if let Some(mtu) = mtu {
-            self.answer(frame, mtu);
+            self.push(frame, mtu);
         }
     }
 
     /// Answers a frame for a known station that is longer than the port's own MTU.
-    pub fn to_long(&mut self, frame: &[u8], mtu: u32, now: Now) {
+    pub fn answer_long(&mut self, frame: &[u8], mtu: u32, now: Now) {
         if self.may_answer(now) {
-            self.answer(frame, mtu);
+            self.push(frame, mtu);
         }
     }
 
-    fn answer(&mut self, frame: &[u8], mtu: u32) {
+    fn push(&mut self, frame: &[u8], mtu: u32) {
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
         if let Some(answer) = too_big::answer(frame, mtu) {
             self.frames.push_back(answer);

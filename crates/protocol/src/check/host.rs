@@ -32,6 +32,25 @@ pub fn trust_group(text: &str) -> Option<(Option<u32>, &str)> {
     is_group_name(name).then_some((uid, name))
 }
 
+/// Whether the request sets properties of the interface itself.
+fn sets_link(host: &HostIf) -> bool {
+    host.mtu.is_some() || host.mac.is_some() || host.address.is_some()
+}
+
+/// Checks a port of a kind that has no interface.
+fn no_interface(port: &PortName, kind: PortKind, host: Option<&HostIf>) -> Result<(), String> {
+    let Some(host) = host else {
+        let is_side = port.is_host_side();
+        let why = || format!("{port}: '^' is the host's side of an interface: use kind stack");
+        return if is_side { Err(why()) } else { Ok(()) };
+    };
+    let kinds = match sets_link(host) {
+        true => PortKind::names_with(PortOption::LinkSettings),
+        false => PortKind::interface_names(),
+    };
+    Err(format!("{}: not for kind {}, only for {kinds}", said(host), kind.name()))
+}
+
 const TRUST_GROUP: &str = "trust_group: only letters, digits and '_', as in nf, or with the number \
                            of the user whose group it is, as in 1000/nf";
 
@@ -45,27 +64,11 @@ pub fn host(
     kind: PortKind,
     host: Option<&HostIf>,
 ) -> Result<Option<HostIf>, String> {
-    let host = host.cloned();
-    let sets = |it: &HostIf| it.mtu.is_some() || it.mac.is_some() || it.address.is_some();
     if !kind.is_host() {
-        return match host {
-            None if port.is_host_side() => {
-                Err(format!("{port}: '^' is the host's side of an interface: use kind stack"))
-            }
-            None => Ok(None),
-            Some(host) => Err(format!(
-                "{}: not for kind {}, only for {}",
-                said(&host),
-                kind.name(),
-                match sets(&host) {
-                    true => PortKind::names_with(PortOption::LinkSettings),
-                    false => PortKind::interface_names(),
-                }
-            )),
-        };
+        return no_interface(port, kind, host).map(|()| None);
     }
-    let mut host = host.unwrap_or_default();
-    let sets = sets(&host);
+    let mut host = host.cloned().unwrap_or_default();
+    let sets = sets_link(&host);
     if sets && !kind.takes(PortOption::LinkSettings) {
         let what = "mtu, mac and address: only for kind tap; use ip link and ip address for other \
                     interfaces";

@@ -28,16 +28,15 @@
 //!
 //! [key]: packet::ethernet::Header::key
 
+mod entries;
 pub(crate) mod security;
 mod set_aside;
 
-use std::fmt;
-
 use packet::ethernet::{Header, Tag};
-use packet::{MacAddr, PortId, VlanId, VlanMode};
+use packet::{PortId, VlanId, VlanMode};
 use program::Program;
 
-use crate::decide::fdb::{Fdb, FdbChanges, FdbFull, Flush, Learned};
+use crate::decide::fdb::{Fdb, FdbChanges, Flush, Learned};
 use crate::decide::forward::patch::Patch;
 use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
 use crate::decide::forward::user::UserFunction;
@@ -47,6 +46,7 @@ use crate::model::config::{Forwarding, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
 use crate::receive::slot_flags::SlotFlags;
+pub use entries::StaticError;
 use security::Guard;
 pub use security::News;
 use set_aside::SetAside;
@@ -100,29 +100,6 @@ impl TagAction {
         }
     }
 }
-
-/// Why a static entry was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StaticError {
-    /// There is no such port.
-    NoPort,
-    /// A group address is not behind one port.
-    GroupAddress,
-    /// The table is full of other static entries.
-    Full,
-}
-
-impl fmt::Display for StaticError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoPort => "no such port",
-            Self::GroupAddress => "a group address cannot be on one port; give a station's address",
-            Self::Full => "no room among static entries; raise the FDB capacity",
-        })
-    }
-}
-
-impl std::error::Error for StaticError {}
 
 /// The tables of one switch, and what it decides by them.
 pub struct Bridge {
@@ -301,39 +278,6 @@ impl Bridge {
         if let Some(function) = &mut self.function {
             function.show_packet(bytes);
         }
-    }
-
-    /// Adds a static entry to the forwarding database.
-    pub fn add_static(
-        &mut self,
-        vlan: VlanId,
-        mac: MacAddr,
-        port: PortId,
-    ) -> Result<(), StaticError> {
-        if self.port(port).is_none() {
-            return Err(StaticError::NoPort);
-        }
-        if mac.is_multicast() {
-            return Err(StaticError::GroupAddress);
-        }
-        self.fdb.add_static(vlan, mac, port).map_err(|FdbFull| StaticError::Full)
-    }
-
-    /// Adds an external entry; returns whether it is in the forwarding database.
-    pub fn add_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) -> bool {
-        let may = self.port(port).is_some() && mac.is_station();
-        let refused = |it| matches!(it, Learned::Static | Learned::PortLimit | Learned::Full);
-        may && !refused(self.fdb.add_external(vlan, mac, port))
-    }
-
-    /// Removes what [`Bridge::add_external`] has added, unless the station has left the port.
-    pub fn remove_external(&mut self, vlan: VlanId, mac: MacAddr, port: PortId) {
-        self.fdb.remove_external(vlan, mac, port);
-    }
-
-    /// Removes an entry, static or learned. Returns whether it was there.
-    pub fn remove_entry(&mut self, vlan: VlanId, mac: MacAddr) -> bool {
-        self.fdb.remove(vlan, mac)
     }
 
     /// Forgets learned addresses; returns how many.

@@ -155,23 +155,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     }
     if args.print {
-        let (port, machine) = match args.nic.device() {
-            None => {
-                let (port, machine) = imagined(global, args.name.as_deref())?;
-                (port, Behind::Port(Box::new(machine)))
-            }
-            Some(model) => {
-                let port = args.name.as_deref().unwrap_or("vale0:vm1").parse()?;
-                let socket = device::socket(global.dir.as_deref(), &port);
-                say::out(device_line(global, args, model, &port))?;
-                (port, Behind::Device(socket))
-            }
-        };
-        let initrd = args.initrd.as_deref().unwrap_or("INITRD".as_ref());
-        let words = command_line(args, qemu, &port, &machine, initrd)?;
-        let words = std::iter::once(program.display().to_string()).chain(words);
-        return say::out(words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ") + "\n")
-            .map(|()| exit::OK);
+        return print(global, args, &program, qemu);
     }
     // Before there is a port to delete.
     let _passt = args.internet.then(|| internet::find_passt(None)).transpose()?;
@@ -216,6 +200,27 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let status = programs::wait(child, !is_typed);
     drop(terminal);
     status
+}
+
+/// Prints the command lines.
+fn print(global: &Global, args: &Run, program: &Path, qemu: Qemu) -> Result<u8> {
+    let (port, machine) = match args.nic.device() {
+        None => {
+            let (port, machine) = imagined(global, args.name.as_deref())?;
+            (port, Behind::Port(Box::new(machine)))
+        }
+        Some(model) => {
+            let port = args.name.as_deref().unwrap_or("vale0:vm1").parse()?;
+            let socket = device::socket(global.dir.as_deref(), &port);
+            say::out(device_line(global, args, model, &port))?;
+            (port, Behind::Device(socket))
+        }
+    };
+    let initrd = args.initrd.as_deref().unwrap_or("INITRD".as_ref());
+    let words = command_line(args, qemu, &port, &machine, initrd)?;
+    let words = std::iter::once(program.display().to_string()).chain(words);
+    say::out(words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ") + "\n")?;
+    Ok(exit::OK)
 }
 
 /// A port for the machine; gone when this is dropped if it was added, and when the process ends.

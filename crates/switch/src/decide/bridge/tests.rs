@@ -1,6 +1,6 @@
 //! The bridge, case by case; and floods against the rule for one port.
 
-use packet::{MAX_PORTS, MacLock};
+use packet::{MAX_PORTS, MacAddr, MacLock};
 
 use super::*;
 use crate::decide::forward::FloodClass;
