@@ -504,7 +504,10 @@ mod tests {
         assert!(tcg.contains("path=/run/x/vale0:vm1.sock,reconnect"), "{tcg}");
         assert!(tcg.contains("|-smp|2|") && tcg.contains("size=256M,share=on"), "{tcg}");
         assert!(tcg.contains("|-kernel|/boot/k|-initrd|i d|-append|console=ttyS0 "), "{tcg}");
-        assert!(tcg.contains("|tcg|") && tcg.ends_with("mitigations=off no_timer_check single"), "{tcg}");
+        assert!(
+            tcg.contains("|tcg|") && tcg.ends_with("mitigations=off no_timer_check single"),
+            "{tcg}"
+        );
         assert!(words(true).contains("|-accel|kvm|-cpu|host|"), "{}", words(true));
     }
 
