@@ -388,7 +388,9 @@ fn a_driver_that_shares_memory_kicks_only_a_card_that_sleeps_and_loses_no_frame(
             }
             // Now and then it goes to sleep.
             if burst % 5 == 0 {
-                wait::until("it to sleep", || sleeps(&device.process));
+                wait::until("it to ask for kicks", || {
+                    u32::from_le_bytes(driver.get(shared::NEED_TXKICK)) != 0
+                });
             }
         }
         let counts = Device::counts(&daemon);

@@ -134,7 +134,7 @@ fn control_sees_all_entries_in_pages() {
     seen.sort_unstable();
     assert_eq!(seen, (1..100).step_by(2).collect::<Vec<u8>>());
     assert_eq!(program.delete(1, &[0; 4]), Err(MapError::Array));
-    assert_eq!(program.set(1, &3u32.to_le_bytes(), &[1]), Err(MapError::Full));
+    assert_eq!(program.set(1, &3u32.to_le_bytes(), &[1]), Err(MapError::Index));
     assert_eq!(program.entries(1, 0).count(), 3);
 }
 
