@@ -11,8 +11,8 @@
 //! The process is a client of the control socket like any other, so the daemon judges each call by
 //! the user that runs this process. It therefore lends that user's rights only to callers that have
 //! them already ([`serve`](mod@serve): the same user, by a UNIX socket) or that were given them
-//! ([`tokens`]: by TCP). One thread serves all connections; calls, which block, are made by a few others. After
-//! its start the process is confined: it opens no file and connects to no network.
+//! ([`tokens`]: by TCP). One thread serves all connections; calls, which block, are made by a few
+//! others. After its start the process is confined: it opens no file and connects to no network.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
 
