@@ -31,7 +31,7 @@ impl Built {
         let place = Scratch::new("driver");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let files = std::fs::read_dir(source.join("guest/linux")).expect("our source");
-        let files = files.map(|file| file.expect("our source").path());
+        let files = files.map(|file| file.expect("our source").path()).filter(|it| it.is_file());
         for file in files.chain([source.join("include/uvala_ring.h")]) {
             let to = place.path().join(file.file_name().expect("a file"));
             std::fs::copy(file, to).expect("room");
