@@ -22,6 +22,7 @@
 //! | [`siege`] | a pair that may lose nothing, and attackers beside it |
 //! | [`ptrace`] | a thread that stands still |
 //! | [`pty`] | a program on a terminal of its own |
+//! | [`unprivileged`] | a switch of an ordinary user in a user namespace |
 //! | [`wait`] | waiting for a condition, with a deadline |
 //!
 //! Each file in `tests/` covers one subject; each test starts its own daemon, so that they run side
@@ -52,6 +53,7 @@ pub mod siege;
 pub mod socket;
 pub mod stack;
 pub mod tap;
+pub mod unprivileged;
 pub mod wait;
 
 use std::path::{Path, PathBuf};

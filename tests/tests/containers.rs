@@ -10,7 +10,7 @@ use harness::daemon::Daemon;
 use harness::lab::{self, Lab, host};
 use harness::net::{Namespace, ip, tcp};
 use harness::process::{Scratch, uvala_path};
-use harness::{is_root, skip, wait};
+use harness::{is_root, skip, unprivileged, wait};
 use protocol::LinkState;
 
 const MEGABYTE: usize = 1 << 20;
@@ -178,44 +178,10 @@ fn a_namespace_of_ip_netns_is_found_by_its_name_also_by_the_next_daemon() {
     });
 }
 
-/// What an unprivileged user types in a user namespace: a switch, a TAP on it, and the namespace of
-/// a process.
-const ALONE: &str = "
-    export UVALA_DIR=$PLACE/run
-    ip link set lo up
-    $UVALA daemon --background > /dev/null
-    trap 'kill $guest $(cat $UVALA_DIR/uvala.lock)' EXIT
-    unshare --net sleep 60 &
-    guest=$!
-    while test $(readlink /proc/$guest/ns/net) = $(readlink /proc/self/ns/net); do sleep 0.01; done
-    $UVALA port add vale0:host --kind tap --address 10.0.0.254/24
-    $UVALA ns attach $guest vale0:web --address 10.0.0.253/24 --gateway 10.0.0.254
-    for try in $(seq 100); do
-        nsenter -t $guest --net bash -c 'echo > /dev/udp/10.0.0.254/9'
-        sleep 0.05
-        nsenter -t $guest --net ip neigh show 10.0.0.254 | grep lladdr && exit 0
-    done
-    exit 9";
-
 #[test]
 fn an_ordinary_user_has_a_switch_and_namespaces_of_their_own() {
-    let can = Command::new("setpriv").args(NOBODY).args(["unshare", "-Urn", "true"]).status();
-    if !can.is_ok_and(|status| status.success()) {
-        return skip("needs root, to become another user, and unprivileged user namespaces");
-    }
-    let place = Scratch::new("alone");
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let copy = place.path().join("uvala");
-    std::fs::copy(uvala_path(), &copy).unwrap();
-    let mut shell = Command::new("setpriv");
-    shell.args(NOBODY).args(["unshare", "-Urn", "bash", "-euc", ALONE]);
-    let output = shell.env("UVALA", copy).env("PLACE", place.path()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{text}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("lladdr"), "an answer: {text}");
+    unprivileged::run("");
 }
-
-const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
 
 /// A runtime: the plugin under its name, and the standard plugins.
 struct Runtime {

@@ -359,7 +359,7 @@ impl Plan {
         };
         match self.here.get_mut(&mac) {
             Some(here) if claim.is_some() => here.claim = claim,
-            // It has moved away: it is here again when the switch hears it here again.
+            // The station has moved away: it is here again when the switch hears it here again.
             _ => {
                 self.here.remove(&mac);
             }

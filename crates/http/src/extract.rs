@@ -61,7 +61,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
         let bytes = body.map_err(late)?.map_err(long)?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))?;
-        // Of a value, an error is the daemon's own words, without a line and a column.
+        // An error of a value has the daemon's own words, without a line and a column.
         T::deserialize(&value).map(Self).map_err(|error| {
             refused(|key| value.get(key).and_then(Value::as_str), error.to_string())
         })

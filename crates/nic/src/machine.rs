@@ -1,7 +1,9 @@
 //! A VMM that is connected.
 
 use std::fmt::Display;
+use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags};
 use vfio::{Client, Description, Device, Ended};
 
 use crate::log::Log;
@@ -37,6 +39,12 @@ impl<'a> Machine<'a> {
             log.line(now_ns, format_args!("refused the VMM {}", refused.why));
         }
         Ok(())
+    }
+
+    /// What to wait for: its requests, or room for what it is told.
+    pub fn watch(&self) -> PollFd<'_> {
+        let flags = if self.client.wants_room() { PollFlags::OUT } else { PollFlags::IN };
+        PollFd::from_borrowed_fd(self.client.as_fd(), flags)
     }
 
     /// A VMM connects. It takes the place of one that has said nothing yet, and no other.

@@ -216,7 +216,7 @@ impl<'a> Server<'a> {
         let Some(memory) = reached(self.machine.as_ref(), &self.nic) else { return true };
         let model = &mut self.nic.model;
         model.want_kicks(memory, wants.buffers.is_some());
-        // Its partner is the driver's, between its tail and its look at what was asked.
+        // This fence pairs with the driver's, between its tail and its look at what was asked.
         fence(Ordering::SeqCst);
         let has_room = wants.buffers.is_some_and(|bytes| model.has_room(memory, bytes));
         !has_room && (wants.room || !model.pending(memory))
@@ -265,10 +265,7 @@ impl<'a> Server<'a> {
         let watch = |fd| PollFd::from_borrowed_fd(fd, read);
         let (signals, machine) = (self.signals.as_fd(), self.machine.as_ref());
         let unmask = machine.and_then(|it| it.client.session().interrupts().unmask_fd());
-        let vmm = machine.map(|it| {
-            let flags = if it.client.wants_room() { PollFlags::OUT } else { read };
-            PollFd::from_borrowed_fd(it.client.as_fd(), flags)
-        });
+        let vmm = machine.map(Machine::watch);
         let mut fds = [
             watch(signals),
             watch(self.uplink.fd()),

@@ -252,10 +252,7 @@ impl<'a> Session<'a, '_> {
         let Self { server, machine, .. } = self;
         let watch = |fd| PollFd::from_borrowed_fd(fd, read);
         let signals = server.signals.as_fd();
-        let vmm = machine.as_ref().map(|it| {
-            let flags = if it.client.wants_room() { PollFlags::OUT } else { read };
-            PollFd::from_borrowed_fd(it.client.as_fd(), flags)
-        });
+        let vmm = machine.as_ref().map(Machine::watch);
         let mut fds = [
             watch(signals),
             watch(server.uplink.fd()),

@@ -82,8 +82,8 @@ pub struct Args {
     /// Take over from the daemon that runs in the directory, which must be the same user's: it
     /// ends, and interfaces that it has made go on with this one
     ///
-    /// They keep their addresses and routes. Programs and virtual machines attach again as after
-    /// any restart. Under systemd, restart the unit instead.
+    /// These interfaces keep their addresses and routes. Programs and virtual machines attach again
+    /// as after any restart. Under systemd, restart the unit instead.
     #[arg(long)]
     replace: bool,
     /// Run in the background; return when the daemon is ready
@@ -166,7 +166,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
                 let (id, socket, log) = (info.pid, socket.display(), log.display());
                 return say::out(format_args!("process {id} at {socket}, log in {log}\n"));
             }
-            // It listens, and is at work; or the daemon does that it is to replace.
+            // The new daemon listens, and is at work; or the one that it replaces does.
             Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
             _ => {}
         }

@@ -124,7 +124,7 @@ pub struct Beside(Child);
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -153,7 +153,7 @@ impl Running {
 impl Drop for Running {
     /// passt ends when the socket does.
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }

@@ -172,7 +172,7 @@ fn test_maps_are_read_and_written() {
         (set("stations", "01", "05000000"), "key: expected 2 bytes"),
         (set("stations", "0100", "0500"), "value: expected 4 bytes"),
         (set("other", "0100", "05000000"), "but stations, counts"),
-        (set("counts", "02000000", "0900000000000000"), "full"),
+        (set("counts", "02000000", "0900000000000000"), "the array has no such entry"),
         (set("counts", "00000000", "port:a"), "declare the map as a hash"),
         (of("program_map_del", "stations", "0200"), "no such entry"),
         (of("program_map_del", "counts", "00000000"), "cannot be deleted"),
