@@ -412,8 +412,8 @@ fn a_guest_with_our_driver_carries_whole_frames_and_outlives_the_daemon() {
         a.try_run("dmesg | grep -E 'WATCHDOG|BUG:|WARNING:|Call Trace|does not start'");
     assert!(!warned, "{said}");
     assert!(!device.said().contains("refused"), "{}", device.said());
-    // Of a device that is killed the guest loses the card, and nothing else. No access is under way:
-    // QEMU 11.1 may abort if its device goes in the midst of one.
+    // Of a device that is killed the guest loses the card, and nothing else. No access is under
+    // way: QEMU 11.1 may abort if its device goes in the midst of one.
     b.run("killall ping; sleep 0.5");
     device.process.kill();
     wait::until("the port to go", || daemon.port(PORT).is_none());
