@@ -218,7 +218,7 @@ impl Net {
             if !moved.blocked_on.is_some_and(switch::Full::is_brief) {
                 return Moved { slots, ..moved };
             }
-            self.now = self.now.after_us(50);
+            self.now = self.now.after_us(200);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::stamp::address;
 const STATIONS: &str = "uvala-program 1
 function forward header
 code bf12000000000000b70000000200000071211000000000005701000001000000\
-550109000000000007020000100000001801000000000000000000000000000085000000010000\
+550109000000000007020000100000001811000000000000000000000000000085000000010000\
 00bf01000000000000b700000000000000150102000000000069100000000000004700000000000100\
 9500000000000000
 map stations hash 6 2 1024
@@ -49,4 +49,22 @@ fn entry(receiver: u8) -> ProgramEntry {
         key
     });
     ProgramEntry { map: "stations".into(), key, value: format!("port:r{receiver}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::build::ethernet_header;
+    use program::{Decision, Frame, Program};
+
+    use super::*;
+
+    #[test]
+    fn test_the_program_finds_a_station() {
+        let image = STATIONS.parse().expect("an image");
+        let mut program = Program::new(&image, 1).expect("it is accepted");
+        program.set(0, &address(2), &7_u16.to_le_bytes()).expect("room");
+        let bytes = ethernet_header(address(2), address(1), 0x88b5);
+        let frame = Frame { bytes: &bytes, port: 0, vlan: 0, now_us: 0 };
+        assert_eq!(program.run(&frame), Ok(Decision::To(7)));
+    }
 }

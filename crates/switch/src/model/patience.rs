@@ -22,10 +22,11 @@
 
 use crate::model::now::Now;
 
-/// Longest wait: a wake-up of a client on another core takes as long.
-const WAIT_US: u64 = 50;
-/// Frames by which a sender earns a wait.
-pub(crate) const SENT: u64 = 256;
+/// Longest wait: a sender on the receiver's core fills its own ring meanwhile, waits, and so lets
+/// the receiver run.
+const WAIT_US: u64 = 200;
+/// Frames by which a sender earns a wait: 5 million a second.
+pub(crate) const SENT: u64 = 1024;
 
 /// The patience with the client of a receive ring, or that of a sender.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn test_a_wait_lasts_from_the_second_moment_on() {
         let mut patience = Patience::default();
-        let looks = [7, 7, 1000, 1049, 1050, 1051, 9_000_000];
+        let looks = [7, 7, 1000, 1199, 1200, 1201, 9_000_000];
         let waits = looks.map(|at| patience.look(5, 10, us(at)));
         assert_eq!(waits, [true, true, true, true, false, false, false]);
     }
@@ -90,10 +91,10 @@ mod tests {
     fn test_enough_frames_earn_another_wait_and_fewer_do_not() {
         let mut patience = Patience::default();
         assert!(patience.look(0, 10, us(0)) && patience.look(0, 10, us(1)));
-        assert!(!patience.look(9, 10, us(51)) && !patience.look(9, 10, us(60)));
-        assert!(patience.look(10, 10, us(60)) && patience.look(10, 10, us(61)));
+        assert!(!patience.look(9, 10, us(201)) && !patience.look(9, 10, us(210)));
+        assert!(patience.look(10, 10, us(210)) && patience.look(10, 10, us(211)));
         // A receiver that reads during a wait earns another.
-        assert!(patience.look(20, 10, us(110)) && patience.look(20, 10, us(111)));
-        assert!(patience.look(20, 10, us(160)) && !patience.look(20, 10, us(161)));
+        assert!(patience.look(20, 10, us(410)) && patience.look(20, 10, us(411)));
+        assert!(patience.look(20, 10, us(610)) && !patience.look(20, 10, us(611)));
     }
 }

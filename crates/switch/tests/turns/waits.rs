@@ -17,7 +17,7 @@ fn full(ports: usize) -> Net {
     net.send(0, &burst(16..33));
     assert_eq!(net.look(0).slots, 15);
     net.now = net.now.after_us(1);
-    assert!(waits(&mut net), "for 50 us from now on");
+    assert!(waits(&mut net), "for 200 us from now on");
     net
 }
 
@@ -32,7 +32,7 @@ fn waits(net: &mut Net) -> bool {
 #[test]
 fn frames_wait_briefly_for_a_client_that_reads() {
     let mut net = full(2);
-    net.now = net.now.after_us(49);
+    net.now = net.now.after_us(199);
     assert!(waits(&mut net));
     let mut got = net.received(1);
     assert!(!waits(&mut net), "there is room");
@@ -44,7 +44,7 @@ fn frames_wait_briefly_for_a_client_that_reads() {
 #[test]
 fn a_client_that_reads_nothing_is_waited_for_once() {
     let mut net = full(3);
-    net.now = net.now.after_us(50);
+    net.now = net.now.after_us(200);
     assert!(!waits(&mut net));
     assert_eq!(net.drops(1, DropReason::NoRoom), 2);
     for _ in 0..10 {
@@ -58,7 +58,7 @@ fn a_client_that_reads_nothing_is_waited_for_once() {
     assert_eq!(net.drops(1, DropReason::NoRoom), 22);
 }
 
-/// The client gets 50 us for each quarter of its ring that it has read: 7 frames.
+/// The client gets 200 us for each quarter of its ring that it has read: 7 frames.
 #[test]
 fn a_client_that_reads_slowly_is_waited_for_by_the_quarter() {
     let mut net = full(16);
@@ -83,17 +83,17 @@ fn a_sender_waits_once_for_so_many_frames_that_it_sends() {
     let mut net = Net::learning(3);
     net.introduce();
     let mut waited = [0, 0];
-    for round in 0..512 {
+    for round in 0..2048 {
         for _ in 0..2 {
             net.send(2, &burst(0..16));
             net.turn(2);
         }
         net.send(0, &burst(0..1));
-        waited[round / 256] += u32::from(net.look(0).blocked_on.is_some());
+        waited[round / 1024] += u32::from(net.look(0).blocked_on.is_some());
         net.turn(0);
         assert!(net.received(1).len() >= 31);
     }
-    assert_eq!(waited, [1, 1], "once for 256 frames");
+    assert_eq!(waited, [1, 1], "once for 1024 frames");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_flood_waits_for_all_full_clients_at_the_same_time() {
     assert!(waits(&mut net));
     net.now = net.now.after_us(1);
     assert!(waits(&mut net));
-    net.now = net.now.after_us(50);
+    net.now = net.now.after_us(200);
     assert_eq!(net.look(0).slots, 1, "the waits of both are over");
     assert_eq!([1, 2, 3].map(|port| net.drops(port, DropReason::NoRoom)), [1, 1, 0]);
     assert_eq!(net.received(3).len(), 1);
