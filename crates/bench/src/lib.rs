@@ -16,6 +16,7 @@ pub mod frontend;
 mod host;
 mod limit;
 mod machine;
+mod pages;
 mod payload;
 mod peers;
 mod probe;
@@ -50,7 +51,8 @@ use terminal::table::Table;
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// Scenarios to run [default: all]; `list` prints them, `figures` draws the sweeps, `compare
-    /// OLD NEW SCENARIO…` runs two builds in turn and says which differences are real
+    /// OLD NEW SCENARIO…` runs two builds in turn and says which differences are real, `report
+    /// PAGE…` writes a page's tables from the records that it names
     scenario: Vec<String>,
 
     /// Take fewer and shorter samples: less than ten seconds per scenario
@@ -100,6 +102,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if let Some(("compare", words)) = args.scenario.split_first().map(|(c, w)| (c.as_str(), w)) {
         let (comparison, scenarios) = Comparison::new(words, args.rounds, args.quick)?;
         return comparison.run(scenarios, args.json);
+    }
+    if let Some(("report", pages)) = args.scenario.split_first().map(|(r, p)| (r.as_str(), p)) {
+        return pages::write(pages);
     }
     measure(args, &chosen(&args.scenario)?)
 }

@@ -44,7 +44,12 @@ pub fn scenarios() -> Vec<Scenario> {
         },
         bare("nf-3-untouched", "three processes, all of which use slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
-        bare("nf-3-1514-together", "the same, one thread", Some(15.0), long_together),
+        bare(
+            "nf-3-1514-together",
+            "1514 B through three functions, one thread",
+            Some(15.0),
+            long_together,
+        ),
         bare("nf-3-1514-read", "through three processes, each reads it all", None, read),
         rate(
             "nf-rules",
@@ -60,7 +65,7 @@ pub fn scenarios() -> Vec<Scenario> {
         ),
         bare(
             "nf-real-together",
-            "the same, all three in one thread",
+            "60 B through a firewall, a NAT and a router, one thread",
             Some(8.0),
             short(Chain::BoxTogether),
         ),

@@ -67,7 +67,7 @@ fn throughput() -> Vec<Scenario> {
             peers: SWITCHES,
             goal_far: Some(13.0),
             far: Some(Placement::ONE),
-            ..rate("copy-1514", "1514 B, the same; all on one core when far", Some(18.0), long)
+            ..rate("copy-1514", "1514 B, isolated; all on one core when far", Some(18.0), long)
         },
         Scenario {
             peers: KERNEL,
@@ -167,7 +167,7 @@ fn fan_out() -> Vec<Scenario> {
         ),
         rate(
             "program-8",
-            "the same, a forwarding program decides about each frame",
+            "60 B from one port to eight, a forwarding program decides about each",
             None,
             Work { traffic: Traffic::Unicast(8), forwarding: Forwarding::Program, ..broadcast },
         ),
@@ -214,7 +214,12 @@ fn netmap() -> Vec<Scenario> {
         },
         Scenario {
             peers,
-            ..rate("netmap-60-touched", "the same, payload written and read", Some(100.0), touched)
+            ..rate(
+                "netmap-60-touched",
+                "60 B, ends are netmap programs, payload written and read",
+                Some(100.0),
+                touched,
+            )
         },
         Scenario {
             peers,
@@ -263,7 +268,11 @@ fn guests() -> Vec<Scenario> {
     };
     vec![
         scenario("vhost-60", "60 B between two virtio devices, which return them, by patch", short),
-        scenario("vhost-1514", "1514 B, the same", Work { frame_len: 1514, ..short }),
+        scenario(
+            "vhost-1514",
+            "1514 B between two virtio devices, by patch",
+            Work { frame_len: 1514, ..short },
+        ),
         Scenario {
             peers: &[Peer::Vhost, Peer::GuestsPollers],
             slow: true,
@@ -348,7 +357,7 @@ fn host() -> Vec<Scenario> {
         ),
         scenario(
             "host-xdp",
-            "the same, ports by AF_XDP",
+            "60 B from one veth to another, by AF_XDP",
             Path::HostXdp,
             &[Peer::BridgeVeth, Peer::OvsUser],
             SMALL,
