@@ -13,17 +13,13 @@ use harness::{is_root, skip, wait};
 use packet::dropped::Dropped;
 use protocol::DropsOf;
 
-/// A switch of one worker and one of all, and a socket that every user may connect to.
-const SWITCHES: &str = "\
-[socket]
-mode = \"666\"
-[workers]
-count = 2
-[switch.vale1]
-workers = \"all\"
-[switch.vale0]
-mode = \"666\"
-";
+/// A switch, and a socket that every user may connect to.
+const OPEN: &str = "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n";
+
+/// A switch that three workers run, with a port for each.
+const THREE: &str = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n\
+    [switch.vale0.port.x]\nworker = 0\n[switch.vale0.port.y]\nworker = 1\n\
+    [switch.vale0.port.z]\nworker = 2\n";
 
 /// A daemon with two ports that know each other, and what holds them.
 fn pair() -> (Daemon, [client::Port; 2]) {
@@ -168,15 +164,54 @@ fn a_capture_of_drops_ends_with_the_switch_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn drops_are_for_the_owner_of_the_switch_and_not_of_switches_of_all_workers() {
-    let daemon = Setup::new(SWITCHES).start();
+fn drops_at_any_worker_are_captured_in_order_and_missed_ones_are_counted() {
+    let daemon = Setup::new(THREE).start();
+    let mut ports = ["x", "y", "z"].map(|name| daemon.open(&format!("vale0:{name}")));
+    let back = |from: u32, seq| {
+        let mut frame = Vec::new();
+        fill(&mut frame, mac(from), from, seq, 60);
+        frame
+    };
+    for (from, port) in (1..).zip(&mut ports) {
+        port.send(&announcement(from)).expect("room");
+        assert!(port.drain(Some(wait::PATIENCE)).expect("the daemon is there"));
+    }
+    let (switch, stop) = ("vale0".parse().expect("a name"), Stop::new().expect("an eventfd"));
+    let of = DropsOf::default();
+    let mut eye = Capture::of_drops(Some(&daemon.dir()), &switch, of, 64, &stop).expect("it may");
+    for seq in 0..60 {
+        for (from, port) in (1..).zip(&mut ports) {
+            port.send(&back(from, seq)).expect("room");
+            assert!(port.drain(Some(wait::PATIENCE)).expect("the daemon is there"));
+        }
+    }
+    assert_eq!(eye.missed().expect("an answer"), 180 - 63);
+    let (mut last, mut at) = (0, Vec::new());
+    let seen = eye.take(|seen| {
+        let bytes: Vec<u8> = seen.frame.parts().flatten().copied().collect();
+        let (dropped, frame) = Dropped::split(&bytes).expect("a head");
+        assert_eq!((dropped.reason, dropped.at), ("same_port", dropped.from));
+        at.push((dropped.at, frame.to_vec()));
+        assert!(seen.time_ns >= last, "times go up");
+        last = seen.time_ns;
+        true
+    });
+    assert_eq!(seen.expect("the daemon is there"), 63);
+    let frames: Vec<_> = at.iter().map(|(_, frame)| frame.clone()).collect();
+    let sent = (0..21).flat_map(|seq| [1, 2, 3].map(|from| back(from, seq)));
+    assert_eq!(frames, sent.collect::<Vec<_>>());
+    assert!(at[0].0 != at[1].0 && at[1].0 != at[2].0 && at[0].0 == at[3].0);
+}
+
+#[test]
+fn drops_are_for_the_owner_of_the_switch() {
+    let daemon = Setup::new(OPEN).start();
     let refused = |args: &[&str], user: Option<u32>, code: i32, why: &str| {
         let output = daemon.uvala_as(&[&["capture", "--drops"], args].concat(), user);
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
         assert!(text.contains(why), "{args:?}: {text}");
     };
-    refused(&["vale1"], None, 12, "all workers run switch vale1; only a switch of one worker");
     refused(&["vale7"], None, 5, "no switch vale7");
     refused(&["vale0:a"], None, 2, "--drops is for a switch, such as vale0");
     refused(&["no_rom", "vale0"], None, 2, "neither a switch nor a reason");

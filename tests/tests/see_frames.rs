@@ -249,6 +249,44 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
 }
 
 #[test]
+fn a_capture_sees_what_all_workers_bring_to_a_port_also_after_it_has_moved() {
+    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
+    let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
+    let ports: String = [("a", 0), ("b", 1), ("c", 2)].map(port).concat();
+    let daemon = Setup::new(&format!("{config}{ports}")).start();
+    let [mut a, mut b] = pair(&daemon);
+    let mut c = daemon.open("vale0:c");
+    let (of, stop) =
+        (CaptureOf { entering: true, leaving: true }, Stop::new().expect("an eventfd"));
+    let name = "vale0:a".parse().expect("a name");
+    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 1024, &stop).expect("it may");
+    for worker in ["0", "1", "2"] {
+        let moved = daemon.uvala(&["worker", "move", "vale0:a", worker]);
+        assert!(moved.status.success(), "{moved:?}");
+        let (mut expected, mut last) = (Vec::new(), 0);
+        for len in 60..120 {
+            let (from, station) = if len % 2 == 0 { (&mut b, 2) } else { (&mut c, 3) };
+            let mut got = Vec::new();
+            from.send(&frame(1, station, len)).expect("room");
+            a.recv(&mut got).expect("it arrives");
+            a.send(&frame(2, 1, len)).expect("room");
+            b.recv(&mut got).expect("it arrives");
+            expected.extend([(false, frame(1, station, len)), (true, frame(2, 1, len))]);
+        }
+        let mut seen = Vec::new();
+        let count = eye.take(|it| {
+            assert!(it.time_ns >= last, "times go up");
+            last = it.time_ns;
+            seen.push((it.is_entering, it.frame.parts().flatten().copied().collect::<Vec<u8>>()));
+            true
+        });
+        assert_eq!(count.expect("the daemon is there"), 120);
+        assert_eq!(seen, expected, "at worker {worker}");
+    }
+    assert_eq!(eye.missed().expect("an answer"), 0);
+}
+
+#[test]
 fn a_capture_of_a_permanent_port_outlives_its_clients_and_knows_what_it_lost() {
     let daemon = Setup::new("[switch.vale0.port.a]\nkind = \"shm\"\n").start();
     let [mut a, b] = pair(&daemon);

@@ -335,6 +335,12 @@ impl Workers {
         if place.is_spread { 0..self.workers.len() } else { place.home..place.home + 1 }
     }
 
+    /// The workers that run a switch besides its home, each with the switch's place.
+    fn others_of(&self, switch: SwitchKey) -> impl Iterator<Item = (usize, usize)> {
+        let SwitchPlace { home, at, .. } = *self.place(switch);
+        self.workers_of(switch).filter(move |&other| other != home).map(move |other| (other, at))
+    }
+
     /// The worker for the next port of a switch: the wanted one, or the one with the fewest ports,
     /// counting those that are reserved.
     fn next_worker(&self, switch: SwitchKey, wanted: Option<u32>) -> usize {

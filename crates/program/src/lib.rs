@@ -9,7 +9,8 @@
 //!                  relocations  maps                               ▼
 //!                               │  ▲                             [machine] registers, steps
 //!                               ▼  │                             [memory]  regions: frame, stack,
-//!                               text: messages, saved state                data, values of maps
+//!                               text: messages, saved state                data
+//!                                                                [store]   maps, of all workers
 //! ```
 //!
 //! A program cannot harm the switch, whatever its code is. That rests on the machine and not on
@@ -18,8 +19,8 @@
 //! helper that takes longer than one. The check in [`code`] is for the user: it finds what could
 //! never run while the user still looks.
 //!
-//! A program has its memory from the start: a run allocates nothing. Its owner, one worker, runs it
-//! and changes its maps between two runs, so there is no lock and no shared word.
+//! A program has its memory from the start: a run allocates nothing. One worker runs it, or each
+//! worker of its switch does: then the maps are common, under a lock that a run takes once.
 //!
 //! | limit | |
 //! |---|---|
@@ -44,6 +45,7 @@ mod memory;
 mod mix;
 pub mod object;
 mod program;
+mod store;
 
 pub use fault::{Fault, FaultKind};
 pub use image::{DATA_MAX, INSNS_MAX, Image, ImageError, Looks, MAPS_MAX, MEMORY_MAX};

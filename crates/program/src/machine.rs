@@ -2,19 +2,28 @@
 //!
 //! An interpreter of instructions that were decoded before. Each instruction takes a step of
 //! [`STEPS_MAX`], and helpers take more by what they look at, so the time of a run is bounded, with
-//! whatever loops. A fault ends the run; what it has changed in maps stays.
+//! whatever loops. A fault ends the run; what it has changed in maps stays. A run that may only read
+//! them ends at the first change ([`crate::store`]).
 
 use crate::dispatch::{Helper, IMMEDIATE, Insn, Kind, Op, apply};
 use crate::fault::{Fault, FaultKind};
 use crate::limits::{CALLS_MAX, PORTS_MAX, SEARCH_STEPS, STACK, STEPS_MAX};
-use crate::maps::{Key, Map, Update, VALUE_MAX};
-use crate::memory::{FRAME_REGION, MAP_REGION, Memory, STACK_REGION, address, map_of, to_usize};
+use crate::maps::{Key, Map, MapError, Searched, Update, VALUE_MAX};
+use crate::memory::{
+    FRAME_REGION, MAP_REGION, Memory, STACK_REGION, address, load, map_of, offset_of, region_of,
+    store, to_usize,
+};
 use crate::mix::mix;
+use crate::store::{Reach, Touch};
 
 /// What a run has to itself.
 pub(crate) struct Machine<'a> {
     pub(crate) memory: &'a mut Memory,
-    pub(crate) maps: &'a mut [Map],
+    pub(crate) maps: Reach<'a>,
+    /// Places of the program's maps.
+    pub(crate) places: &'a [usize],
+    /// What the run has done to them.
+    pub(crate) touch: Touch,
     /// Ports that the program has added to its set.
     pub(crate) ports: &'a mut Vec<u16>,
     pub(crate) now_us: u64,
@@ -50,12 +59,13 @@ fn failure(errno: i64) -> u64 {
 impl<'a> Machine<'a> {
     pub(crate) fn new(
         memory: &'a mut Memory,
-        maps: &'a mut [Map],
+        (maps, places): (Reach<'a>, &'a [usize]),
         ports: &'a mut Vec<u16>,
         calls: &'a mut [Caller; CALLS_MAX],
         now_us: u64,
     ) -> Self {
-        Self { memory, maps, ports, now_us, calls, steps: STEPS_MAX, depth: 0 }
+        let (touch, steps, depth) = (Touch::Read, STEPS_MAX, 0);
+        Self { memory, maps, places, touch, ports, now_us, calls, steps, depth }
     }
 
     /// Runs a program to its end; returns what it returned.
@@ -111,8 +121,8 @@ impl<'a> Machine<'a> {
                     *next = place(insn);
                 }
             }
-            Kind::Load => registers[at(insn.dst)] = self.memory.load(beside(src), insn.op)?,
-            Kind::Store => self.memory.store(beside(dst), insn.op, operand)?,
+            Kind::Load => registers[at(insn.dst)] = self.load(beside(src), insn.op)?,
+            Kind::Store => self.store(beside(dst), insn.op, operand)?,
             Kind::Atomic(how) => self.atomic(insn, how, beside(dst), registers)?,
             Kind::Call => {
                 self.call(registers, *next)?;
@@ -144,7 +154,7 @@ impl<'a> Machine<'a> {
         place: u64,
         registers: &mut Registers,
     ) -> Result<(), FaultKind> {
-        let (old, with) = (self.memory.load(place, insn.op)?, registers[at(insn.src)]);
+        let (old, with) = (self.load(place, insn.op)?, registers[at(insn.src)]);
         let low = |number| match insn.op {
             Op::Size4 => apply(Op::Low32, number, 0),
             _ => number,
@@ -155,7 +165,7 @@ impl<'a> Machine<'a> {
             true => old,
             false => apply(how, old, with),
         };
-        self.memory.store(place, insn.op, new)?;
+        self.store(place, insn.op, new)?;
         match compares {
             true => registers[0] = old,
             false if insn.imm != 0 => registers[at(insn.src)] = old,
@@ -195,7 +205,7 @@ impl<'a> Machine<'a> {
             Helper::Hash => {
                 let bytes = to_usize(b);
                 self.pay_for(bytes)?;
-                Ok(hash(c, self.memory.bytes(a, bytes)?))
+                Ok(hash(c, self.bytes(a, bytes)?))
             }
             Helper::AddPort => {
                 if self.ports.len() == PORTS_MAX {
@@ -207,50 +217,119 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// A map of the program.
+    #[inline(always)]
+    fn map(&self, map: usize) -> Option<&Map> {
+        self.maps.map(*self.places.get(map)?)
+    }
+
+    /// A map of the program, to change it. Also `None`: the run may only read, and ends here.
+    #[inline(always)]
+    fn map_mut(&mut self, map: usize) -> Option<&mut Map> {
+        let place = *self.places.get(map)?;
+        match &mut self.maps {
+            Reach::Alone(maps) => {
+                self.touch = Touch::Changed;
+                maps.get_mut(place)?.as_mut()
+            }
+            Reach::Read(_) => {
+                self.touch = Touch::NeedsAlone;
+                None
+            }
+        }
+    }
+
+    /// All bytes from an address to the end of its region.
+    #[inline(always)]
+    fn from(&self, address: u64) -> Option<&[u8]> {
+        let region = region_of(address);
+        let bytes = match region.checked_sub(MAP_REGION) {
+            None => self.memory.region(region)?,
+            Some(map) => self.map(map)?.values(),
+        };
+        bytes.get(offset_of(address)..)
+    }
+
+    /// So many bytes from an address on.
+    fn bytes(&self, address: u64, count: usize) -> Result<&[u8], FaultKind> {
+        self.from(address).and_then(|bytes| bytes.get(..count)).ok_or(FaultKind::Read)
+    }
+
+    /// Reads a number.
+    #[inline(always)]
+    fn load(&self, address: u64, size: Op) -> Result<u64, FaultKind> {
+        self.from(address).and_then(|bytes| load(bytes, size)).ok_or(FaultKind::Read)
+    }
+
+    /// Writes a number to the stack, or to a value of a map.
+    #[inline(always)]
+    fn store(&mut self, address: u64, size: Op, number: u64) -> Result<(), FaultKind> {
+        let region = region_of(address);
+        let bytes = match region.checked_sub(MAP_REGION) {
+            None if region == STACK_REGION => self.memory.region_mut(STACK_REGION),
+            None => return Err(FaultKind::Write),
+            Some(map) => self.map_mut(map).ok_or(FaultKind::Write)?.values_mut(),
+        };
+        let rest = bytes.get_mut(offset_of(address)..).unwrap_or_default();
+        store(rest, size, number).ok_or(FaultKind::Write)
+    }
+
     /// The map that a handle stands for, and the key at an address, copied out.
     #[inline]
     fn map_and_key(&mut self, handle: u64, key: u64) -> Result<(usize, Key), FaultKind> {
-        let map = map_of(handle).filter(|&map| map < self.maps.len()).ok_or(FaultKind::Map)?;
-        let bytes = self.maps[map].def().key_bytes();
+        let number = map_of(handle).ok_or(FaultKind::Map)?;
+        let bytes = self.map(number).ok_or(FaultKind::Map)?.def().key_bytes();
         self.pay_for(bytes)?;
-        Ok((map, Key::new(self.memory.bytes(key, bytes)?)))
+        Ok((number, Key::new(self.bytes(key, bytes)?)))
     }
 
     fn lookup(&mut self, handle: u64, key: u64) -> Result<u64, FaultKind> {
-        let (map, key) = self.map_and_key(handle, key)?;
-        let found = self.maps[map].find(&key, &mut self.steps).ok_or(FaultKind::Steps)?;
-        let place = |entry| address(MAP_REGION + map, self.maps[map].place(entry).start);
-        Ok(found.map_or(0, place))
+        let (number, key) = self.map_and_key(handle, key)?;
+        let mut steps = self.steps;
+        let map = self.map(number).ok_or(FaultKind::Map)?;
+        let found = map.find(&key, &mut steps).ok_or(FaultKind::Steps)?;
+        let place = found.map_or(0, |entry| address(MAP_REGION + number, map.place(entry).start));
+        self.steps = steps;
+        Ok(place)
     }
 
     fn update(&mut self, handle: u64, key: u64, value: u64, flags: u64) -> Result<u64, FaultKind> {
-        let (map, key) = self.map_and_key(handle, key)?;
-        let bytes = self.maps[map].def().value_bytes();
+        let (number, key) = self.map_and_key(handle, key)?;
+        let bytes = self.map(number).ok_or(FaultKind::Map)?.def().value_bytes();
         self.pay_for(bytes)?;
         let mut copy = [0; VALUE_MAX];
-        copy[..bytes].copy_from_slice(self.memory.bytes(value, bytes)?);
+        copy[..bytes].copy_from_slice(self.bytes(value, bytes)?);
         let how = match flags {
             0 => Update::Any,
             1 => Update::New,
             2 => Update::Old,
             _ => return Ok(failure(EINVAL)),
         };
-        let entry = self.maps[map].enter(&key, how, &mut self.steps).ok_or(FaultKind::Steps)?;
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => return Ok(failure(error.errno())),
-        };
-        let place = self.maps[map].place(entry);
-        self.memory.region_mut(MAP_REGION + map)[place].copy_from_slice(&copy[..bytes]);
-        self.memory.changed = true;
-        Ok(0)
+        self.change(number, |map, steps| {
+            let entered = map.enter(&key, how, steps)?;
+            Some(entered.map(|entry| map.set_value(entry, &copy[..bytes])))
+        })
     }
 
     fn delete(&mut self, handle: u64, key: u64) -> Result<u64, FaultKind> {
-        let (map, key) = self.map_and_key(handle, key)?;
-        let removed = self.maps[map].remove(&key, &mut self.steps).ok_or(FaultKind::Steps)?;
-        self.memory.changed |= removed.is_ok();
-        Ok(removed.map_or_else(|error| failure(error.errno()), |()| 0))
+        let (number, key) = self.map_and_key(handle, key)?;
+        self.change(number, |map, steps| map.remove(&key, steps))
+    }
+
+    /// Lets `change` change a map; returns what its helper does.
+    fn change(
+        &mut self,
+        number: usize,
+        change: impl FnOnce(&mut Map, &mut u32) -> Searched<Result<(), MapError>>,
+    ) -> Result<u64, FaultKind> {
+        let (mut steps, before) = (self.steps, self.touch);
+        let map = self.map_mut(number).ok_or(FaultKind::Map)?;
+        let changed = change(map, &mut steps);
+        self.steps = steps;
+        if !matches!(changed, Some(Ok(()))) {
+            self.touch = before;
+        }
+        Ok(changed.ok_or(FaultKind::Steps)?.map_or_else(|it| failure(it.errno()), |()| 0))
     }
 }
 

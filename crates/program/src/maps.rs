@@ -3,8 +3,8 @@
 //! # Theory of operation
 //!
 //! A map has as many entries as it was declared with, allocated when it is made. An entry is a
-//! number: the place of its value in the map's region, where the program may keep a pointer to it
-//! for the rest of a run. So an entry never moves, and one that was deleted is only marked as free.
+//! number: the place of its value among all, where the program may keep a pointer to it for the
+//! rest of a run. So an entry never moves, and one that was deleted is only marked as free.
 //!
 //! ```text
 //!  hash, lpm   key ─hash─► heads[h] ─► entry 7 ─next─► entry 2 ─► NONE        free ─► 4 ─► 0 ─► …
@@ -228,11 +228,13 @@ pub enum Update {
     Old,
 }
 
-/// A map without its values, which are in the memory of the program.
+/// A map.
 #[derive(Clone, Debug)]
 pub struct Map {
     def: MapDef,
     table: Table,
+    /// The values of all entries, in the order of their numbers.
+    values: Box<[u8]>,
 }
 
 /// A key, with zeros behind it.
@@ -280,7 +282,7 @@ struct Table {
 }
 
 /// What a search gives that may run out of steps.
-type Searched<T> = Option<T>;
+pub(crate) type Searched<T> = Option<T>;
 
 impl Map {
     pub(crate) fn new(def: &MapDef, seed: u64) -> Self {
@@ -288,7 +290,7 @@ impl Map {
             MapKind::Array => Table::default(),
             MapKind::Hash | MapKind::Lpm => Table::new(def, seed),
         };
-        Self { def: def.clone(), table }
+        Self { def: def.clone(), table, values: vec![0; def.values()].into() }
     }
 
     /// How the map is declared.
@@ -306,10 +308,33 @@ impl Map {
         }
     }
 
-    /// Where the value of an entry is in the region of the map.
+    /// Where the value of an entry is among all.
     pub(crate) fn place(&self, entry: u32) -> Range<usize> {
         let start = entry as usize * self.def.stride();
         start..start + self.def.value_bytes()
+    }
+
+    /// The values of all entries.
+    #[inline(always)]
+    pub(crate) fn values(&self) -> &[u8] {
+        &self.values
+    }
+
+    /// The values of all entries, to change them.
+    #[inline(always)]
+    pub(crate) fn values_mut(&mut self) -> &mut [u8] {
+        &mut self.values
+    }
+
+    /// The value of an entry.
+    pub(crate) fn value(&self, entry: u32) -> &[u8] {
+        &self.values[self.place(entry)]
+    }
+
+    /// Sets the value of an entry, which is as long as the map's.
+    pub(crate) fn set_value(&mut self, entry: u32, value: &[u8]) {
+        let place = self.place(entry);
+        self.values[place].copy_from_slice(value);
     }
 
     /// The first entry from a number on, and its key.

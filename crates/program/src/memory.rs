@@ -1,4 +1,5 @@
-//! The memory of a program, in regions.
+//! The memory of a program, in regions. Those of maps are in the maps ([`crate::maps`]); the others
+//! are of one worker's runs.
 //!
 //! An address is the number of a region and an offset in it, so there is no address outside of the
 //! program's memory. What a program computes with addresses is its business: where the result
@@ -12,7 +13,6 @@
 //! ```
 
 use crate::dispatch::Op;
-use crate::fault::FaultKind;
 
 /// The region of the frame.
 pub(crate) const FRAME_REGION: usize = 1;
@@ -47,106 +47,63 @@ pub(crate) fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// What a program may do with a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rights {
-    Read,
-    Write,
-    /// Write, and others see it.
-    Share,
-}
-
-#[derive(Clone, Debug)]
-struct Region {
-    bytes: Box<[u8]>,
-    rights: Rights,
-}
-
-/// The memory of a program.
+/// The regions of a program that only its own runs use.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    regions: Box<[Region]>,
-    /// Values of maps were changed by the program.
-    pub(crate) changed: bool,
+    regions: [Box<[u8]>; MAP_REGION],
 }
 
 impl Memory {
-    /// Memory with these numbers of bytes; `maps`: of the values of each map.
-    pub(crate) fn new(
-        frame: usize,
-        stack: usize,
-        data: &[u8],
-        maps: impl Iterator<Item = usize>,
-    ) -> Self {
-        let zeros = |bytes: usize, rights| Region { bytes: vec![0; bytes].into(), rights };
-        let constants = Region { bytes: data.into(), rights: Rights::Read };
-        let first = [
-            zeros(0, Rights::Read),
-            zeros(frame, Rights::Read),
-            zeros(stack, Rights::Write),
-            constants,
-        ];
-        let maps = maps.map(|bytes| zeros(bytes, Rights::Share));
-        Self { regions: first.into_iter().chain(maps).collect(), changed: false }
+    /// Memory with these numbers of bytes.
+    pub(crate) fn new(frame: usize, stack: usize, data: &[u8]) -> Self {
+        let zeros = |bytes: usize| vec![0; bytes].into();
+        Self { regions: [zeros(0), zeros(frame), zeros(stack), data.into()] }
     }
 
     /// The bytes of a region.
-    pub(crate) fn region(&self, region: usize) -> &[u8] {
-        &self.regions[region].bytes
+    #[inline(always)]
+    pub(crate) fn region(&self, region: usize) -> Option<&[u8]> {
+        self.regions.get(region).map(|bytes| &**bytes)
     }
 
     /// The bytes of a region, to change them.
+    #[inline(always)]
     pub(crate) fn region_mut(&mut self, region: usize) -> &mut [u8] {
-        &mut self.regions[region].bytes
+        &mut self.regions[region]
     }
+}
 
-    /// Exchanges a region of two programs.
-    pub(crate) fn swap(&mut self, mine: usize, other: &mut Self, theirs: usize) {
-        std::mem::swap(&mut self.regions[mine], &mut other.regions[theirs]);
+/// The region of an address.
+#[inline(always)]
+pub(crate) fn region_of(address: u64) -> usize {
+    to_usize(address >> 32)
+}
+
+/// The place of an address in its region.
+#[inline(always)]
+pub(crate) fn offset_of(address: u64) -> usize {
+    to_usize(address & u64::from(u32::MAX))
+}
+
+/// The number at the beginning of some bytes; `None`: they are too few.
+#[inline(always)]
+pub(crate) fn load(bytes: &[u8], size: Op) -> Option<u64> {
+    match size {
+        Op::Size1 => bytes.first().map(|&byte| byte.into()),
+        Op::Size2 => bytes.first_chunk().map(|&bytes| u16::from_le_bytes(bytes).into()),
+        Op::Size4 => bytes.first_chunk().map(|&bytes| u32::from_le_bytes(bytes).into()),
+        _ => bytes.first_chunk().map(|&bytes| u64::from_le_bytes(bytes)),
     }
+}
 
-    /// All bytes from an address to the end of its region.
-    #[inline(always)]
-    fn from(&self, address: u64) -> Option<&[u8]> {
-        let region = self.regions.get(to_usize(address >> 32))?;
-        region.bytes.get(to_usize(address & u64::from(u32::MAX))..)
-    }
-
-    /// So many bytes from an address on.
-    pub(crate) fn bytes(&self, address: u64, count: usize) -> Result<&[u8], FaultKind> {
-        self.from(address).and_then(|bytes| bytes.get(..count)).ok_or(FaultKind::Read)
-    }
-
-    /// Reads a number.
-    #[inline(always)]
-    pub(crate) fn load(&self, address: u64, size: Op) -> Result<u64, FaultKind> {
-        let bytes = self.from(address).ok_or(FaultKind::Read)?;
-        let number = match size {
-            Op::Size1 => bytes.first().map(|&byte| byte.into()),
-            Op::Size2 => bytes.first_chunk().map(|&bytes| u16::from_le_bytes(bytes).into()),
-            Op::Size4 => bytes.first_chunk().map(|&bytes| u32::from_le_bytes(bytes).into()),
-            _ => bytes.first_chunk().map(|&bytes| u64::from_le_bytes(bytes)),
-        };
-        number.ok_or(FaultKind::Read)
-    }
-
-    /// Writes a number.
-    #[inline(always)]
-    pub(crate) fn store(&mut self, address: u64, size: Op, number: u64) -> Result<(), FaultKind> {
-        let region = self.regions.get_mut(to_usize(address >> 32)).ok_or(FaultKind::Write)?;
-        if region.rights == Rights::Read {
-            return Err(FaultKind::Write);
-        }
-        self.changed |= region.rights == Rights::Share;
-        let rest = region.bytes.get_mut(to_usize(address & u64::from(u32::MAX))..);
-        let rest = rest.unwrap_or_default();
-        let [b0, b1, b2, b3, ..] = number.to_le_bytes();
-        let written = match size {
-            Op::Size1 => rest.first_mut().map(|place| *place = b0),
-            Op::Size2 => rest.first_chunk_mut().map(|place| *place = [b0, b1]),
-            Op::Size4 => rest.first_chunk_mut().map(|place| *place = [b0, b1, b2, b3]),
-            _ => rest.first_chunk_mut().map(|place| *place = number.to_le_bytes()),
-        };
-        written.ok_or(FaultKind::Write)
+/// Writes a number to the beginning of some bytes; `None`: they are too few.
+#[inline(always)]
+pub(crate) fn store(bytes: &mut [u8], size: Op, number: u64) -> Option<()> {
+    let [b0, b1, b2, b3, ..] = number.to_le_bytes();
+    match size {
+        Op::Size1 => bytes.first_mut().map(|place| *place = b0),
+        Op::Size2 => bytes.first_chunk_mut().map(|place| *place = [b0, b1]),
+        Op::Size4 => bytes.first_chunk_mut().map(|place| *place = [b0, b1, b2, b3]),
+        _ => bytes.first_chunk_mut().map(|place| *place = number.to_le_bytes()),
     }
 }

@@ -1,6 +1,9 @@
 //! A program with its memory, ready to run.
+//!
+//! Each worker that asks a program has one of its own: code and maps are common ([`crate::store`]),
+//! and what a run needs besides, and what is counted, is the worker's.
 
-use std::ops::Range;
+use std::sync::Arc;
 
 use crate::code::{Limits, decode};
 use crate::dispatch::Insn;
@@ -8,8 +11,9 @@ use crate::fault::{Fault, FaultKind};
 use crate::image::{Image, ImageError, Looks};
 use crate::limits::{CALLS_MAX, PORTS_MAX, STACK, STEPS_MAX};
 use crate::machine::{Caller, Machine};
-use crate::maps::{Key, Map, MapError, Update};
-use crate::memory::{FRAME_REGION, MAP_REGION, Memory};
+use crate::maps::{Key, Map, MapDef, MapError, Update};
+use crate::memory::{FRAME_REGION, Memory};
+use crate::store::Maps;
 
 /// Bytes of a packet that a program may see: what flows are made of.
 pub const PACKET_BYTES: usize = packet::flow::PREFIX;
@@ -79,17 +83,31 @@ fn decoded(image: &Image) -> Result<Box<[Insn]>, ImageError> {
     Ok(decode(&image.code, limits)?)
 }
 
+impl Counts {
+    /// Adds what another worker has counted.
+    pub fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.faults += other.faults;
+        self.fault = self.fault.or(other.fault);
+        self.steps += other.steps;
+    }
+}
+
 /// A program with its memory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Program {
-    code: Box<[Insn]>,
+    code: Arc<[Insn]>,
     looks: Looks,
+    /// How its maps are declared.
+    defs: Arc<[MapDef]>,
+    maps: Maps,
     memory: Memory,
-    maps: Vec<Map>,
     ports: Vec<u16>,
     calls: Box<[Caller; CALLS_MAX]>,
     /// Bytes of the packet that the last run saw.
     shown: usize,
+    /// The last run has changed a map.
+    has_changed_maps: bool,
     counts: Counts,
 }
 
@@ -99,14 +117,49 @@ impl Program {
     /// # Errors
     /// What of the image cannot be.
     pub fn new(image: &Image, seed: u64) -> Result<Self, ImageError> {
-        let code = decoded(image)?;
-        let values = image.maps.iter().map(crate::MapDef::values);
+        let code = decoded(image)?.into();
         let frame = FRAME_FIELDS + PACKET_BYTES;
-        let memory = Memory::new(frame, STACK * CALLS_MAX, &image.data, values);
-        let maps = image.maps.iter().map(|def| Map::new(def, seed)).collect();
+        let memory = Memory::new(frame, STACK * CALLS_MAX, &image.data);
+        let (defs, maps) = (image.maps.clone().into(), Maps::new(&image.maps, seed));
+        Ok(Self::with(code, image.looks, defs, maps, memory))
+    }
+
+    fn with(
+        code: Arc<[Insn]>,
+        looks: Looks,
+        defs: Arc<[MapDef]>,
+        maps: Maps,
+        memory: Memory,
+    ) -> Self {
         let (ports, calls) = (Vec::with_capacity(PORTS_MAX), Box::default());
-        let (looks, shown, counts) = (image.looks, 0, Counts::default());
-        Ok(Self { code, looks, memory, maps, ports, calls, shown, counts })
+        let (shown, has_changed_maps, counts) = (PACKET_BYTES, false, Counts::default());
+        Self { code, looks, defs, maps, memory, ports, calls, shown, has_changed_maps, counts }
+    }
+
+    /// Puts a lock around the maps, so that several workers may [have the program](Self::handle).
+    #[must_use]
+    pub fn into_common(self) -> Self {
+        Self { maps: self.maps.into_common(), ..self }
+    }
+
+    /// The same program for another worker: with the same maps, and counts of its own.
+    ///
+    /// # Panics
+    /// If the maps have no lock: see [`Program::into_common`].
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        self.again(self.maps.handle())
+    }
+
+    /// The same program with a copy of its maps, which no other has.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        self.again(self.maps.copy())
+    }
+
+    fn again(&self, maps: Maps) -> Self {
+        let (code, defs, memory) = (self.code.clone(), self.defs.clone(), self.memory.clone());
+        Self::with(code, self.looks, defs, maps, memory)
     }
 
     /// Checks what [`Program::new`] would make a program of.
@@ -118,15 +171,15 @@ impl Program {
     }
 
     /// Takes over the maps of the program before it that are declared alike, with their entries.
+    /// Other workers may run the program before for some time still.
     pub fn adopt(&mut self, before: &mut Self) {
-        for (mine, map) in self.maps.iter_mut().enumerate() {
-            let theirs = before.maps.iter().position(|old| old.def() == map.def());
-            if let Some(theirs) = theirs {
-                std::mem::swap(map, &mut before.maps[theirs]);
-                let (to, from) = (MAP_REGION + mine, MAP_REGION + theirs);
-                self.memory.swap(to, &mut before.memory, from);
-            }
-        }
+        self.maps.adopt(&mut before.maps);
+    }
+
+    /// Once all workers run this program: takes out the maps of those before it, to be freed.
+    #[must_use]
+    pub fn sweep(&mut self) -> Vec<Map> {
+        self.maps.sweep()
     }
 
     /// How far the program looks into a frame.
@@ -143,13 +196,16 @@ impl Program {
     #[inline]
     pub fn run(&mut self, frame: &Frame<'_>) -> Result<Decision, Fault> {
         self.show(frame);
-        self.ports.clear();
-        self.memory.changed = false;
         self.counts.runs += 1;
-        let Self { memory, maps, ports, calls, .. } = self;
-        let mut machine = Machine::new(memory, maps, ports, calls, frame.now_us);
-        let returned = machine.run(&self.code);
-        self.counts.steps += u64::from(STEPS_MAX - machine.steps);
+        let Self { code, maps, memory, ports, calls, counts, .. } = self;
+        let (returned, has_changed) = maps.run(|maps, places| {
+            ports.clear();
+            let mut machine = Machine::new(memory, (maps, places), ports, calls, frame.now_us);
+            let returned = machine.run(code);
+            counts.steps += u64::from(STEPS_MAX - machine.steps);
+            (returned, machine.touch)
+        });
+        self.has_changed_maps = has_changed;
         let no_decision = Fault { kind: FaultKind::Decision, at: self.code.len() - 1 };
         let decided = returned.and_then(|it| Decision::of(it).ok_or(no_decision));
         if let Err(fault) = decided {
@@ -188,7 +244,22 @@ impl Program {
     #[inline]
     #[must_use]
     pub fn has_changed_maps(&self) -> bool {
-        self.memory.changed
+        self.has_changed_maps
+    }
+
+    /// A number that only grows, and is another one after each change of a map, by any worker. A
+    /// program that [adopts](Self::adopt) maps goes on with that of the program before.
+    #[inline]
+    #[must_use]
+    pub fn map_changes(&self) -> u64 {
+        self.maps.changes()
+    }
+
+    /// That number for the maps as the last run has left them.
+    #[inline]
+    #[must_use]
+    pub fn map_changes_seen(&self) -> u64 {
+        self.maps.seen()
     }
 
     /// What the program has done.
@@ -197,24 +268,28 @@ impl Program {
         self.counts
     }
 
-    /// The maps.
+    /// How the maps are declared.
     #[must_use]
-    pub fn maps(&self) -> &[Map] {
-        &self.maps
+    pub fn defs(&self) -> &[MapDef] {
+        &self.defs
     }
 
-    fn value(&self, map: usize, entry: u32) -> &[u8] {
-        &self.memory.region(MAP_REGION + map)[self.maps[map].place(entry)]
+    /// Number of entries that a map has.
+    #[must_use]
+    pub fn count(&self, map: usize) -> u32 {
+        self.maps.look(map, Map::count)
     }
 
     /// The value of a key; of an `lpm` map, that of the longest prefix.
     ///
     /// # Errors
     /// The key is none of the map's, or the map has no such entry.
-    pub fn get(&self, map: usize, key: &[u8]) -> Result<&[u8], MapError> {
+    pub fn get(&self, map: usize, key: &[u8]) -> Result<Vec<u8>, MapError> {
         let key = self.key(map, key)?;
-        let found = self.maps[map].find(&key, &mut u32::MAX.clone()).flatten();
-        found.map(|entry| self.value(map, entry)).ok_or(MapError::Missing)
+        self.maps.look(map, |map| {
+            let found = map.find(&key, &mut u32::MAX.clone()).flatten();
+            found.map(|entry| map.value(entry).to_vec()).ok_or(MapError::Missing)
+        })
     }
 
     /// Sets the value of a key.
@@ -223,13 +298,14 @@ impl Program {
     /// Key or value are none of the map's, or it is full.
     pub fn set(&mut self, map: usize, key: &[u8], value: &[u8]) -> Result<(), MapError> {
         let key = self.key(map, key)?;
-        if value.len() != self.maps[map].def().value_bytes() {
+        if value.len() != self.defs[map].value_bytes() {
             return Err(MapError::Value);
         }
-        let entered = self.maps[map].enter(&key, Update::Any, &mut u32::MAX.clone());
-        let place: Range<usize> = self.maps[map].place(entered.ok_or(MapError::Full)??);
-        self.memory.region_mut(MAP_REGION + map)[place].copy_from_slice(value);
-        Ok(())
+        self.maps.change(map, |map| {
+            let entered = map.enter(&key, Update::Any, &mut u32::MAX.clone());
+            map.set_value(entered.ok_or(MapError::Full)??, value);
+            Ok(())
+        })
     }
 
     /// Deletes an entry.
@@ -238,25 +314,26 @@ impl Program {
     /// The key is none of the map's, the map has no such entry, or it is an array.
     pub fn delete(&mut self, map: usize, key: &[u8]) -> Result<(), MapError> {
         let key = self.key(map, key)?;
-        self.maps[map].remove(&key, &mut u32::MAX.clone()).ok_or(MapError::Missing)?
+        let remove = |map: &mut Map| map.remove(&key, &mut u32::MAX.clone());
+        self.maps.change(map, |map| remove(map).ok_or(MapError::Missing)?)
     }
 
     fn key(&self, map: usize, key: &[u8]) -> Result<Key, MapError> {
-        let is_its_own = key.len() == self.maps[map].def().key_bytes();
+        let is_its_own = key.len() == self.defs[map].key_bytes();
         if is_its_own { Ok(Key::new(key)) } else { Err(MapError::Key) }
     }
 
-    /// The entries of a map from a place on: the place behind each, its key and its value.
-    pub fn entries(
-        &self,
-        map: usize,
-        from: u32,
-    ) -> impl Iterator<Item = (u32, Vec<u8>, Vec<u8>)> + '_ {
+    /// Up to `max` entries of a map from a place on: the place behind each, its key and its value.
+    #[must_use]
+    pub fn entries(&self, map: usize, from: u32, max: usize) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
         let mut next = Some(from);
-        std::iter::from_fn(move || {
-            let (entry, key) = self.maps[map].entry(next?)?;
-            next = entry.checked_add(1);
-            Some((entry + 1, key, self.value(map, entry).to_vec()))
+        self.maps.look(map, |map| {
+            let entries = std::iter::from_fn(|| {
+                let (entry, key) = map.entry(next?)?;
+                next = entry.checked_add(1);
+                Some((entry + 1, key, map.value(entry).to_vec()))
+            });
+            entries.take(max).collect()
         })
     }
 }

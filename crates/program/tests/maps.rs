@@ -57,7 +57,7 @@ fn a_program_updates_and_deletes() {
     assert_eq!([1, 2, 1, 3].map(|number| run(&mut program, number)), [0, 0, 0, errno(7)]);
     assert!(!program.has_changed_maps(), "the last call found no room");
     assert_eq!(program.get(0, &2u32.to_le_bytes()).unwrap()[..4], [2, 0, 0, 0]);
-    assert_eq!(program.maps()[0].count(), 2);
+    assert_eq!(program.count(0), 2);
     for (flags, result) in [(1, [errno(17), errno(7)]), (2, [0, errno(2)]), (3, [errno(22); 2])] {
         let mut other = Program::new(&image(&helped(2, flags), &map), 7).unwrap();
         other.adopt(&mut program);
@@ -67,7 +67,7 @@ fn a_program_updates_and_deletes() {
     let mut other = Program::new(&image(&helped(3, 0), &map), 7).unwrap();
     other.adopt(&mut program);
     assert_eq!([1, 1].map(|number| run(&mut other, number)), [0, errno(2)]);
-    assert_eq!(other.maps()[0].count(), 1);
+    assert_eq!(other.count(0), 1);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_value_is_written_where_it_is() {
         assert_eq!(program.run(&FRAME), Ok(Decision::Flood));
         assert!(program.has_changed_maps());
     }
-    let values: Vec<_> = program.entries(0, 0).map(|(.., value)| value[0]).collect();
+    let values: Vec<_> = program.entries(0, 0, 9).into_iter().map(|(.., value)| value[0]).collect();
     assert_eq!(values, [0, 3]);
     // A number above the last entry is none.
     let beyond = code.clone();
@@ -106,7 +106,7 @@ fn the_longest_prefix_is_found() {
     assert_eq!(program.set(0, &key(33, [0; 4]), &[0]), Err(MapError::Key));
     // What is behind the prefix is no part of it.
     program.set(0, &key(8, [10, 7, 7, 7]), &[9]).unwrap();
-    assert_eq!(program.maps()[0].count(), 4);
+    assert_eq!(program.count(0), 4);
     program.delete(0, &key(0, [1, 2, 3, 4])).unwrap();
     assert_eq!(program.get(0, &key(32, [9, 9, 9, 9])), Err(MapError::Missing));
     assert_eq!(program.get(0, &key(9, [10, 8, 0, 1])).unwrap(), [9], "of a short prefix");
@@ -126,7 +126,7 @@ fn control_sees_all_entries_in_pages() {
     }
     let (mut from, mut seen) = (0, Vec::new());
     loop {
-        let page: Vec<_> = program.entries(0, from).take(7).collect();
+        let page = program.entries(0, from, 7);
         let Some((next, ..)) = page.last() else { break };
         from = *next;
         seen.extend(page.iter().map(|(_, key, _)| key[0]));
@@ -135,7 +135,7 @@ fn control_sees_all_entries_in_pages() {
     assert_eq!(seen, (1..100).step_by(2).collect::<Vec<u8>>());
     assert_eq!(program.delete(1, &[0; 4]), Err(MapError::Array));
     assert_eq!(program.set(1, &3u32.to_le_bytes(), &[1]), Err(MapError::Index));
-    assert_eq!(program.entries(1, 0).count(), 3);
+    assert_eq!(program.entries(1, 0, 9).len(), 3);
 }
 
 #[test]
@@ -146,8 +146,109 @@ fn a_program_keeps_maps_that_it_has_alike() {
     }
     let mut new = idle(&["other hash 4 8 4", "same hash 4 4 4"]);
     new.adopt(&mut old);
-    assert_eq!(new.get(1, &[1; 4]), Ok(&[2; 4][..]));
+    assert_eq!(new.get(1, &[1; 4]), Ok(vec![2; 4]));
     assert_eq!(new.get(0, &[1; 4]), Err(MapError::Missing));
+}
+
+/// Adds 1 to the first number of each map, and returns "to all" if these have been equal.
+fn count_in_both() -> Vec<u8> {
+    let look_up = |map: i32| {
+        let key = [insn(0x62, 10, 0, -4, 0), copy(2, 10), alu(0x07, 2, -4)];
+        [key.concat(), load_64(1, 1, map), call(1).to_vec()].concat()
+    };
+    let add = [insn(0x79, 3, 0, 0, 0), alu(0x07, 3, 1), insn(0x7b, 0, 3, 0, 0)].concat();
+    let both = [look_up(0), add.clone(), insn(0x7b, 10, 3, -16, 0).to_vec(), look_up(1), add];
+    let compare = [insn(0x79, 4, 10, -16, 0), mov(0, 2), insn(0x1d, 3, 4, 1, 0), mov(0, 0), exit()];
+    [both.concat(), compare.concat()].concat()
+}
+
+const BOTH: [&str; 2] = ["one array 4 8 1", "other array 4 8 1"];
+
+fn number(program: &Program, map: usize) -> u64 {
+    let value = program.get(map, &[0; 4]).unwrap();
+    u64::from_le_bytes(value.try_into().unwrap())
+}
+
+#[test]
+fn a_run_sees_and_changes_common_maps_as_if_no_other_went_on() {
+    const RUNS: u64 = 3000;
+    let mut program = Program::new(&image(&count_in_both(), &BOTH), 7).unwrap().into_common();
+    let others: Vec<Program> = (0..2).map(|_| program.handle()).collect();
+    let begin = program.map_changes();
+    std::thread::scope(|scope| {
+        for mut other in others {
+            scope.spawn(move || {
+                (0..RUNS).for_each(|_| assert_eq!(other.run(&FRAME), Ok(Decision::Flood)));
+                assert_eq!(other.counts().runs, RUNS);
+            });
+        }
+        for _ in 0..RUNS {
+            assert_eq!(program.run(&FRAME), Ok(Decision::Flood));
+            assert!(program.has_changed_maps());
+            assert!(program.map_changes_seen() <= program.map_changes());
+        }
+    });
+    assert_eq!([0, 1].map(|map| number(&program, map)), [3 * RUNS; 2]);
+    assert_eq!(program.map_changes(), begin + 3 * RUNS, "each change is counted once");
+}
+
+#[test]
+fn a_change_by_one_worker_or_control_is_another_number_for_all() {
+    let mut program = idle(&["m hash 4 4 4"]).into_common();
+    let mut other = program.handle();
+    other.run(&FRAME).unwrap();
+    let before = (other.map_changes(), other.map_changes_seen());
+    program.set(0, &[1; 4], &[5; 4]).unwrap();
+    assert_eq!((other.map_changes(), other.map_changes_seen()), (before.0 + 1, before.1));
+    assert_eq!(program.delete(0, &[2; 4]), Err(MapError::Missing));
+    assert_eq!(other.map_changes(), before.0 + 1, "nothing has changed");
+    other.run(&FRAME).unwrap();
+    assert_eq!(other.map_changes_seen(), before.0 + 1);
+    assert_eq!(other.get(0, &[1; 4]), Ok(vec![5; 4]));
+    let mut copy = other.copy();
+    copy.set(0, &[1; 4], &[6; 4]).unwrap();
+    assert_eq!(other.get(0, &[1; 4]), Ok(vec![5; 4]), "a copy has its own");
+}
+
+#[test]
+fn a_run_that_only_reads_at_first_counts_the_steps_of_both_attempts() {
+    let code = count_in_both();
+    let steps = |mut program: Program| {
+        program.run(&FRAME).unwrap();
+        let first = program.counts().steps;
+        program.run(&FRAME).unwrap();
+        (first, program.counts().steps - first)
+    };
+    let alone = steps(Program::new(&image(&code, &BOTH), 7).unwrap());
+    let common = steps(Program::new(&image(&code, &BOTH), 7).unwrap().into_common());
+    assert_eq!(alone.0, alone.1);
+    assert_eq!(common.1, alone.1, "a worker whose last run wrote begins alone");
+    assert!(common.0 > alone.0 && common.0 < 2 * alone.0, "{common:?}, {alone:?}");
+}
+
+#[test]
+fn old_and_new_program_run_side_by_side_while_one_replaces_the_other() {
+    let new = |maps: &[&str]| Program::new(&image(&count_in_both(), maps), 7).unwrap();
+    let mut old = [new(&BOTH).into_common()].map(|first| [first.handle(), first]);
+    let [[home, elsewhere]] = &mut old;
+    home.run(&FRAME).unwrap();
+    let mut next = new(&["new array 4 8 1", BOTH[0]]).into_common();
+    next.adopt(home);
+    let mut next_elsewhere = next.handle();
+    assert_eq!(next.run(&FRAME), Ok(Decision::Drop), "one has counted before");
+    assert_eq!(elsewhere.run(&FRAME), Ok(Decision::Drop));
+    assert_eq!([number(&next, 1), number(&next, 0), number(elsewhere, 1)], [3, 1, 2]);
+    next_elsewhere.adopt(elsewhere);
+    drop(old);
+    let gone: Vec<String> = next.sweep().iter().map(|map| map.def().name.clone()).collect();
+    assert_eq!(gone, ["other"]);
+    next_elsewhere.run(&FRAME).unwrap();
+    assert_eq!([number(&next, 1), number(&next, 0)], [4, 2]);
+    // The place of the one that went is used again.
+    let mut last = new(&BOTH).into_common();
+    last.adopt(&mut next);
+    assert_eq!([number(&last, 0), number(&last, 1)], [4, 0]);
+    assert_eq!(last.sweep().len(), 1);
 }
 
 #[test]
@@ -201,10 +302,10 @@ proptest! {
                     prop_assert_eq!(found, model.get(&key).copied().ok_or(MapError::Missing));
                 }
             }
-            prop_assert_eq!(program.maps()[0].count() as usize, model.len());
+            prop_assert_eq!(program.count(0) as usize, model.len());
         }
-        let entries = program.entries(0, 0).map(|(_, key, value)| (key[0], value[0]));
-        let mut all: Vec<_> = entries.collect();
+        let entries = program.entries(0, 0, 99).into_iter();
+        let mut all: Vec<_> = entries.map(|(_, key, value)| (key[0], value[0])).collect();
         all.sort_unstable();
         prop_assert_eq!(all, model.into_iter().collect::<Vec<_>>());
     }

@@ -50,7 +50,7 @@ pub use decide::fdb::{Fdb, FdbChange, FdbChanges, FdbEntry, FdbStats, Flush, Lea
 pub use decide::forward::user::UserFunction;
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
-pub use mirror::{Clock, DropReasons, Mirror, MirrorPoint, MirrorSource};
+pub use mirror::{Clock, CopyRate, DropReasons, Mirror, MirrorPoint, MirrorSource};
 pub use model::config::{
     FDB_CAPACITY_MAX, Forwarding, MirrorConfig, OnFull, PortConfig, Role, SwitchConfig,
 };

@@ -21,6 +21,15 @@
 //! clock gets the time of each batch in its slots.
 //!
 //! Mirrors of `drops` get what the switch drops, of all ports.
+//!
+//! In a switch of several workers each replica has a handle of each mirror, at the same place: any
+//! worker may deliver to a mirrored port. Its receive ring is locked while it is mirrored, and the
+//! mirror's ring is locked within. So locks are taken in this order only, and released before
+//! another of the same row is taken:
+//!
+//! ```text
+//!   a ring that is delivered to ──► a mirror port: its ring, or it ──► the ring of a mirror
+//! ```
 
 mod drops;
 mod ports;
@@ -44,6 +53,7 @@ use crate::model::port::Wake;
 use crate::receive::batch::{Batch, Delivery, FRAGS_MAX};
 pub(crate) use drops::DropMirrors;
 pub use drops::DropReasons;
+pub use ports::CopyRate;
 use ports::{Copying, MirrorPort};
 
 /// Rings that get copies of frames which other ports send or receive.
@@ -103,8 +113,6 @@ pub(crate) struct PortMirrors {
     taps: Vec<(usize, MirrorSource)>,
     /// By transmit ring, the first slot that is not mirrored yet.
     sent: Vec<Index>,
-    /// By receive ring, the first slot that is not mirrored yet.
-    received: Vec<Index>,
     /// Pieces of one frame.
     room: Vec<Frag>,
 }
@@ -122,10 +130,31 @@ impl Mirror {
         Self { clock, ..self }
     }
 
+    /// Puts a lock around the rings, so that there may be [other handles](Self::handle).
+    #[must_use]
+    pub fn into_common(self) -> Self {
+        Self { rings: self.rings.into_common(), ..self }
+    }
+
+    /// The same mirror for another worker, which counts for itself what it has missed.
+    ///
+    /// # Panics
+    /// If the rings have no lock: see [`Mirror::into_common`].
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        let (wake, clock) = (self.wake.clone(), self.clock);
+        Self { rings: self.rings.for_delivery(), wake, clock, missed: 0 }
+    }
+
     /// Frames and returned slots that found no room.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed
+    }
+
+    /// Counts what another worker has missed.
+    pub fn add_missed(&mut self, missed: u64) {
+        self.missed += missed;
     }
 
     /// Replaces the doorbell of the mirror's client.
@@ -219,14 +248,18 @@ impl PortMirrors {
     /// No mirror yet, of a port with these rings, if it has some.
     pub fn new(id: PortId, port: Option<&Krings>) -> Self {
         let sent = port.iter().flat_map(|port| port.tx.iter().map(TxKring::untaken));
-        let received = port.iter().flat_map(|port| &port.rx).map(|rx| rx.with(RxKring::tail));
-        Self {
-            id,
-            taps: Vec::new(),
-            sent: sent.collect(),
-            received: received.collect(),
-            room: Vec::with_capacity(FRAGS_MAX),
-        }
+        let room = Vec::with_capacity(FRAGS_MAX);
+        Self { id, taps: Vec::new(), sent: sent.collect(), room }
+    }
+
+    /// How far the transmit rings are mirrored, for the worker that takes the port over.
+    pub fn give_sent(&mut self) -> Vec<Index> {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// Goes on where another worker has ended.
+    pub fn take_sent(&mut self, sent: Vec<Index>) {
+        self.sent = sent;
     }
 
     pub fn add(&mut self, mirror: usize, source: MirrorSource, port: Option<&mut Krings>) {
@@ -289,16 +322,17 @@ impl PortMirrors {
         (self.sent[queue], self.room) = (tx.published(), room);
     }
 
-    /// Mirrors slots that the switch has filled in a receive ring, before it publishes them.
+    /// Mirrors slots that the switch has filled in a receive ring from `from` on, before it
+    /// publishes them.
     #[cold]
     pub fn mirror_received(
         &mut self,
-        queue: usize,
+        (queue, from): (usize, Index),
         rx: &RxKring,
         mirrors: &mut Mirrors,
         heartbeat: &mut Heartbeat,
     ) {
-        let (from, mut room) = (self.received[queue], std::mem::take(&mut self.room));
+        let mut room = std::mem::take(&mut self.room);
         for place in self.mirrors_at(queue, MirrorPoint::Received) {
             match mirrors.get_mut(place) {
                 Some(mirror) => mirror.fill(queue, |to| rx.mirror(from, to, &mut room)),
@@ -309,7 +343,7 @@ impl PortMirrors {
                 }
             }
         }
-        (self.received[queue], self.room) = (rx.tail(), room);
+        self.room = room;
     }
 
     /// Mirrors frames of a port without rings: what it has received, or what it is about to send.

@@ -5,6 +5,7 @@
 //! batches. [`crate::turn`] moves the frames.
 
 use packet::PortId;
+use ring::cursor::Index;
 use ring::doorbell::store_load_fence;
 use ring::kring::RxKring;
 use ring::leaver::Leaver;
@@ -16,7 +17,9 @@ use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::security::Guard;
 use crate::decide::bridge::{Bridge, News};
 use crate::decide::egress::VerdictCache;
-use crate::mirror::{DropMirrors, Mirror, MirrorPoint, MirrorSource, Mirrors, PortMirrors};
+use crate::mirror::{
+    CopyRate, DropMirrors, Mirror, MirrorPoint, MirrorSource, Mirrors, PortMirrors,
+};
 use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::patience::Patience;
@@ -63,6 +66,8 @@ pub(crate) struct Entry {
 pub struct GivenPort {
     plug: Plug,
     guard: Option<Box<Guard>>,
+    /// How far its transmit rings are mirrored.
+    sent: Vec<Index>,
 }
 
 impl Entry {
@@ -109,7 +114,7 @@ impl Switch {
     }
 
     /// A switch for each of so many workers, as [`Bridge::into_replicas`] makes bridges. Several
-    /// replicas have no mirrors and no chains.
+    /// replicas have no chains.
     #[must_use]
     pub fn into_replicas(self, workers: usize) -> Vec<Self> {
         let (seed, map) = (self.seed, self.map);
@@ -189,14 +194,19 @@ impl Switch {
     pub fn give_port(&mut self, id: PortId) -> Option<GivenPort> {
         let handle = self.plug_mut(id)?.for_delivery();
         let guard = self.bridge.guard(id);
-        Some(GivenPort { plug: self.entry_mut(id)?.exchange(handle), guard })
+        let entry = self.entry_mut(id)?;
+        let sent = entry.mirrors.as_mut().map(|mirrors| mirrors.give_sent()).unwrap_or_default();
+        Some(GivenPort { plug: entry.exchange(handle), guard, sent })
     }
 
     /// Takes frames from a port from here on, to which this replica delivers already.
     pub fn take_port(&mut self, id: PortId, given: GivenPort) {
-        let GivenPort { plug, guard } = given;
+        let GivenPort { plug, guard, sent } = given;
         if let Some(entry) = self.entry_mut(id) {
             entry.exchange(plug);
+            if let Some(mirrors) = &mut entry.mirrors {
+                mirrors.take_sent(sent);
+            }
             self.bridge.take_guard(id, guard);
         }
     }
@@ -250,14 +260,20 @@ impl Switch {
     }
 
     /// Tells the switch what a port that its settings make a mirror port gets: copies of what these
-    /// ports send and receive, at most `rate` in a second (0: any number), and nothing else.
-    pub fn set_mirror_port(&mut self, id: PortId, rate: u32, from: &[(PortId, MirrorPoint)]) {
+    /// ports send and receive, as many as `rate` allows, and nothing else. Returns the rate's
+    /// handle for other replicas. A mirror port that is one already keeps what it has used.
+    pub fn set_mirror_port(
+        &mut self,
+        id: PortId,
+        rate: CopyRate,
+        from: &[(PortId, MirrorPoint)],
+    ) -> CopyRate {
         if self.entry_mut(id).is_none() {
-            return;
+            return rate;
         }
         let before = self.mirrors.place_of(id);
         self.bridge.set_aside(id);
-        let place = self.mirrors.add_port(id, rate);
+        let (place, rate) = self.mirrors.add_port(id, rate);
         for &(port, point) in from.iter().filter(|(port, _)| *port != id) {
             self.mirror_port(port, place, MirrorSource { point, rings: 0..u16::MAX });
         }
@@ -265,6 +281,7 @@ impl Switch {
         if let Some(before) = before {
             self.remove_mirror(before);
         }
+        rate
     }
 
     /// Lets a port that was a mirror port take part in forwarding again.

@@ -204,14 +204,16 @@ impl Trace<'_> {
         let (bridge, src) = (&self.switch.bridge, self.src);
         if let Verdict::Flood(class) = verdict.forward {
             self.steps.push(TraceStep::Flood(class));
-            if !bridge.could_flood(from, class, self.now) {
-                return self.drop(src, class.storm());
-            }
+        }
+        if let Some(class) = verdict.forward.limited_as()
+            && !bridge.could_flood(from, class, self.now)
+        {
+            return self.drop(src, class.storm());
         }
         let steering = self.switch.steering.as_ref();
         let is_function = |port| steering.is_some_and(|it| it.service_of(port).is_some());
         let targets: Vec<PortId> = match verdict.forward {
-            Verdict::Set(_) => bridge.peek_set(from, header, self.now),
+            Verdict::Set(..) => bridge.peek_set(from, header, self.now),
             _ => bridge.flood_targets(from, verdict).collect(),
         };
         let before = self.steps.len();

@@ -22,6 +22,8 @@ mod no_doorbell;
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
+#[path = "common/program_code.rs"]
+mod program_code;
 #[path = "turns/programs.rs"]
 mod programs;
 #[path = "common/random.rs"]

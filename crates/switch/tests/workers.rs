@@ -3,13 +3,18 @@
 
 #[path = "common/no_doorbell.rs"]
 mod no_doorbell;
+#[path = "common/program_code.rs"]
+mod program_code;
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use no_doorbell::NoDoorbell;
 use packet::PortId;
+use program::{Looks, Program};
+use program_code::{DROP, EXIT, Insn, LOOK_UP, TO, ask_map, count_and, insn, program};
 use ring::Region;
 use ring::cursor::RingSize;
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
@@ -17,7 +22,10 @@ use ring::krings::Krings;
 use ring::layout::{DEFAULT_STRIDE, FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::table::HugeTable;
 use ring::user::{RxRing, TxRing};
-use switch::{Now, OnFull, Plug, PortConfig, Scratch, Switch, SwitchConfig};
+use switch::{
+    CopyRate, DropReason, DropReasons, Forwarding, Mirror, MirrorPoint, MirrorSource, Now, OnFull,
+    Plug, PortConfig, Scratch, Switch, SwitchConfig, UserFunction,
+};
 
 const LEN: u16 = 60;
 
@@ -35,7 +43,11 @@ struct Crew {
 
 impl Crew {
     fn new(workers: usize, ports: usize, on_full: OnFull) -> Self {
-        let first = Switch::new(SwitchConfig::default(), 7, HugeTable::new);
+        Self::with(SwitchConfig::default(), workers, ports, on_full)
+    }
+
+    fn with(config: SwitchConfig, workers: usize, ports: usize, on_full: OnFull) -> Self {
+        let first = Switch::new(config, 7, HugeTable::new);
         let switches = first.into_replicas(workers);
         let mut crew = Self { switches, clients: Vec::new() };
         let config = PortConfig { on_full, ..PortConfig::default() };
@@ -44,7 +56,11 @@ impl Crew {
     }
 
     fn add(&mut self, port: usize, config: &PortConfig) {
-        let (plug, client) = port_with_rings();
+        let (plug, client) = port_with_rings(64);
+        self.plug(port, plug, client, config);
+    }
+
+    fn plug(&mut self, port: usize, plug: Plug, client: Client, config: &PortConfig) {
         let (plug, owner) = (plug.into_common(), port % self.switches.len());
         for (worker, switch) in self.switches.iter_mut().enumerate() {
             if worker != owner {
@@ -53,6 +69,35 @@ impl Crew {
         }
         self.switches[owner].add_port(id(port), plug, config.clone());
         self.clients.push(client);
+    }
+
+    /// A switch whose frames a program decides.
+    fn programmed(workers: usize, ports: usize, code: &[Insn]) -> Self {
+        let config = SwitchConfig { forwarding: Forwarding::Program, ..SwitchConfig::default() };
+        let mut crew = Self::with(config, workers, ports, OnFull::Wait);
+        crew.load(code);
+        crew
+    }
+
+    /// Loads a program, at one worker after the other.
+    fn load(&mut self, code: &[Insn]) {
+        let first = UserFunction::new(program(Looks::Header, code).into_common());
+        drop(self.switches[0].bridge_mut().set_function(Some(first)));
+        for other in 1..self.switches.len() {
+            let handle = self.switches[0].bridge().function().expect("it was loaded").handle();
+            drop(self.switches[other].bridge_mut().set_function(Some(handle)));
+        }
+        drop(self.program(0).sweep());
+    }
+
+    fn program(&mut self, worker: usize) -> &mut Program {
+        self.switches[worker].bridge_mut().program_mut().expect("it was loaded")
+    }
+
+    /// The number in the program's map, as a worker sees it.
+    fn number(&mut self, worker: usize) -> u64 {
+        let value = self.program(worker).get(0, &[0; 4]).expect("an entry");
+        u64::from_le_bytes(value.try_into().expect("eight bytes"))
     }
 
     /// Lets the switch learn where all stations are.
@@ -72,6 +117,28 @@ impl Crew {
         self.switches[port % workers].turn(id(port), Now::from_ms(1), scratch)
     }
 
+    /// A mirror with a handle at each worker; returns its place, and its client.
+    fn add_mirror(&mut self, slots: u32) -> (usize, Client) {
+        let (krings, client) = rings(slots);
+        // The daemon keeps a region for as long as its client has it.
+        std::mem::forget(krings.region().clone());
+        let mirror = Mirror::new(krings, Arc::new(NoDoorbell)).into_common();
+        let add = |it: &mut Switch| it.add_mirror(mirror.handle());
+        let places: Vec<usize> = self.switches.iter_mut().map(add).collect();
+        assert!(places.iter().all(|&place| place == places[0]), "{places:?}");
+        (places[0], client)
+    }
+
+    fn mirror_port(&mut self, port: usize, place: usize, point: MirrorPoint) {
+        let source = MirrorSource { point, rings: 0..1 };
+        self.switches.iter_mut().for_each(|it| it.mirror_port(id(port), place, source.clone()));
+    }
+
+    /// What all workers together could not put into a mirror.
+    fn missed(&mut self, place: usize) -> u64 {
+        self.switches.iter_mut().map(|it| it.mirror_mut(place).expect("a mirror").missed()).sum()
+    }
+
     /// Frames that all workers have counted at a port: received, and dropped.
     fn counted(&self, port: usize) -> (u64, u64) {
         let stats = self.switches.iter().map(|switch| switch.stats(id(port)).expect("a port"));
@@ -81,9 +148,15 @@ impl Crew {
     }
 }
 
-fn port_with_rings() -> (Plug, Client) {
-    let slots = RingSize::new(64).expect("legal");
-    let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+fn port_with_rings(slots: u32) -> (Plug, Client) {
+    let (krings, client) = rings(slots);
+    (Plug::rings_with(krings, NoDoorbell), client)
+}
+
+/// Rings of a port in a region of its own, of which the receive ring has so many slots.
+fn rings(rx_slots: u32) -> (Krings, Client) {
+    let [tx_slots, rx_slots] = [64, rx_slots].map(|slots| RingSize::new(slots).expect("legal"));
+    let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots, rx_slots };
     let port = PortLayout::new(FIRST_BLOCK, counts);
     let size = port.end() - FIRST_BLOCK;
     let layout = RegionLayout::new(size, DEFAULT_STRIDE, counts.buffers()).expect("legal");
@@ -91,7 +164,7 @@ fn port_with_rings() -> (Plug, Client) {
     region.format_port("test", &port, region.buffers(), true).expect("memory");
     let client = Region::attach(fd.as_fd(), layout).expect("sealed");
     let (tx, rx) = (TxRing::new(&client, &port, 0), RxRing::new(&client, &port, 0));
-    (Plug::rings_with(Krings::new(&region, &port), NoDoorbell), Client { tx, rx })
+    (Krings::new(&region, &port), Client { tx, rx })
 }
 
 fn scratch() -> Scratch {
@@ -218,6 +291,251 @@ fn a_port_that_moves_keeps_its_guard_and_its_counters() {
 }
 
 #[test]
+fn a_mirror_sees_what_any_worker_delivers_to_a_port_and_what_the_port_sends() {
+    let (mut crew, mut scratch) = (Crew::new(3, 6, OnFull::Drop), scratch());
+    crew.introduce();
+    let (place, mut eye) = crew.add_mirror(64);
+    for point in [MirrorPoint::Sent, MirrorPoint::Received] {
+        crew.mirror_port(4, place, point);
+    }
+    let mut expected = Vec::new();
+    for (number, from) in (0..20).zip((0..6).cycle()) {
+        let to = if from == 4 { 1 } else { 4 };
+        assert!(crew.clients[from].send(mac(to), from, number));
+        crew.turn(from, &mut scratch);
+        expected.push((from, number));
+        crew.clients[to].receive();
+    }
+    assert_eq!(eye.receive(), expected, "each once, in the order of delivery");
+    // A port that moves goes on where it was.
+    crew.clients[4].send(mac(1), 4, 77);
+    let given = crew.switches[1].give_port(id(4)).expect("a port");
+    crew.switches[0].take_port(id(4), given);
+    crew.switches[0].turn(id(4), Now::from_ms(1), &mut scratch);
+    assert_eq!(eye.receive(), [(4, 77)]);
+    // Each worker has counted what it could not show.
+    for from in 0..3 {
+        for number in 0..63 {
+            assert!(crew.clients[from].send(mac(4), from, number));
+        }
+        while crew.turn(from, &mut scratch).slots > 0 {}
+        crew.clients[4].receive();
+    }
+    assert_eq!((crew.missed(place), eye.receive().len()), (2 * 63, 63));
+    let mirrors: Vec<_> = crew.switches.iter_mut().map(|it| it.remove_mirror(place)).collect();
+    assert!(mirrors.iter().all(Option::is_some));
+    crew.clients[0].send(mac(4), 0, 1);
+    crew.turn(0, &mut scratch);
+    assert_eq!((eye.receive().len(), crew.clients[4].receive().len()), (0, 1));
+}
+
+#[test]
+fn a_mirror_of_drops_sees_those_of_all_workers() {
+    let (mut crew, mut scratch) = (Crew::new(2, 4, OnFull::Drop), scratch());
+    crew.introduce();
+    let (place, mut eye) = crew.add_mirror(64);
+    let reasons = DropReasons::only(DropReason::SamePort);
+    crew.switches.iter_mut().for_each(|it| it.mirror_drops(place, reasons));
+    for port in 0..4 {
+        crew.clients[port].send(mac(port), port, 5);
+        crew.turn(port, &mut scratch);
+    }
+    assert_eq!(eye.rx.refresh(), 4);
+}
+
+#[test]
+fn a_mirror_port_gets_copies_from_all_workers_and_its_rate_is_one_for_all() {
+    let (mut crew, mut scratch) = (Crew::new(3, 4, OnFull::Drop), scratch());
+    crew.introduce();
+    let ids: Vec<_> = (0..3).map(|port| (id(port), MirrorPoint::Sent)).collect();
+    let set = |crew: &mut Crew, limit| {
+        let rate = crew.switches[0].set_mirror_port(id(3), CopyRate::new(limit), &ids);
+        for other in &mut crew.switches[1..] {
+            drop(other.set_mirror_port(id(3), rate.handle(), &ids));
+        }
+    };
+    let send = |crew: &mut Crew, scratch: &mut Scratch| {
+        for from in 0..3 {
+            assert!(crew.clients[from].send(mac((from + 1) % 3), from, 7));
+            crew.turn(from, scratch);
+        }
+        (0..3).for_each(|to| assert_eq!(crew.clients[to].receive().len(), 1));
+        crew.clients[3].receive()
+    };
+    set(&mut crew, 0);
+    assert_eq!(send(&mut crew, &mut scratch), [(0, 7), (1, 7), (2, 7)]);
+    set(&mut crew, 4);
+    assert_eq!(send(&mut crew, &mut scratch).len(), 3);
+    // The rate that is set again has been used.
+    set(&mut crew, 5);
+    assert_eq!(send(&mut crew, &mut scratch).len(), 2);
+    let lost = crew
+        .switches
+        .iter()
+        .map(|it| it.stats(id(3)).expect("a port").drops.get(DropReason::MirrorRate));
+    assert_eq!(lost.sum::<u64>(), 1);
+}
+
+/// All send to one, whose frames go to a mirror port, of which a capture sees the copies.
+#[test]
+fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
+    const FRAMES: u64 = 3000;
+    let (workers, ports) = (3, 6);
+    let mut crew = Crew::new(workers, ports, OnFull::Wait);
+    let (plug, ids) = port_with_rings(1024);
+    crew.plug(ports, plug, ids, &PortConfig::default());
+    crew.introduce();
+    let (place, eye) = crew.add_mirror(1024);
+    let from = [(id(0), MirrorPoint::Received), (id(0), MirrorPoint::Sent)];
+    let rate = crew.switches[0].set_mirror_port(id(ports), CopyRate::new(0), &from);
+    for other in &mut crew.switches[1..] {
+        drop(other.set_mirror_port(id(ports), rate.handle(), &from));
+    }
+    crew.mirror_port(ports, place, MirrorPoint::Received);
+    crew.mirror_port(1, place, MirrorPoint::Received);
+    let Crew { switches, mut clients } = crew;
+    let copies = clients.pop().expect("the mirror port");
+    let is_over = AtomicBool::new(false);
+    let (switches, seen) = thread::scope(|scope| {
+        let is_over = &is_over;
+        let run =
+            |(number, switch)| scope.spawn(move || work(switch, number, workers, ports, is_over));
+        let threads: Vec<_> = switches.into_iter().enumerate().map(run).collect();
+        let watch = |mut client: Client| {
+            scope.spawn(move || {
+                let mut seen = Vec::new();
+                while !is_over.load(Ordering::Acquire) {
+                    seen.extend(client.receive());
+                    thread::yield_now();
+                }
+                seen.extend(client.receive());
+                seen
+            })
+        };
+        let watchers = [watch(copies), watch(eye)];
+        let mut clients = clients.into_iter();
+        let mut reader = clients.next().expect("port 0");
+        let senders: Vec<_> = (1..)
+            .zip(clients)
+            .map(|(port, client)| scope.spawn(move || all_to_one(client, port, FRAMES)))
+            .collect();
+        let mut got = 0;
+        while got < FRAMES * 5 {
+            got += u64::try_from(reader.receive().len()).expect("few");
+            thread::yield_now();
+        }
+        senders.into_iter().for_each(|sender| sender.join().expect("all are sent"));
+        is_over.store(true, Ordering::Release);
+        let switches: Vec<_> = threads.into_iter().map(|it| it.join().expect("it ends")).collect();
+        (switches, watchers.map(|it| it.join().expect("it ends")))
+    });
+    let mut crew = Crew { switches, clients: Vec::new() };
+    let (missed, (copied, lost)) = (crew.missed(place), crew.counted(ports));
+    assert_eq!(copied + lost, FRAMES * 5 + 6, "each frame once, and those that taught addresses");
+    for (seen, missed) in seen.iter().zip([lost, missed + lost]) {
+        let count = u64::try_from(seen.len()).expect("few");
+        assert_eq!(count + missed, FRAMES * 5, "{missed} missed");
+        let mut last = [None; 6];
+        for &(src, number) in seen {
+            assert!(last[src] < Some(number), "{src}: {number} after {:?}", last[src]);
+            last[src] = Some(number);
+        }
+    }
+
+    fn all_to_one(mut client: Client, port: usize, frames: u64) {
+        let mut sent = 0;
+        while sent < frames {
+            if client.send(mac(0), port, sent) {
+                sent += 1;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn what_one_worker_or_control_writes_to_a_map_decides_at_all_workers() {
+    let (mut crew, mut scratch) = (Crew::programmed(2, 4, &ask_map()), scratch());
+    let arrives = |crew: &mut Crew, scratch: &mut Scratch, from: usize| {
+        assert!(crew.clients[from].send(mac(9), from, 9));
+        crew.turn(from, scratch);
+        crew.clients.iter_mut().position(|client| client.receive().len() == 1)
+    };
+    for (writer, to) in [(0, 2), (1, 3), (0, 0), (0, 3), (1, 2)] {
+        let value = u64::try_from(TO).expect("positive") + to;
+        crew.program(writer).set(0, &[0; 4], &value.to_le_bytes()).expect("an entry");
+        // Twice: the second time by the kept verdict.
+        for _ in 0..2 {
+            assert_eq!(arrives(&mut crew, &mut scratch, 1), usize::try_from(to).ok(), "{writer}");
+        }
+    }
+    let runs = [0, 1].map(|worker| crew.program(worker).counts().runs);
+    assert_eq!(runs, [0, 5], "once for each value");
+}
+
+#[test]
+fn a_verdict_is_asked_for_again_when_another_worker_has_written_meanwhile() {
+    // The program says where the next frame goes, and to whom it has sent the last one.
+    let next = [
+        insn(0x79, 6, 0, 0, 0),
+        insn(0xbf, 1, 6, 0, 0),
+        insn(0xa7, 1, 0, 0, 1),
+        insn(0x7b, 0, 1, 0, 0),
+        insn(0x57, 6, 0, 0, 1),
+        insn(0xbf, 0, 6, 0, 0),
+        insn(0x07, 0, 0, 0, TO + 2),
+        EXIT,
+    ];
+    let (mut crew, mut scratch) =
+        (Crew::programmed(2, 4, &[&LOOK_UP[..], &next].concat()), scratch());
+    for round in 0..10 {
+        let from = round % 2;
+        assert!(crew.clients[from].send(mac(9), from, 9));
+        crew.turn(from, &mut scratch);
+        let got: Vec<_> = crew.clients.iter_mut().map(|client| client.receive().len()).collect();
+        assert_eq!(got[2 + round % 2], 1, "{round}: {got:?}");
+    }
+}
+
+#[test]
+fn workers_count_in_one_map_and_replacements_keep_it() {
+    const FRAMES: u64 = 3000;
+    for workers in 1..=4 {
+        let mut crew = Crew::programmed(workers, workers, &count_and(DROP));
+        for round in 0..3 {
+            let Crew { switches, clients } = crew;
+            let pairs: Vec<_> = switches.into_iter().zip(clients).enumerate().collect();
+            let back = thread::scope(|scope| {
+                let run = |(port, (switch, client))| scope.spawn(move || ask(port, switch, client));
+                let threads: Vec<_> = pairs.into_iter().map(run).collect();
+                let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+                ended.collect::<Vec<_>>()
+            });
+            let (switches, clients) = back.into_iter().unzip();
+            crew = Crew { switches, clients };
+            let asked: u64 = (0..workers).map(|at| crew.program(at).counts().runs).sum();
+            assert_eq!(asked, FRAMES * u64::try_from(workers).expect("few"));
+            for worker in 0..workers {
+                assert_eq!(crew.number(worker), (round + 1) * asked, "{workers} workers");
+            }
+            crew.load(&count_and(DROP));
+        }
+    }
+
+    /// Sends frames with other headers each time; the port belongs to the worker of its number.
+    fn ask(port: usize, mut switch: Switch, mut client: Client) -> (Switch, Client) {
+        let mut scratch = scratch();
+        for number in 0..FRAMES {
+            let dst = [2, 0, 0, 0, 1, u8::try_from(number & 0xff).expect("a byte")];
+            assert!(client.send(dst, port, number));
+            while switch.turn(id(port), Now::from_ms(1), &mut scratch).slots == 0 {}
+            client.receive();
+        }
+        (switch, client)
+    }
+}
+
+#[test]
 fn what_is_reserved_for_a_list_no_other_worker_takes() {
     // Three ports of three workers send to a fourth in turn; frames of two flows are staged.
     let (mut crew, mut scratch) = (Crew::new(3, 4, OnFull::Wait), scratch());
@@ -243,6 +561,26 @@ fn what_is_reserved_for_a_list_no_other_worker_takes() {
     let dropped: u64 = (0..4).map(|port| crew.counted(port).1).sum();
     assert_eq!(dropped, 0);
     assert!(got.iter().all(|&got| got > 1000), "{got:?}");
+}
+
+/// The worker of a number, until all is over.
+fn work(
+    mut switch: Switch,
+    number: usize,
+    workers: usize,
+    ports: usize,
+    is_over: &AtomicBool,
+) -> Switch {
+    let (mut scratch, mut ms) = (scratch(), 0);
+    while !is_over.load(Ordering::Relaxed) {
+        ms += 1;
+        let own = (number..ports).step_by(workers);
+        let moved = own.map(|port| switch.turn(id(port), Now::from_us(ms), &mut scratch).slots);
+        if moved.sum::<u32>() == 0 {
+            thread::yield_now();
+        }
+    }
+    switch
 }
 
 /// Workers in threads; every client sends to all others, and reads what comes.
@@ -275,25 +613,6 @@ fn workers_at_the_same_time_lose_and_reorder_nothing() {
             let expected = (FRAMES + introduced, 0);
             assert_eq!((received, dropped), expected, "{workers} workers, port {port}");
         }
-    }
-
-    fn work(
-        mut switch: Switch,
-        number: usize,
-        workers: usize,
-        ports: usize,
-        is_over: &AtomicBool,
-    ) -> Switch {
-        let (mut scratch, mut ms) = (scratch(), 0);
-        while !is_over.load(Ordering::Relaxed) {
-            ms += 1;
-            let own = (number..ports).step_by(workers);
-            let moved = own.map(|port| switch.turn(id(port), Now::from_us(ms), &mut scratch).slots);
-            if moved.sum::<u32>() == 0 {
-                thread::yield_now();
-            }
-        }
-        switch
     }
 
     fn talk(mut client: Client, port: usize, ports: usize) {

@@ -18,14 +18,13 @@ pub fn program_object(data: &[u8]) {
         assert!(program.ports().len() <= PORTS_MAX);
         assert!(program.counts().steps <= program.counts().runs * u64::from(STEPS_MAX));
     }
-    for map in 0..program.maps().len() {
-        let def = program.maps()[map].def().clone();
+    for (map, def) in image.maps.iter().enumerate() {
         let (key, value) = (vec![0; def.key as usize], vec![9; def.value as usize]);
         if program.set(map, &key, &value).is_ok() {
-            assert_eq!(program.get(map, &key), Ok(&value[..]));
+            assert_eq!(program.get(map, &key), Ok(value));
         }
-        let count = program.maps()[map].count() as usize;
-        assert_eq!(program.entries(map, 0).count(), count);
+        let count = program.count(map) as usize;
+        assert_eq!(program.entries(map, 0, usize::MAX).len(), count);
         let _ = program.delete(map, &key);
     }
 }

@@ -1,6 +1,6 @@
-//! Mirror ports, as control tells the worker of their switch.
+//! Mirror ports, as control tells the workers of their switch.
 
-use switch::MirrorPoint;
+use switch::{CopyRate, MirrorPoint};
 
 use super::Workers;
 use crate::control::datapath::mirrors::Mirrors;
@@ -11,8 +11,16 @@ impl Mirrors for Workers {
         let Some((switch, id)) = self.switch_of(port) else { return };
         let id_of = |&(port, point)| Some((self.switch_of(port)?.1, point));
         let from: Vec<_> = from.iter().filter_map(id_of).collect();
-        self.on_switch(switch, move |worker, at| {
-            worker.switch(at).set_mirror_port(id, rate, &from);
+        let rate = CopyRate::new(rate);
+        let of_home = from.clone();
+        let rate = self.on_switch(switch, move |worker, at| {
+            worker.switch(at).set_mirror_port(id, rate, &of_home)
         });
+        for (other, at) in self.others_of(switch) {
+            let (rate, from) = (rate.handle(), from.clone());
+            self.workers[other].handle.call(move |worker| {
+                worker.switch(at).set_mirror_port(id, rate, &from);
+            });
+        }
     }
 }

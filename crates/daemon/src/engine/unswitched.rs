@@ -15,7 +15,8 @@
 //! ```
 //!
 //! A capture that waits keeps its rings and what it has missed. A capture of drops is a mirror of
-//! its switch (`ServedBy::Drops`), and orphaned when the switch goes.
+//! its switch (`ServedBy::Drops`), and orphaned when the switch goes. Where all workers run the
+//! switch, each of them has a handle of the mirror ([`switch::Mirror::handle`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,6 +34,9 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::specs::{Mirrored, RingSpec, UnswitchedSpec};
 
+/// Why there is a mirror at a place.
+const THERE: &str = "it was installed";
+
 impl Workers {
     /// Has the switch of the ports mirror their frames into the rings of `key`.
     fn install(
@@ -42,13 +46,10 @@ impl Workers {
         sources: &[(PortKey, MirrorSource)],
     ) -> ServedBy {
         let port = sources[0].0;
-        let places = sources.iter().map(|(port, source)| {
-            let place = &self.ports[port];
-            (place.number, place.id, source.clone())
-        });
-        let (switch, sources) = (self.ports[&port].switch, places.collect());
-        let install = move |worker: &mut Worker, at| worker.add_mirror(at, mirror, sources);
-        let place = self.on_switch(switch, install);
+        let places = sources.iter().map(|(port, source)| (self.ports[port].id, source.clone()));
+        let (switch, sources): (_, Vec<_>) = (self.ports[&port].switch, places.collect());
+        let install = move |worker: &mut Worker, at, mirror| worker.add_mirror(at, mirror, sources);
+        let place = self.add_mirror(switch, mirror, install);
         self.note_bound_memory(key, port);
         ServedBy::Monitor { port, place }
     }
@@ -61,20 +62,46 @@ impl Workers {
         switch: SwitchKey,
         reasons: DropReasons,
     ) -> ServedBy {
-        let install = move |worker: &mut Worker, at| {
+        let install = move |worker: &mut Worker, at, mirror| {
             let place = worker.switch(at).add_mirror(mirror);
             worker.switch(at).mirror_drops(place, reasons);
             place
         };
-        let place = self.on_switch(switch, install);
+        let place = self.add_mirror(switch, mirror, install);
         self.note_drops_memory(key, switch);
         ServedBy::Drops { switch, place }
     }
 
+    /// Adds a mirror to a switch, at each of its workers; returns its place, which is the same
+    /// everywhere: workers hear of all mirrors in one order.
+    fn add_mirror(
+        &self,
+        switch: SwitchKey,
+        mirror: Mirror,
+        install: impl FnOnce(&mut Worker, usize, Mirror) -> usize + Clone + Send + 'static,
+    ) -> usize {
+        let mirror = if self.place(switch).is_spread { mirror.into_common() } else { mirror };
+        let add = |(other, at): (usize, usize)| {
+            let (mirror, install) = (mirror.handle(), install.clone());
+            self.workers[other].handle.call(move |worker| install(worker, at, mirror))
+        };
+        let places: Vec<usize> = self.others_of(switch).map(add).collect();
+        let home = self.on_switch(switch, move |worker, at| install(worker, at, mirror));
+        assert!(places.iter().all(|&place| place == home), "one place at all workers");
+        home
+    }
+
     fn uninstall(&self, key: PortKey, switch: SwitchKey, place: usize) -> Box<Mirror> {
-        let gone = self.on_switch(switch, move |worker, at| worker.switch(at).remove_mirror(place));
+        let remove =
+            move |worker: &mut Worker, at| worker.switch(at).remove_mirror(place).expect(THERE);
+        let others = self.others_of(switch).map(|(other, at)| {
+            let handle = &self.workers[other].handle;
+            handle.call(move |worker| remove(worker, at)).missed()
+        });
+        let missed = others.sum();
+        let mut mirror = self.on_switch(switch, remove);
+        mirror.add_missed(missed);
         self.forget_memory(key);
-        let mirror = gone.expect("it was installed");
         tracing::debug!("{}: {} frames not seen", self.bound[&key].label, mirror.missed());
         mirror
     }
@@ -146,7 +173,7 @@ impl Workers {
             _ => {}
         }
         if let Some((switch, place)) = mirror {
-            self.on_switch(switch, move |worker, at| {
+            self.on_replicas(switch, move |worker, at| {
                 if let Some(mirror) = worker.switch(at).mirror_mut(place) {
                     mirror.set_wake(wakers);
                 }
@@ -200,10 +227,8 @@ impl Unswitched for Workers {
                 }
             }
             Mirrored::Drops(switch, reasons) => match self.switches.get(switch) {
-                Some(place) if !place.is_spread => {
-                    self.install_drops(key, mirror(rings), *switch, *reasons)
-                }
-                _ => ServedBy::Orphaned(0),
+                Some(_) => self.install_drops(key, mirror(rings), *switch, *reasons),
+                None => ServedBy::Orphaned(0),
             },
         };
         self.bound.get_mut(&key).expect("looked at just now").served_by = served_by;
@@ -212,9 +237,10 @@ impl Unswitched for Workers {
 
     fn missed(&self, key: PortKey) -> u64 {
         if let Some((switch, place)) = self.mirror_of(key) {
-            return self.on_switch(switch, move |worker, at| {
+            let missed = self.on_replicas(switch, move |worker, at| {
                 worker.switch(at).mirror_mut(place).map_or(0, |mirror| mirror.missed())
             });
+            return missed.into_iter().sum();
         }
         match self.bound.get(&key).map(|bound| &bound.served_by) {
             Some(ServedBy::Waiting(mirror)) => mirror.missed(),

@@ -66,6 +66,13 @@ impl LoadedProgram {
         }
     }
 
+    /// The program at workers where its maps are empty: what commands have set is to be written.
+    #[must_use]
+    pub fn with_empty_maps(mut self) -> Self {
+        self.entries.iter_mut().for_each(|set| set.applied = None);
+        self
+    }
+
     /// Bytes of memory that the program takes, at the worker and here.
     #[must_use]
     pub fn memory(&self) -> u64 {

@@ -155,7 +155,7 @@ impl RawSwitch {
         check_steering(&name, &self.chain, &self.rule)?;
         check_entries(&name, &self.rule, &self.port)?;
         check_instances(&self.port)?;
-        check_mirrors(&name, self.workers, &self.port)?;
+        check_mirrors(&name, &self.port)?;
         let places = Places::of(&self.chain, &self.rule, &self.port);
         let program = self.forwarding.as_ref().and_then(|choice| {
             let path = choice.get_ref().program.clone()?;
@@ -211,15 +211,11 @@ fn check_instances(ports: &BTreeMap<Spanned<String>, RawPort>) -> Result<(), Inv
 /// Checks that a mirror port mirrors no mirror port, and is nothing else.
 fn check_mirrors(
     switch: &SwitchName,
-    workers: Option<RunBy>,
     ports: &BTreeMap<Spanned<String>, RawPort>,
 ) -> Result<(), InvalidValue> {
     let named = ports.iter().filter(|(_, port)| port.is_mirror());
     let named: BTreeSet<&str> = named.map(|(key, _)| key.get_ref().as_str()).collect();
     for (key, port) in ports.iter().filter(|(_, port)| port.is_mirror()) {
-        if workers == Some(RunBy::All) {
-            return Err((key, ValidationError::MirrorOfAllWorkers(switch.clone())).into());
-        }
         for name in port.mirror.iter().flat_map(|mirror| &mirror.from) {
             let from = switch.join(name).map_err(|error| (key, error))?;
             if from.pipe().is_some() {

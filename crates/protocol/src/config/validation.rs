@@ -64,9 +64,6 @@ pub enum ValidationError {
     /// A mirror port mirrors itself or another one.
     #[error("mirror: {0} is a mirror port, whose frames do not enter the switch: remove it there")]
     MirrorOfMirror(String),
-    /// Only one worker can reach all ports of a mirror.
-    #[error("mirror: all workers run {0}, and a mirror needs one: set its workers = \"one\"")]
-    MirrorOfAllWorkers(SwitchName),
     /// A mirror port is something else, too.
     #[error("mirror: {0} gets copies only: remove its service, chain or static addresses")]
     MirrorOnly(String),

@@ -117,8 +117,11 @@ pub struct Bridge {
     guards: Vec<Option<Box<Guard>>>,
     /// Whether a guard has something to report.
     has_news: bool,
-    /// Changes of configuration and ports; with those of the FDB they make the generation.
+    /// Changes of configuration and ports; with those of the FDB and the program's maps they make
+    /// the generation.
     changes: u64,
+    /// The generation that the last verdict of the program is for.
+    asked_at: u64,
 }
 
 impl Bridge {
@@ -140,6 +143,7 @@ impl Bridge {
             guards: Vec::new(),
             has_news: false,
             changes: 0,
+            asked_at: 0,
         }
     }
 
@@ -218,16 +222,22 @@ impl Bridge {
 
     /// Replaces the program. The new one takes over the maps that both declare alike; the old one
     /// is returned, to be freed elsewhere.
+    ///
+    /// In a switch of several workers, the first gets a function whose maps are
+    /// [common](Program::into_common), then each other one a [handle](UserFunction::handle) of it.
     #[must_use]
     pub fn set_function(
         &mut self,
         mut function: Option<Box<UserFunction>>,
     ) -> Option<Box<UserFunction>> {
+        let before = self.map_changes();
         if let (Some(new), Some(old)) = (&mut function, &mut self.function) {
             new.program_mut().adopt(old.program_mut());
         }
-        self.changes += 1;
-        std::mem::replace(&mut self.function, function)
+        let old = std::mem::replace(&mut self.function, function);
+        // The generation only grows, also without the maps.
+        self.changes += 1 + before.saturating_sub(self.map_changes());
+        old
     }
 
     /// The program, if there is one.
@@ -237,8 +247,20 @@ impl Bridge {
 
     /// The program, to change its maps.
     pub fn program_mut(&mut self) -> Option<&mut Program> {
-        self.changes += 1;
         self.function.as_mut().map(|function| function.program_mut())
+    }
+
+    /// Changes of the program's maps, by all workers.
+    #[inline]
+    fn map_changes(&self) -> u64 {
+        self.function.as_ref().map_or(0, |function| function.program().map_changes())
+    }
+
+    /// The generation that the last verdict of the program is for: that of the maps as it has left
+    /// them, and with the source of its frame learned.
+    #[inline]
+    pub(crate) fn asked_at(&self) -> u64 {
+        self.asked_at
     }
 
     /// Whether a program decides.
@@ -401,7 +423,7 @@ impl Bridge {
         let is_open = matches!(self.config.forwarding, Forwarding::Learning | Forwarding::Hub)
             && !self.has_flood_limits(src);
         let verdict = match (verdict, flags.destination().filter(|_| is_open)) {
-            (Verdict::To(_) | Verdict::Flood(_) | Verdict::Set(_), Some(dst)) => Verdict::To(dst),
+            (Verdict::To(_) | Verdict::Flood(_) | Verdict::Set(..), Some(dst)) => Verdict::To(dst),
             (verdict, _) => verdict,
         };
         // A port that lets tags pass as payload shows the first one, others the second.
@@ -480,7 +502,7 @@ impl Bridge {
         let vlan = verdict.vlan;
         let (class, set) = match verdict.forward {
             Verdict::Flood(class) => (Some(class), None),
-            Verdict::Set(set) => (None, self.function.as_deref().map(|it| it.ports(set))),
+            Verdict::Set(_, set) => (None, self.function.as_deref().map(|it| it.ports(set))),
             Verdict::To(_) | Verdict::Drop(_) => (None, None),
         };
         let flooded =
@@ -493,8 +515,8 @@ impl Bridge {
     /// flood.
     #[inline]
     pub fn generation(&self) -> u64 {
-        // Both only grow, so their sum changes with either.
-        self.changes + self.fdb.generation()
+        // All only grow, so their sum changes with each.
+        self.changes + self.fdb.generation() + self.map_changes()
     }
 
     /// The forwarding database, to read.
@@ -541,17 +563,18 @@ impl Bridge {
         };
         let (verdict, is_new) = function.decide(&frame);
         debug_assert!(!matches!(verdict, Some(Verdict::To(to)) if to.index() >= packet::MAX_PORTS));
+        let maps = function.program().map_changes_seen();
         self.changes += u64::from(is_new);
         if !matches!(verdict, Some(Verdict::Drop(_))) {
             learning::learn(&mut self.fdb, frame);
         }
+        self.asked_at = self.changes + self.fdb.generation() + maps;
         verdict.unwrap_or_else(|| learning::forward(&self.fdb, frame))
     }
 
     /// What a copy of the program says, which learns and remembers nothing: with its sets.
-    fn peek_program(&self, frame: Ingress) -> Option<(Verdict, UserFunction)> {
-        let mut copy = UserFunction::clone(self.function.as_deref()?);
-        let (verdict, _) = copy.decide(&frame);
+    fn peek_program(&self, frame: Ingress) -> Option<(Verdict, Box<UserFunction>)> {
+        let (verdict, copy) = self.function.as_ref()?.peek(&frame);
         Some((verdict.unwrap_or_else(|| learning::peek(&self.fdb, frame)), copy))
     }
 
@@ -559,7 +582,7 @@ impl Bridge {
     pub(crate) fn peek_set(&self, src: PortId, header: Header, now: Now) -> Vec<PortId> {
         let entered = self.ingress(src, header, SlotFlags::NONE, now).ok();
         match entered.and_then(|(frame, _)| self.peek_program(frame)) {
-            Some((Verdict::Set(set), function)) => {
+            Some((Verdict::Set(_, set), function)) => {
                 let there = |port: &&PortId| self.port(**port).is_some();
                 function.ports(set).iter().filter(there).copied().collect()
             }

@@ -45,11 +45,13 @@ impl Turn<'_> {
         let mut egress = self.decide_flagged(header, SlotFlags::NONE);
         let now_is = self.switch.bridge.generation();
         if now_is != generation {
-            // The source was new, and asked again the bridge changes nothing more; or another
-            // worker has changed an entry.
-            generation = now_is;
-            // A program would do again what it does. Its verdict is that of a known source.
-            if !self.switch.bridge.asks_program() {
+            if self.switch.bridge.asks_program() {
+                // It would do again what it does. Its verdict is that of a known source.
+                generation = generation.max(self.switch.bridge.asked_at());
+            } else {
+                // The source was new, and asked again the bridge changes nothing more; or another
+                // worker has changed an entry.
+                generation = now_is;
                 egress = self.decide_flagged(header, SlotFlags::NONE);
             }
         }

@@ -69,6 +69,7 @@ pub(crate) fn send_to_ring(
     if let Some(Taps { queue, its, mirrors, .. }) = taps {
         its.mirror_returned(*queue, rx, mirrors);
     }
+    let before = rx.tail();
     let shared = Arc::ptr_eq(batch.region(), rx.region());
     // A header that was taken off may have had a slot of its own: not the frame's, then.
     let behind = |giver: &Giver<'_>| matches!(giver, Giver::Ring(tx) if tx.vnet_header_len() != 0);
@@ -106,7 +107,7 @@ pub(crate) fn send_to_ring(
         }
     }
     if let Some(Taps { queue, its, mirrors, heartbeat }) = taps {
-        its.mirror_received(*queue, rx, mirrors, heartbeat);
+        its.mirror_received((*queue, before), rx, mirrors, heartbeat);
     }
     rx.publish();
     debug_assert!(sent.delivered.frames + sent.drops.total() <= list.len() as u64);

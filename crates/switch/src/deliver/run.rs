@@ -74,12 +74,13 @@ impl Turn<'_> {
                 port_mirrors.mirror_returned(rx_queue, rx, mirrors);
             }
         }
+        let before = rx.tail();
         let run = run(tx, rx);
         debug_assert!(run.frames <= budget, "a run takes no more than its budget");
         if run.frames > 0 || run.end == End::BadSlot {
             if let Some(port_mirrors) = &mut to.mirrors {
                 let heartbeat = &mut self.scratch.heartbeat;
-                port_mirrors.mirror_received(rx_queue, rx, mirrors, heartbeat);
+                port_mirrors.mirror_received((rx_queue, before), rx, mirrors, heartbeat);
             }
             rx.publish();
             self.bytes += run.bytes;

@@ -7,7 +7,6 @@ use ring::exchange::Giver;
 
 use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
-use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, Taps, send_to_ring};
 use crate::deliver::room::Fitting;
 use crate::deliver::run::queue_of;
@@ -170,7 +169,7 @@ impl Turn<'_> {
         }
         let may_flood = |frame: &usize| self.may_flood(self.src, verdict, *frame);
         let end = run.start + run.clone().take_while(may_flood).count();
-        if let Verdict::Flood(class) = verdict.forward {
+        if let Some(class) = verdict.forward.limited_as() {
             self.drop_batch(self.src, class.storm(), end..run.end);
         }
         run.start..end
@@ -178,7 +177,7 @@ impl Turn<'_> {
 
     /// Whether a port may flood this frame of the batch now. All its segments count.
     pub(crate) fn may_flood(&mut self, from: PortId, verdict: &VlanVerdict, frame: usize) -> bool {
-        let Verdict::Flood(class) = verdict.forward else { return true };
+        let Some(class) = verdict.forward.limited_as() else { return true };
         let segments = self.scratch.batch.segments(frame);
         self.switch.bridge.may_flood(from, class, segments, self.now)
     }

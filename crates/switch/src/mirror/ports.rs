@@ -27,6 +27,7 @@ use packet::PortId;
 use ring::Region;
 use ring::cursor::Index;
 use ring::frame::Frag;
+use ring::shared::Shared;
 
 use super::{MirrorPoint, Mirrors, Place};
 use crate::decide::bridge::TagAction;
@@ -41,12 +42,41 @@ use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, to_u16};
 use crate::switch::Entry;
 
+/// How many copies a mirror port gets in a second, from all workers together.
+pub struct CopyRate {
+    /// 0 for any number.
+    limit: u32,
+    bucket: Shared<Bucket>,
+}
+
+impl CopyRate {
+    /// So many; 0 for any number.
+    #[must_use]
+    pub fn new(limit: u32) -> Self {
+        Self { limit, bucket: Shared::sole(Bucket::default()).into_common() }
+    }
+
+    /// The same rate, for another worker.
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        Self { limit: self.limit, bucket: self.bucket.handle() }
+    }
+
+    /// How many of the listed frames are copied.
+    fn admit(&mut self, batch: &Batch, list: &[Delivery], now: Now) -> usize {
+        if self.limit == 0 {
+            return list.len();
+        }
+        let bucket = &mut *self.bucket.lock();
+        let segments = |delivery: &&Delivery| batch.segments(delivery.frame.into());
+        list.iter().take_while(|it| bucket.take(self.limit, segments(it), now)).count()
+    }
+}
+
 /// A port that gets copies.
 pub(super) struct MirrorPort {
     id: PortId,
-    /// Most copies in a second; 0 for any number.
-    rate: u32,
-    bucket: Bucket,
+    rate: CopyRate,
     /// Entry of the port in its switch, lent during the turns of other ports.
     entry: Option<Box<Entry>>,
     /// The port has got something in this turn.
@@ -90,19 +120,16 @@ impl Copying {
 }
 
 impl Mirrors {
-    /// Adds a mirror port; returns its place. One that is there already is replaced by it, so it
-    /// has used of the rate what that one has.
-    pub fn add_port(&mut self, id: PortId, rate: u32) -> usize {
+    /// Adds a mirror port; returns its place, and a handle of the rate. One that is there already is
+    /// replaced by it, so it has used of the rate what that one has.
+    pub fn add_port(&mut self, id: PortId, rate: CopyRate) -> (usize, CopyRate) {
         self.copying.get_or_insert_with(|| Copying::new().into());
-        let bucket = self.ports().find(|port| port.id == id).map(|port| port.bucket);
-        let bucket = bucket.unwrap_or_default();
-        self.put(Place::Port(Box::new(MirrorPort {
-            id,
-            rate,
-            bucket,
-            entry: None,
-            is_rung: false,
-        })))
+        let before = self.ports().find(|port| port.id == id);
+        let bucket = before.map_or(rate.bucket, |port| port.rate.bucket.handle());
+        let rate = CopyRate { limit: rate.limit, bucket };
+        let handle = rate.handle();
+        let port = MirrorPort { id, rate, entry: None, is_rung: false };
+        (self.put(Place::Port(port.into())), handle)
     }
 
     /// The place of a mirror port.
@@ -222,12 +249,8 @@ impl Mirrors {
 impl MirrorPort {
     /// Sends copies of the listed frames, as far as the rate allows.
     fn send(&mut self, batch: &mut Batch, list: &[Delivery], means: &mut Means<'_>) {
-        let admitted = list.iter().take_while(|delivery| {
-            let segments = batch.segments(delivery.frame.into());
-            self.rate == 0 || self.bucket.take(self.rate, segments, means.now)
-        });
-        let admitted = admitted.count();
         let Some(entry) = &mut self.entry else { return };
+        let admitted = self.rate.admit(batch, list, means.now);
         entry.stats.drops.add(DropReason::MirrorRate, (list.len() - admitted) as u64);
         if admitted == 0 {
             return;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use packet::dropped::Dropped;
-use switch::{DropReasons, MirrorPoint, MirrorSource};
+use switch::{CopyRate, DropReasons, MirrorPoint, MirrorSource};
 
 use super::random::Random;
 use super::*;
@@ -14,7 +14,7 @@ const OUT: MirrorPoint = MirrorPoint::Received;
 impl Net {
     fn mirror(&mut self, to: usize, rate: u32, from: &[(usize, MirrorPoint)]) {
         let from: Vec<_> = from.iter().map(|&(port, point)| (id(port), point)).collect();
-        self.switch.set_mirror_port(id(to), rate, &from);
+        self.switch.set_mirror_port(id(to), CopyRate::new(rate), &from);
     }
 
     /// A port whose ring holds all that a turn can bring.

@@ -6,7 +6,7 @@ use packet::offload::{Offloads, PendingOffload, VNET_LEN};
 use proptest::prelude::*;
 use ring::intake::Intake;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Drops, Notify, Sent};
+use switch::{Adapter, CopyRate, Drops, Notify, Sent};
 
 use super::*;
 
@@ -336,8 +336,8 @@ fn copies_for_a_mirror_port_are_segments_where_it_accepts_no_runs() {
         let (eye, seen) = Card::new(Vec::new(), accepts);
         net.switch.add_port(id(3), Plug::adapter(eye), PortConfig::default());
         let from = [(id(2), switch::MirrorPoint::Sent)];
-        net.switch.set_mirror_port(id(3), 0, &from);
-        net.switch.set_mirror_port(id(1), 3, &from);
+        net.switch.set_mirror_port(id(3), CopyRate::new(0), &from);
+        net.switch.set_mirror_port(id(1), CopyRate::new(3), &from);
         net.turn(2);
         let copies: Vec<_> = seen.try_iter().collect();
         match accepts == Offloads::NONE {

@@ -1,65 +1,11 @@
 //! Frames of a switch whose owner's program decides.
 
-use program::{Image, Looks, MapDef, Program};
+use program::{Looks, Program};
 use switch::{TraceStep, UserFunction};
 
+use super::program_code::*;
 use super::random::Random;
 use super::*;
-
-type Insn = [u8; 8];
-
-const fn insn(opcode: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Insn {
-    let ([o0, o1], [i0, i1, i2, i3]) = (offset.to_le_bytes(), imm.to_le_bytes());
-    [opcode, src << 4 | dst, o0, o1, i0, i1, i2, i3]
-}
-
-const EXIT: Insn = insn(0x95, 0, 0, 0, 0);
-
-const fn result(returned: i32) -> [Insn; 2] {
-    [insn(0xb7, 0, 0, 0, returned), EXIT]
-}
-
-const LEARNING: i32 = 1;
-const TO: i32 = 0x1_0000;
-
-/// Looks up entry 0 of map 0.
-const LOOK_UP: [Insn; 6] = [
-    insn(0x62, 10, 0, -4, 0),
-    insn(0xbf, 2, 10, 0, 0),
-    insn(0x07, 2, 0, 0, -4),
-    insn(0x18, 1, 1, 0, 0),
-    insn(0, 0, 0, 0, 0),
-    insn(0x85, 0, 0, 0, 1),
-];
-
-/// Adds 1 to that entry, and returns this.
-fn count_and(returned: i32) -> Vec<Insn> {
-    let add = [insn(0xb7, 1, 0, 0, 1), insn(0xdb, 0, 1, 0, 0)];
-    [&LOOK_UP[..], &add, &result(returned)].concat()
-}
-
-/// Returns what is in that entry.
-fn ask_map() -> Vec<Insn> {
-    [&LOOK_UP[..], &[insn(0x79, 0, 0, 0, 0), EXIT]].concat()
-}
-
-/// Goes to the port that a byte of the frame names.
-const fn by_byte(at: i16) -> [Insn; 3] {
-    [insn(0x71, 0, 1, 16 + at, 0), insn(0x07, 0, 0, 0, TO), EXIT]
-}
-
-/// Sends to these ports.
-fn to_set(ports: &[i32]) -> Vec<Insn> {
-    let add = |&port: &i32| [insn(0xb7, 1, 0, 0, port), insn(0x85, 0, 0, 0, 1002)];
-    ports.iter().flat_map(add).chain(result(3)).collect()
-}
-
-fn function(looks: Looks, code: &[Insn]) -> Box<UserFunction> {
-    let maps: Vec<MapDef> = vec!["m array 4 8 1".parse().expect("a map")];
-    let (function, data) = ("f".to_owned(), Vec::new());
-    let image = Image { function, looks, code: code.concat(), data, maps };
-    UserFunction::new(Program::new(&image, 1).expect("a program"))
-}
 
 impl Net {
     fn programmed(ports: usize, looks: Looks, code: &[Insn]) -> Self {
@@ -71,7 +17,7 @@ impl Net {
     }
 
     fn load(&mut self, looks: Looks, code: &[Insn]) {
-        drop(self.switch.bridge_mut().set_function(Some(function(looks, code))));
+        drop(self.switch.bridge_mut().set_function(Some(UserFunction::new(program(looks, code)))));
     }
 
     fn program(&self) -> &Program {
@@ -273,6 +219,30 @@ fn a_program_does_not_pass_reserved_groups_or_isolation() {
     net.send_all(&[frame([1, 0x80, 0xc2, 0, 0, 0], mac(0), 60, 0)]);
     let drops = [DropReason::Isolated, DropReason::ReservedGroup].map(|it| net.drops(0, it));
     assert_eq!(drops, [1, 1]);
+}
+
+#[test]
+fn storm_limits_hold_for_sets_and_not_for_one_port() {
+    let config = || {
+        let mut config = PortConfig::default();
+        config.security.flood_limits = [Some(4), None, Some(2)];
+        config
+    };
+    for (ports, got) in [(&[1, 2][..], [2, 9, 4]), (&[1], [9; 3])] {
+        let mut net = Net::programmed(0, Looks::Header, &to_set(ports));
+        net.add(config());
+        (1..3).for_each(|_| net.add(PortConfig::default()));
+        for (dst, got) in [ALL, [1, 0, 0x5e, 0, 0, 5], mac(1)].into_iter().zip(got) {
+            let sent: Vec<_> = (0..9).map(|fill| frame(dst, mac(0), 60, fill)).collect();
+            assert_eq!(net.send_all(&sent)[1], got, "{ports:?}, {dst:?}");
+        }
+        let reasons = [DropReason::StormBroadcast, DropReason::StormUnicast];
+        let lost = reasons.map(|reason| usize::try_from(net.drops(0, reason)).expect("few"));
+        assert_eq!(lost, [9 - got[0], 9 - got[2]]);
+        let steps = net.switch.trace(id(0), &frame(ALL, mac(0), 60, 0), 60, net.now);
+        let is_limited = steps.last() == Some(&TraceStep::Drop(id(0), DropReason::StormBroadcast));
+        assert_eq!(is_limited, ports.len() > 1, "{steps:?}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ring::intake::Intake;
 use switch::receive::batch::{Batch, Delivery};
-use switch::{Adapter, Drops, HeartbeatReader, MirrorPoint, Notify, Sent, Stage};
+use switch::{Adapter, CopyRate, Drops, HeartbeatReader, MirrorPoint, Notify, Sent, Stage};
 
 use super::*;
 
@@ -140,7 +140,7 @@ fn the_step_of_a_copy_names_the_mirror_port_and_the_port_that_has_the_frame() {
     (0..2).for_each(|port| drop(net.received(port)));
     notes.take();
     for (point, other) in [(MirrorPoint::Sent, 0), (MirrorPoint::Received, 1)] {
-        net.switch.set_mirror_port(id(3), 0, &[(id(other), point)]);
+        net.switch.set_mirror_port(id(3), CopyRate::new(0), &[(id(other), point)]);
         net.send(0, &[frame(mac(1), mac(0), 60, 7)]);
         assert_eq!(net.look(0).slots, 1);
         let expected =

@@ -34,8 +34,7 @@ const ASK: Duration = Duration::from_secs(1);
 /// its owner lets attach to it, the owner of the switch and root may capture. The port does not
 /// wait for the capture: frames that the capture is too slow for are counted as missed at the end.
 /// At a permanent port the capture waits for a client, and goes on with the next one. Pipes, whose
-/// frames pass no switch, ports with --vnet-header, and ports of a switch that all workers run
-/// cannot be captured.
+/// frames pass no switch, and ports with --vnet-header cannot be captured.
 ///
 /// With --drops, captures the frames that a switch drops, with the reason, the port that counts the
 /// drop and the port that the frame came from; for the owner of the switch and root. In pcapng each

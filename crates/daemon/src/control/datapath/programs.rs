@@ -38,7 +38,7 @@ impl MapChange {
             MapDeed::Clear => match program.delete(self.map, &self.key) {
                 Err(MapError::Missing) => Ok(()),
                 Err(MapError::Array) => {
-                    let zeros = vec![0; program.maps()[self.map].def().value_bytes()];
+                    let zeros = vec![0; program.defs()[self.map].value_bytes()];
                     program.set(self.map, &self.key, &zeros)
                 }
                 done => done,
@@ -87,7 +87,7 @@ pub trait Programs {
 
 #[cfg(test)]
 mod fake {
-    use program::{Image, Map, MapError, Program};
+    use program::{Image, MapError, Program};
 
     use super::{MapChange, MapRow, ProgramReport, Programs};
     use crate::control::fake::Fake;
@@ -105,7 +105,7 @@ mod fake {
 
         fn program_report(&mut self, switch: SwitchKey) -> ProgramReport {
             let program = &self.programs[&switch];
-            let entries = program.maps().iter().map(Map::count).collect();
+            let entries = (0..program.defs().len()).map(|map| program.count(map)).collect();
             ProgramReport { counts: program.counts(), entries }
         }
 
@@ -116,7 +116,7 @@ mod fake {
             from: u32,
             max: usize,
         ) -> Vec<MapRow> {
-            self.programs[&switch].entries(map, from).take(max).collect()
+            self.programs[&switch].entries(map, from, max)
         }
 
         fn program_get(
@@ -125,7 +125,7 @@ mod fake {
             map: usize,
             key: Vec<u8>,
         ) -> Result<Vec<u8>, MapError> {
-            self.programs[&switch].get(map, &key).map(<[u8]>::to_vec)
+            self.programs[&switch].get(map, &key)
         }
 
         fn program_set(

@@ -48,12 +48,8 @@ impl<D: Datapath> Control<D> {
     /// Whether a permanent port may have these settings, as far as mirrors go.
     pub(super) fn check_mirror(&self, name: &PortName, config: &PortConfig) -> Result<(), Refusal> {
         let Some(mirror) = &config.mirror else { return self.check_mirrored(name, config) };
-        let switch = self.state.find_switch(name.switch());
         if name.is_interface() {
             return Err(MirrorRefusal::NoSwitch(name.clone()).into());
-        }
-        if switch.is_some_and(|switch| switch.config.is_spread) {
-            return Err(MirrorRefusal::AllWorkers(name.switch().clone()).into());
         }
         let role = &config.role;
         if role.service.is_some() || role.chain.is_some() || self.statics.has(name) {

@@ -1,7 +1,7 @@
 //! The reason is a mirror port.
 
 use protocol::ErrorCode;
-use protocol::name::{PortName, SwitchName};
+use protocol::name::PortName;
 use thiserror::Error;
 
 /// Most mirror ports that get copies of one port.
@@ -10,12 +10,6 @@ pub const MIRRORS_MAX: usize = 8;
 /// Why a port is no mirror port, or cannot be something else because it is one.
 #[derive(Debug, Error)]
 pub enum MirrorRefusal {
-    /// Only one worker can reach all ports of a mirror.
-    #[error(
-        "all workers run {0}, and a mirror needs one: delete the ports of {0}, then: uvala switch \
-         set {0} --workers one"
-    )]
-    AllWorkers(SwitchName),
     /// The setting would go with the client.
     #[error(
         "port {0} is deleted with its client, and a mirror port is permanent; see: uvala port add"
@@ -57,7 +51,7 @@ pub enum MirrorRefusal {
 impl MirrorRefusal {
     pub(in crate::control) fn code(&self) -> ErrorCode {
         match self {
-            Self::AllWorkers(_) | Self::NoSwitch(_) | Self::Transient(_) => ErrorCode::Unsupported,
+            Self::NoSwitch(_) | Self::Transient(_) => ErrorCode::Unsupported,
             Self::OfMirror(_)
             | Self::Mirrored { .. }
             | Self::TooMany(_)

@@ -1,7 +1,7 @@
 //! The reason is what a netmap program binds: rings, regions and monitors.
 
 use protocol::ErrorCode;
-use protocol::name::{PortName, SwitchName};
+use protocol::name::PortName;
 use thiserror::Error;
 
 use crate::control::refusal::quota::mib;
@@ -18,14 +18,6 @@ pub enum NetmapRefusal {
     /// The port's frames pass no worker.
     #[error("frames of {0} do not pass the daemon; only ports of a switch can be monitored")]
     NotMonitorable(PortName),
-    /// A monitor sees what one worker does.
-    #[error(
-        "all workers run the switch of {0}; only ports of a switch of one worker have monitors"
-    )]
-    MonitorOfAllWorkers(PortName),
-    /// A capture sees what one worker does.
-    #[error("all workers run switch {0}; only a switch of one worker can be captured")]
-    CaptureOfAllWorkers(SwitchName),
     /// A null port names no region.
     #[error("a null port needs the number of a region to live in (nr_mem_id)")]
     NullWithoutRegion,
@@ -77,10 +69,7 @@ impl NetmapRefusal {
             Self::NothingBound => ErrorCode::NotFound,
             Self::BoundAlready(_) => ErrorCode::InUse,
             Self::RegionFull { .. } | Self::RoomTooSmall { .. } => ErrorCode::NoMemory,
-            Self::HasHeader(_)
-            | Self::NotMonitorable(_)
-            | Self::MonitorOfAllWorkers(_)
-            | Self::CaptureOfAllWorkers(_) => ErrorCode::Unsupported,
+            Self::HasHeader(_) | Self::NotMonitorable(_) => ErrorCode::Unsupported,
             Self::NotOpen(_)
             | Self::NullWithoutRegion
             | Self::TooLarge

@@ -163,11 +163,7 @@ impl<D: Datapath> Control<D> {
     /// Whether the caller may see all that a switch drops: frames of all its ports. So it is for
     /// those that may change the switch.
     fn check_drops(&self, caller: &Caller, name: &PortName) -> Result<SwitchKey, Refusal> {
-        let switch = self.state.switch(caller, name.switch(), Access::Manage)?;
-        match switch.config.is_spread {
-            true => Err(NetmapRefusal::CaptureOfAllWorkers(name.switch().clone()).into()),
-            false => Ok(switch.key),
-        }
+        Ok(self.state.switch(caller, name.switch(), Access::Manage)?.key)
     }
 
     /// After a switch has changed: captures of its drops end if their callers may see them no more.
@@ -183,9 +179,6 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(name.switch()).expect("a port has a switch");
         self.may_capture(caller, name, port, switch)?;
         port.check_switched(name)?;
-        if switch.config.is_spread {
-            return Err(NetmapRefusal::CaptureOfAllWorkers(name.switch().clone()).into());
-        }
         if port.config.vnet_header != 0 {
             return Err(NetmapRefusal::HasHeader(name.clone()).into());
         }
@@ -254,10 +247,6 @@ impl<D: Datapath> Control<D> {
         if port.uid != caller.uid && (of.zero_copy || !caller.privileged) {
             let (port, owner) = (bind.port.clone(), port.uid);
             return Err(AccessRefusal::Monitor { port, owner }.into());
-        }
-        let switch = self.state.find_switch(bind.port.switch());
-        if switch.is_some_and(|switch| switch.config.is_spread) {
-            return Err(NetmapRefusal::MonitorOfAllWorkers(bind.port.clone()).into());
         }
         let rings = self.datapath.rings_of(port.key);
         let rings = rings.ok_or_else(|| NetmapRefusal::NotMonitorable(bind.port.clone()))?;

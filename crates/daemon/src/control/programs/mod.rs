@@ -77,6 +77,16 @@ impl<D: Datapath> Control<D> {
         Ok(Some(new))
     }
 
+    /// The program that a switch has and keeps with this configuration.
+    pub(super) fn kept_program(
+        &self,
+        name: &SwitchName,
+        config: SwitchConfig,
+    ) -> Option<LoadedProgram> {
+        let is_asked = config.forwarding == Forwarding::Program;
+        self.state.find_switch(name)?.program.clone().filter(|_| is_asked)
+    }
+
     /// Has a switch run a program.
     pub(super) fn load_program(&mut self, name: &SwitchName, program: LoadedProgram) {
         let switch = self.state.switch_mut(name).expect("it was there just now");

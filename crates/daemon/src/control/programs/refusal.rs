@@ -14,12 +14,6 @@ pub enum ProgramRefusal {
     /// The switch forwards in another way.
     #[error("a program is for --forwarding program, and {0} has another forwarding function")]
     NotForwarding(SwitchName),
-    /// Maps are at one worker.
-    #[error(
-        "programs run on one worker: uvala switch set {0} --workers one, or use another forwarding \
-         function"
-    )]
-    AllWorkers(SwitchName),
     /// The map does not do it.
     #[error("{0}, map {1}: {2}")]
     Map(SwitchName, String, MapError),
@@ -31,7 +25,7 @@ impl ProgramRefusal {
             Self::None(_) | Self::Map(_, _, MapError::Missing) => ErrorCode::NotFound,
             Self::Map(_, _, MapError::Exists) => ErrorCode::Exists,
             Self::Map(_, _, MapError::Full) => ErrorCode::NoMemory,
-            Self::NotForwarding(_) | Self::AllWorkers(_) | Self::Map(..) => ErrorCode::BadRequest,
+            Self::NotForwarding(_) | Self::Map(..) => ErrorCode::BadRequest,
         }
     }
 }

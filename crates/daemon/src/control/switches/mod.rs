@@ -11,7 +11,6 @@ use switch::{Forwarding, PortSecurity, SwitchConfig};
 
 use super::{Control, count, page};
 use crate::control::datapath::Datapath;
-use crate::control::programs::refusal::ProgramRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Gone, Switch, change_permissions};
 use crate::control::stats::counters;
@@ -81,7 +80,7 @@ impl<D: Datapath> Control<D> {
         // other workers has no ports, and begins there without a program.
         let (first, last) = match old.is_spread == config.is_spread {
             true => (program, None),
-            false => (None, program),
+            false => (None, program.or(self.kept_program(&spec.switch, config))),
         };
         first.into_iter().for_each(|program| self.load_program(&spec.switch, program));
         if config != old {
@@ -95,7 +94,7 @@ impl<D: Datapath> Control<D> {
         if let Some(steering) = steering {
             switch.steering = steering;
         }
-        last.into_iter().for_each(|program| self.load_program(&spec.switch, program));
+        last.into_iter().for_each(|it| self.load_program(&spec.switch, it.with_empty_maps()));
         self.tidy_program(&spec.switch);
         if config.security.mac_lock != old.security.mac_lock {
             self.forget_first_macs(&spec.switch);
@@ -129,9 +128,6 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         if config.is_spread && config.forwarding == Forwarding::Chain {
             return Err(SwitchRefusal::ChainsOfAllWorkers(name.clone()).into());
-        }
-        if config.is_spread && config.forwarding == Forwarding::Program {
-            return Err(ProgramRefusal::AllWorkers(name.clone()).into());
         }
         let is_other = |switch: &Switch| switch.config.is_spread != config.is_spread;
         let has_ports = self.state.ports_of(name).next().is_some();

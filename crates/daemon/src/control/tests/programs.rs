@@ -123,8 +123,22 @@ fn test_a_program_that_cannot_be_changes_nothing() {
         assert!(code == ErrorCode::BadRequest && why.contains(says), "{why}");
     }
     assert_eq!(bench.show().maps.len(), 2, "the old one goes on");
-    let (_, why) = bench.refused(0, 0, &settings_of(r#""workers":"all""#));
-    assert!(why.contains("programs run on one worker"), "{why}");
+}
+
+#[test]
+fn test_a_switch_that_goes_to_other_workers_keeps_its_program_and_what_commands_have_set() {
+    let mut bench = Bench::with_program();
+    bench.done(&set("stations", "0100", "09000000"));
+    for workers in ["all", "one"] {
+        // The workers that it comes to have nothing of it.
+        bench.control.datapath.programs.clear();
+        bench.done(&settings_of(&format!(r#""workers":"{workers}""#)));
+        assert_eq!(bench.show().maps[0].entries, 1, "{workers}");
+        assert_eq!(bench.value("stations", "0100").unwrap(), "09000000");
+    }
+    bench.control.datapath.programs.clear();
+    bench.done(&settings_of(r#""workers":"all","forwarding":"hub""#));
+    assert!(bench.program().is_none());
 }
 
 #[test]

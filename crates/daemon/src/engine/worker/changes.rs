@@ -134,19 +134,20 @@ impl Worker {
         self.switch(switch).remove_port(id)
     }
 
-    /// Adds a mirror of these ports, given by their numbers and places, to the switch at `switch`;
-    /// returns the mirror's place.
+    /// Adds a mirror of these ports to the switch at `switch`; returns the mirror's place.
     pub fn add_mirror(
         &mut self,
         switch: usize,
         mirror: Mirror,
-        sources: Vec<(u32, PortId, MirrorSource)>,
+        sources: Vec<(PortId, MirrorSource)>,
     ) -> usize {
         let place = self.switch(switch).add_mirror(mirror);
-        for (number, id, source) in sources {
+        for (id, source) in sources {
             self.switch(switch).mirror_port(id, place, source);
             // An armed port rings for the frames that it sends only.
-            self.activate(number);
+            if let Some(&number) = self.numbers.get(&(switch, id)) {
+                self.activate(number);
+            }
         }
         place
     }

@@ -23,10 +23,22 @@ pub enum Verdict {
     To(PortId),
     /// To every other port that takes such frames.
     Flood(FloodClass),
-    /// To the ports of the set that has this number (`forward::user`).
-    Set(u16),
+    /// To the ports of the set that has this number (`forward::user`). Storm limits hold as for a
+    /// flood of this class.
+    Set(FloodClass, u16),
     /// Nowhere.
     Drop(DropReason),
+}
+
+impl Verdict {
+    /// The class of the storm limit that holds for a frame, if it may become several.
+    #[inline]
+    pub(crate) fn limited_as(self) -> Option<FloodClass> {
+        match self {
+            Self::Flood(class) | Self::Set(class, _) => Some(class),
+            Self::To(_) | Self::Drop(_) => None,
+        }
+    }
 }
 
 /// Why a frame is flooded: ports choose which of these they take.

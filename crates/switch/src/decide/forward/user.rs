@@ -10,6 +10,10 @@
 //! is learned unless the program drops the frame, so that a program may leave the way back to
 //! learning.
 //!
+//! Where all workers run the switch, each of them has a function with the same program and maps
+//! (`program::store`), and the maps' changes by any of them are part of the generation of each
+//! replica. Sets, steps and counts are each worker's own.
+//!
 //! The turn of the sender pays for the program: when its steps are `STEPS_TURN`, the frames
 //! behind wait in their rings, as behind a large flood.
 //!
@@ -47,7 +51,6 @@ impl PortSet {
 }
 
 /// A user's program as the forwarding function of a switch.
-#[derive(Clone)]
 pub struct UserFunction {
     program: Program,
     sets: Vec<PortSet>,
@@ -64,6 +67,19 @@ impl UserFunction {
     pub fn new(program: Program) -> Box<Self> {
         let sets = Vec::with_capacity(SETS);
         Self { program, sets, packet: [0; PREFIX], packet_len: 0, steps_before: 0 }.into()
+    }
+
+    /// The same function for another worker: see [`Program::handle`].
+    #[must_use]
+    pub fn handle(&self) -> Box<Self> {
+        Self::new(self.program.handle())
+    }
+
+    /// A copy that changes nothing of this one, with the frame that it is shown.
+    fn copy(&self) -> Box<Self> {
+        let mut copy = Self::new(self.program.copy());
+        copy.show_packet(&self.packet[..self.packet_len]);
+        copy
     }
 
     /// The program.
@@ -109,8 +125,15 @@ impl UserFunction {
         self.sets.get(usize::from(set)).map_or(&[], PortSet::ports)
     }
 
-    /// What the program says of a frame, and whether older verdicts hold no more. `None`: where
-    /// learning would send it.
+    /// What a copy of the function says of a frame, and the copy, which has the sets.
+    pub(crate) fn peek(&self, frame: &Ingress) -> (Option<Verdict>, Box<Self>) {
+        let mut copy = self.copy();
+        let (verdict, _) = copy.decide(frame);
+        (verdict, copy)
+    }
+
+    /// What the program says of a frame, and whether the numbers of older sets hold no more.
+    /// `None`: where learning would send it.
     pub(crate) fn decide(&mut self, frame: &Ingress) -> (Option<Verdict>, bool) {
         let header = frame.header.key().to_le_bytes();
         let bytes = match self.program.looks() {
@@ -120,7 +143,7 @@ impl UserFunction {
         };
         let (port, vlan) = (frame.src.number(), frame.vlan.get());
         let decided = self.program.run(&Frame { now_us: frame.now.as_us(), port, vlan, bytes });
-        let mut is_new = self.program.has_changed_maps();
+        let mut is_full = false;
         debug_assert!(self.program.ports().len() <= PORTS_MAX, "a set is bounded");
         let verdict = match decided {
             Err(_) => Some(Verdict::Drop(DropReason::ProgramFault)),
@@ -132,16 +155,16 @@ impl UserFunction {
                 Some(port.map_or(Verdict::Drop(DropReason::DeadPort), Verdict::To))
             }
             Ok(Decision::Set) => {
-                let (verdict, is_full) = self.choose();
-                is_new |= is_full;
-                Some(verdict)
+                let chosen;
+                (chosen, is_full) = self.choose(FloodClass::of(frame.header.dst()));
+                Some(chosen)
             }
         };
-        (verdict, is_new)
+        (verdict, is_full)
     }
 
     /// The verdict for the ports that the program has added, and whether old sets had to go.
-    fn choose(&mut self) -> (Verdict, bool) {
+    fn choose(&mut self, class: FloodClass) -> (Verdict, bool) {
         let mut set = PortSet { ports: [PortId::from_low_bits(0); PORTS_MAX], count: 0 };
         let mut numbers = [0; PORTS_MAX];
         let numbers = &mut numbers[..self.program.ports().len()];
@@ -168,6 +191,6 @@ impl UserFunction {
             self.sets.len() - 1
         });
         debug_assert!(number < SETS, "a set has one of the numbers");
-        (Verdict::Set(u16::try_from(number).unwrap_or(u16::MAX)), is_full)
+        (Verdict::Set(class, u16::try_from(number).unwrap_or(u16::MAX)), is_full)
     }
 }
