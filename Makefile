@@ -131,6 +131,7 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 		install -D -m 644 dist/uvala.toml '$(to)$(sysconfdir)'/uvala.toml
 	install -D -m 644 dist/uvala.rules.yml '$(to)$(datadir)'/uvala/prometheus/uvala.rules.yml
 	install -D -m 644 dist/uvala.grafana.json '$(to)$(datadir)'/uvala/grafana/uvala.json
+	install -D -m 755 dist/proxmox/uvala-hook '$(to)$(datadir)'/uvala/proxmox/uvala-hook
 	test -n '$(DESTDIR)' || ldconfig || true
 
 .PHONY: uninstall

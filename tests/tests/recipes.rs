@@ -1,6 +1,6 @@
 //! The pages of docs/recipes, pasted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use harness::daemon::Daemon;
@@ -8,6 +8,8 @@ use harness::lab::{self, Lab};
 use harness::net::{Namespace, ip};
 use harness::process::{Owned, Scratch, uvala_path};
 use harness::{is_root, root, skip, wait};
+use packet::build::{ethernet, ipv4, udp};
+use packet::{EtherType, MacAddr};
 
 /// The shell blocks of a page, in their order.
 fn blocks(page: &str) -> Vec<String> {
@@ -115,23 +117,77 @@ fn a_capture_is_replayed_into_a_switch() {
     });
 }
 
+/// A datagram to a port.
+fn datagram(port: u16, text: &str) -> Vec<u8> {
+    let datagram = udp(9, port, text.as_bytes());
+    let ips = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+    let (to, from) = (MacAddr::new([2, 0, 0, 0, 0, 2]), MacAddr::new([2, 0, 0, 0, 0, 1]));
+    ethernet(to, from, EtherType::IPV4.0, &ipv4(17, ips[0], ips[1], &datagram))
+}
+
 /// A capture file with ten datagrams to port 9.
 fn ten_frames() -> Vec<u8> {
-    use packet::build::{ethernet, ipv4, udp};
-    use packet::{EtherType, MacAddr};
     let head = [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65_535, 1];
     let mut file: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
     file[4..8].copy_from_slice(&[2, 0, 4, 0]);
     for number in 0..10 {
-        let datagram = udp(9, 9, format!("frame {number:20}").as_bytes());
-        let ips = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
-        let (to, from) = (MacAddr::new([2, 0, 0, 0, 0, 2]), MacAddr::new([2, 0, 0, 0, 0, 1]));
-        let frame = ethernet(to, from, EtherType::IPV4.0, &ipv4(17, ips[0], ips[1], &datagram));
+        let frame = datagram(9, &format!("frame {number:20}"));
         let len = u32::try_from(frame.len()).unwrap();
         file.extend([0, number, len, len].iter().flat_map(|word| word.to_ne_bytes()));
         file.extend(frame);
     }
     file
+}
+
+/// A Suricata that went to the background, which ends with this.
+struct Background(PathBuf);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let pid = std::fs::read_to_string(&self.0).unwrap_or_default();
+        drop(Command::new("kill").arg(pid.trim()).stderr(Stdio::null()).status());
+    }
+}
+
+#[test]
+fn suricata_sees_all_at_a_mirror_port_and_drops_what_a_rule_names_between_two_switches() {
+    if !has(&["suricata"]) {
+        return;
+    }
+    let Some(lab) = Lab::new(0) else { return };
+    let [ids, end, ips] = &blocks("suricata.md")[..] else { panic!("three blocks") };
+    lab.tell(|daemon, _| {
+        let place = Scratch::new("suricata");
+        let run = |lines: &str| good(&shell(place.path(), &daemon.dir()).arg(lines).output().unwrap());
+        let log = |file: &str| std::fs::read_to_string(place.path().join(file)).unwrap_or_default();
+        let [mut web, mut db] = ["vale0:web", "vale0:db"].map(|name| daemon.open(name));
+        let _ends = ["ids/pid", "ips/pid"].map(|pid| Background(place.path().join(pid)));
+        run(ids);
+        for port in [9, 10, 9] {
+            web.send(&datagram(port, "a secret")).unwrap();
+        }
+        db.send(&datagram(9, "another secret")).unwrap();
+        wait::until("alerts", || log("ids/fast.log").matches("discard").count() == 3);
+        run(end);
+        wait::until("its end", || !place.path().join("ids/pid").exists());
+        run(ips);
+        drop(db);
+        let mut db = daemon.open("vale1:db");
+        for number in 0..50 {
+            web.send(&datagram(9 + number % 2, &format!("secret {number}"))).unwrap();
+        }
+        let mut frame = Vec::new();
+        for number in (1..50).step_by(2) {
+            assert!(db.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap(), "{number}");
+            assert_eq!(frame, datagram(10, &format!("secret {number}")));
+        }
+        assert!(!db.try_recv(&mut frame).unwrap(), "{frame:?}");
+        assert!(log("ips/fast.log").contains("[Drop]"), "{}", log("ips/fast.log"));
+        db.send(&datagram(10, "an answer")).unwrap();
+        wait::until("an answer", || {
+            web.try_recv(&mut frame).unwrap() && frame == datagram(10, "an answer")
+        });
+    });
 }
 
 /// A host with a switch, and a tunnel's other end where the kernel has none.
