@@ -158,7 +158,8 @@ fn suricata_sees_all_at_a_mirror_port_and_drops_what_a_rule_names_between_two_sw
     let [ids, end, ips] = &blocks("suricata.md")[..] else { panic!("three blocks") };
     lab.tell(|daemon, _| {
         let place = Scratch::new("suricata");
-        let run = |lines: &str| good(&shell(place.path(), &daemon.dir()).arg(lines).output().unwrap());
+        let shell = || shell(place.path(), &daemon.dir());
+        let run = |lines: &str| good(&shell().arg(lines).output().unwrap());
         let log = |file: &str| std::fs::read_to_string(place.path().join(file)).unwrap_or_default();
         let [mut web, mut db] = ["vale0:web", "vale0:db"].map(|name| daemon.open(name));
         let _ends = ["ids/pid", "ips/pid"].map(|pid| Background(place.path().join(pid)));

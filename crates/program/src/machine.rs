@@ -2,8 +2,8 @@
 //!
 //! An interpreter of instructions that were decoded before. Each instruction takes a step of
 //! [`STEPS_MAX`], and helpers take more by what they look at, so the time of a run is bounded, with
-//! whatever loops. A fault ends the run; what it has changed in maps stays. A run that may only read
-//! them ends at the first change ([`crate::store`]).
+//! whatever loops. A fault ends the run; what it has changed in maps stays. A run that may only
+//! read them ends at the first change ([`crate::store`]).
 
 use crate::dispatch::{Helper, IMMEDIATE, Insn, Kind, Op, apply};
 use crate::fault::{Fault, FaultKind};

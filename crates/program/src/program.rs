@@ -142,7 +142,7 @@ impl Program {
         Self { maps: self.maps.into_common(), ..self }
     }
 
-    /// The same program for another worker: with the same maps, and counts of its own.
+    /// A handle of the program for another worker: with the same maps, and counts of its own.
     ///
     /// # Panics
     /// If the maps have no lock: see [`Program::into_common`].
@@ -151,7 +151,7 @@ impl Program {
         self.again(self.maps.handle())
     }
 
-    /// The same program with a copy of its maps, which no other has.
+    /// A copy of the program, with a copy of its maps.
     #[must_use]
     pub fn copy(&self) -> Self {
         self.again(self.maps.copy())
@@ -255,7 +255,7 @@ impl Program {
         self.maps.changes()
     }
 
-    /// That number for the maps as the last run has left them.
+    /// The number of changes that the last run has left behind.
     #[inline]
     #[must_use]
     pub fn map_changes_seen(&self) -> u64 {

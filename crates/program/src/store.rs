@@ -23,7 +23,7 @@
 //!
 //! | word | writer | reader | ordering |
 //! |---|---|---|---|
-//! | `changes` | the worker with the lock | all | Relaxed: under the lock it is exact. Without, it says which verdicts hold no more, and may say so a moment late |
+//! | `changes` | the worker with the lock | all | Relaxed: exact under the lock, else late |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,7 +41,7 @@ pub(crate) struct Maps {
     places: Vec<usize>,
     /// How often a map was changed.
     changes: Arc<AtomicU64>,
-    /// That number, when the last run had the maps.
+    /// The number of changes when the last run had the maps.
     seen: u64,
     /// The last run has changed a map.
     is_writer: bool,
@@ -66,11 +66,11 @@ pub(crate) enum Reach<'a> {
 /// What a run has done to the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// Nothing.
+    /// The run has done nothing.
     Read,
-    /// It has changed them.
+    /// The run has changed them.
     Changed,
-    /// It would have changed them, and has ended before that.
+    /// The run would have changed them, and has ended before that.
     NeedsAlone,
 }
 
@@ -171,7 +171,7 @@ impl Maps {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// That number, when the last run had the maps.
+    /// The number of changes when the last run had the maps.
     #[inline]
     pub(crate) fn seen(&self) -> u64 {
         self.seen

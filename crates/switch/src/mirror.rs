@@ -33,6 +33,7 @@
 
 mod drops;
 mod ports;
+mod rate;
 
 use std::fmt;
 use std::ops::Range;
@@ -53,8 +54,8 @@ use crate::model::port::Wake;
 use crate::receive::batch::{Batch, Delivery, FRAGS_MAX};
 pub(crate) use drops::DropMirrors;
 pub use drops::DropReasons;
-pub use ports::CopyRate;
 use ports::{Copying, MirrorPort};
+pub use rate::CopyRate;
 
 /// Rings that get copies of frames which other ports send or receive.
 pub struct Mirror {
@@ -136,7 +137,7 @@ impl Mirror {
         Self { rings: self.rings.into_common(), ..self }
     }
 
-    /// The same mirror for another worker, which counts for itself what it has missed.
+    /// A handle of the mirror for another worker, which counts for itself what it has missed.
     ///
     /// # Panics
     /// If the rings have no lock: see [`Mirror::into_common`].

@@ -392,39 +392,25 @@ fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
         drop(other.set_mirror_port(id(ports), rate.handle(), &from));
     }
     crew.mirror_port(ports, place, MirrorPoint::Received);
-    crew.mirror_port(1, place, MirrorPoint::Received);
     let Crew { switches, mut clients } = crew;
-    let copies = clients.pop().expect("the mirror port");
+    let watched = [clients.pop().expect("the mirror port"), eye];
     let is_over = AtomicBool::new(false);
     let (switches, seen) = thread::scope(|scope| {
         let is_over = &is_over;
         let run =
             |(number, switch)| scope.spawn(move || work(switch, number, workers, ports, is_over));
         let threads: Vec<_> = switches.into_iter().enumerate().map(run).collect();
-        let watch = |mut client: Client| {
-            scope.spawn(move || {
-                let mut seen = Vec::new();
-                while !is_over.load(Ordering::Acquire) {
-                    seen.extend(client.receive());
-                    thread::yield_now();
-                }
-                seen.extend(client.receive());
-                seen
-            })
-        };
-        let watchers = [watch(copies), watch(eye)];
+        let watchers = watched.map(|client| scope.spawn(move || watch(client, is_over)));
         let mut clients = clients.into_iter();
         let mut reader = clients.next().expect("port 0");
-        let senders: Vec<_> = (1..)
-            .zip(clients)
-            .map(|(port, client)| scope.spawn(move || all_to_one(client, port, FRAMES)))
-            .collect();
+        for (port, client) in (1..).zip(clients) {
+            scope.spawn(move || all_to_one(client, port, FRAMES));
+        }
         let mut got = 0;
         while got < FRAMES * 5 {
             got += u64::try_from(reader.receive().len()).expect("few");
             thread::yield_now();
         }
-        senders.into_iter().for_each(|sender| sender.join().expect("all are sent"));
         is_over.store(true, Ordering::Release);
         let switches: Vec<_> = threads.into_iter().map(|it| it.join().expect("it ends")).collect();
         (switches, watchers.map(|it| it.join().expect("it ends")))
@@ -441,15 +427,25 @@ fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
             last[src] = Some(number);
         }
     }
+}
 
-    fn all_to_one(mut client: Client, port: usize, frames: u64) {
-        let mut sent = 0;
-        while sent < frames {
-            if client.send(mac(0), port, sent) {
-                sent += 1;
-            }
-            thread::yield_now();
-        }
+/// What a client gets until all is over.
+fn watch(mut client: Client, is_over: &AtomicBool) -> Vec<(usize, u64)> {
+    let mut seen = Vec::new();
+    while !is_over.load(Ordering::Acquire) {
+        seen.extend(client.receive());
+        thread::yield_now();
+    }
+    seen.extend(client.receive());
+    seen
+}
+
+/// Sends so many frames to port 0.
+fn all_to_one(mut client: Client, port: usize, frames: u64) {
+    let mut sent = 0;
+    while sent < frames {
+        sent += u64::from(client.send(mac(0), port, sent));
+        thread::yield_now();
     }
 }
 

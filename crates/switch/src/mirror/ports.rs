@@ -27,11 +27,9 @@ use packet::PortId;
 use ring::Region;
 use ring::cursor::Index;
 use ring::frame::Frag;
-use ring::shared::Shared;
 
-use super::{MirrorPoint, Mirrors, Place};
+use super::{CopyRate, MirrorPoint, Mirrors, Place};
 use crate::decide::bridge::TagAction;
-use crate::decide::bridge::security::Bucket;
 use crate::deliver::into_ring::{Taps, Unsent, send_to_ring};
 use crate::deliver::run::queue_of;
 use crate::deliver::software_offload::SoftwareOffload;
@@ -41,37 +39,6 @@ use crate::model::port::Plug;
 use crate::model::stats::DropReason;
 use crate::receive::batch::{Batch, Delivery, to_u16};
 use crate::switch::Entry;
-
-/// How many copies a mirror port gets in a second, from all workers together.
-pub struct CopyRate {
-    /// 0 for any number.
-    limit: u32,
-    bucket: Shared<Bucket>,
-}
-
-impl CopyRate {
-    /// So many; 0 for any number.
-    #[must_use]
-    pub fn new(limit: u32) -> Self {
-        Self { limit, bucket: Shared::sole(Bucket::default()).into_common() }
-    }
-
-    /// The same rate, for another worker.
-    #[must_use]
-    pub fn handle(&self) -> Self {
-        Self { limit: self.limit, bucket: self.bucket.handle() }
-    }
-
-    /// How many of the listed frames are copied.
-    fn admit(&mut self, batch: &Batch, list: &[Delivery], now: Now) -> usize {
-        if self.limit == 0 {
-            return list.len();
-        }
-        let bucket = &mut *self.bucket.lock();
-        let segments = |delivery: &&Delivery| batch.segments(delivery.frame.into());
-        list.iter().take_while(|it| bucket.take(self.limit, segments(it), now)).count()
-    }
-}
 
 /// A port that gets copies.
 pub(super) struct MirrorPort {
@@ -120,13 +87,12 @@ impl Copying {
 }
 
 impl Mirrors {
-    /// Adds a mirror port; returns its place, and a handle of the rate. One that is there already is
-    /// replaced by it, so it has used of the rate what that one has.
+    /// Adds a mirror port; returns its place, and a handle of the rate. One that is there already
+    /// is replaced by it, so it has used of the rate what that one has.
     pub fn add_port(&mut self, id: PortId, rate: CopyRate) -> (usize, CopyRate) {
         self.copying.get_or_insert_with(|| Copying::new().into());
         let before = self.ports().find(|port| port.id == id);
-        let bucket = before.map_or(rate.bucket, |port| port.rate.bucket.handle());
-        let rate = CopyRate { limit: rate.limit, bucket };
+        let rate = rate.in_place_of(before.map(|port| &port.rate));
         let handle = rate.handle();
         let port = MirrorPort { id, rate, entry: None, is_rung: false };
         (self.put(Place::Port(port.into())), handle)

@@ -69,7 +69,7 @@ impl UserFunction {
         Self { program, sets, packet: [0; PREFIX], packet_len: 0, steps_before: 0 }.into()
     }
 
-    /// The same function for another worker: see [`Program::handle`].
+    /// A handle of the function for another worker: see [`Program::handle`].
     #[must_use]
     pub fn handle(&self) -> Box<Self> {
         Self::new(self.program.handle())
