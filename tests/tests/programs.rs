@@ -188,6 +188,9 @@ fn all_workers_of_a_switch_run_its_program_with_the_same_maps() {
     let names = ["vale0:x", "vale0:y", "vale0:z"];
     let asked = replace_under_load(&daemon, &objects, &names);
     assert!(asked > 30, "it goes on counting: {asked}");
+    for name in names.iter().chain(&["vale0:b"]) {
+        wait::until("a free port", || daemon.port(name).unwrap().client.is_none());
+    }
     // Each decision is counted once, whichever worker makes it.
     let before = show(&daemon)["runs"].as_u64().unwrap();
     let (mut ports, mut b) = (names.map(|name| daemon.open(name)), daemon.open("vale0:b"));

@@ -1,6 +1,5 @@
 //! Machines of Proxmox VE: its hookscript, called as Proxmox documents it, with a daemon and QEMU.
 
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use harness::daemon::Daemon;
@@ -129,5 +128,5 @@ fn a_machine_does_not_start_without_its_port_and_the_log_says_why() {
     node.daemon.terminate();
     let output = node.hook("pre-start");
     assert!(!output.status.success() && said(&output).contains("daemon"), "{output:?}");
-    assert!(!Path::new(&node.place.path().join("added").join(VMID)).exists());
+    assert!(!node.place.path().join("added").join(VMID).exists());
 }

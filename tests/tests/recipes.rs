@@ -177,12 +177,15 @@ fn suricata_sees_all_at_a_mirror_port_and_drops_what_a_rule_names_between_two_sw
         for number in 0..50 {
             web.send(&datagram(9 + number % 2, &format!("secret {number}"))).unwrap();
         }
-        let mut frame = Vec::new();
-        for number in (1..50).step_by(2) {
-            assert!(db.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap(), "{number}");
-            assert_eq!(frame, datagram(10, &format!("secret {number}")));
+        // The kernel says something by its interfaces, too.
+        let is_ours = |frame: &[u8]| frame[6..12] == [2, 0, 0, 0, 0, 1];
+        let (mut frame, mut passed) = (Vec::new(), Vec::new());
+        while passed.len() < 25 {
+            assert!(db.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap(), "{passed:?}");
+            passed.extend(is_ours(&frame).then(|| frame.clone()));
         }
-        assert!(!db.try_recv(&mut frame).unwrap(), "{frame:?}");
+        let sent = (1..50).step_by(2).map(|number| datagram(10, &format!("secret {number}")));
+        assert_eq!(passed, sent.collect::<Vec<_>>());
         assert!(log("ips/fast.log").contains("[Drop]"), "{}", log("ips/fast.log"));
         db.send(&datagram(10, "an answer")).unwrap();
         wait::until("an answer", || {
