@@ -46,6 +46,8 @@ const DRIVERS: [&str; 19] = [
 const PROGRAMS: [&str; 2] = ["iperf3", "ethtool"];
 /// What `uvala vm-args` is told.
 const MEMORY: &str = "192M";
+/// And if the guest has programs of ours, which are large.
+const MUCH_MEMORY: &str = "768M";
 /// Parameters of the kernel. Without KVM on a busy machine, its look at the timer fails now and
 /// then.
 const KERNEL: &str = "console=ttyS0 quiet mitigations=off nokaslr panic=-1 no_timer_check";
@@ -170,6 +172,8 @@ pub struct Boot {
     pub more: String,
     /// Processors, 1 at least.
     pub cpus: u16,
+    /// More programs, or libraries of such, for `/bin`.
+    pub programs: Vec<PathBuf>,
     /// The socket on which QEMU waits for an incoming migration.
     pub incoming: Option<PathBuf>,
 }
@@ -257,14 +261,15 @@ impl Guest {
     /// If there is no room for its files, or the port is none.
     #[must_use]
     pub fn start(kit: &Kit, daemon: &Daemon, boot: &Boot) -> Self {
-        let is_cloud = boot.nic.is_none() || boot.driver.is_some();
+        let is_cloud = matches!(boot.nic, None | Some("ptnet")) || boot.driver.is_some();
         let flavour = if is_cloud { "kernel" } else { "kernel-generic" };
         let place = Scratch::new("guest");
         let initrd = place.path().join("initrd");
         std::fs::write(&initrd, file_system(kit, flavour, boot)).expect("room");
         let qemu = kit.qemu.to_str().expect("UTF-8");
         let nic = boot.nic.map(|nic| vec!["--nic", nic]).unwrap_or_default();
-        let args = ["vm-args", boot.port, "--qemu", qemu, "--memory", MEMORY];
+        let memory = if boot.programs.is_empty() { MEMORY } else { MUCH_MEMORY };
+        let args = ["vm-args", boot.port, "--qemu", qemu, "--memory", memory];
         let said = daemon.uvala(&[&args[..], &nic].concat());
         let card = String::from_utf8(said.stdout).expect("UTF-8");
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
@@ -448,7 +453,7 @@ fn file_system(kit: &Kit, flavour: &str, boot: &Boot) -> Vec<u8> {
     }
     let mut files = BTreeSet::new();
     let mut dirs = BTreeSet::new();
-    for program in &kit.programs {
+    for program in kit.programs.iter().chain(&boot.programs) {
         let name = program.file_name().expect("a file").to_string_lossy();
         archive.add(&format!("bin/{name}"), PROGRAM, &read(program));
         files.extend(libraries(program));

@@ -3,16 +3,19 @@
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Command;
 
-use client::Port;
-use harness::daemon::{Daemon, Setup};
+use client::{Interest, Port};
+use harness::daemon::{Daemon, Setup, open_when_free};
 use harness::device::{Device, PORT};
 use harness::frames::{BROADCAST, announcement, fill, mac};
 use harness::guest::{Boot, Console, DRIVER, Guest, Kit};
 use harness::guest_driver::Built;
-use harness::process::{Scratch, uvala};
+use harness::process::{Scratch, uvala, uvala_path};
 use harness::role::Become;
-use harness::{Random, wait};
+use harness::{Random, c, chain, root, wait};
+use protocol::{FunctionInfo, FunctionRequest, Reply, Request, SteeringQuery};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Registers, and what is written there.
@@ -284,16 +287,22 @@ fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
 
 #[test]
 fn a_guest_that_writes_anything_anywhere_costs_no_frame_of_others() {
+    write_anything_anywhere(&[]);
+}
+
+#[test]
+fn a_guest_in_a_trust_group_costs_no_frame_of_ports_outside_of_it() {
+    write_anything_anywhere(&["--group", "nf"]);
+}
+
+fn write_anything_anywhere(more: &[&str]) {
     let mut daemon = Setup::new("[switch.vale0.port.b]\non_full = \"wait\"\n").start();
     let mut random = Random::seeded(23);
-    let device = Device::model(&daemon, "ptnet");
+    let device = Device::with(&daemon, "ptnet", more);
     let mut driver = Driver::start(&device);
     for relayed in [false, true] {
         if relayed {
-            daemon.kill();
-            wait::until("no link", || driver.read(register::STATUS) == 0);
-            daemon.restart();
-            wait::until("a link", || driver.read(register::STATUS) == 1);
+            replace(&mut daemon, &device);
         }
         let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
         b.send(&announcement(9)).expect("a daemon");
@@ -452,4 +461,217 @@ fn a_command_boots_a_guest_with_a_port_of_its_own_once_the_driver_is_there() {
     guest.enter("exit");
     assert!(guest.process().wait().success());
     wait::until("the end of its port", || daemon.ports().is_empty());
+}
+
+/// The programs of ours that a guest gets: `uvala`, its library for netmap programs, and one such
+/// program.
+fn programs(place: &Scratch) -> Vec<PathBuf> {
+    let library = c::library("uvala-netmap", env!("CARGO_TARGET_TMPDIR"));
+    let program = place.path().join("guest");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compiler.arg(root().join("include")).arg(root().join("tests/netmap/guest.c"));
+    assert!(compiler.arg("-o").arg(&program).status().expect("cc").success());
+    let files = [uvala_path(), library.join("libuvala_netmap.so")];
+    let small = files.map(|file| {
+        let to = place.path().join(file.file_name().expect("a file"));
+        let done = Command::new("strip").arg("-o").arg(&to).arg(&file).status();
+        assert!(done.expect("strip, which comes with cc").success());
+        to
+    });
+    [&small[..], &[program]].concat()
+}
+
+/// Starts a guest whose card has no driver; returns it with the address of the card.
+fn guest_without_driver(kit: &Kit, daemon: &Daemon, place: &Scratch) -> (Guest, String) {
+    let programs = programs(place);
+    let boot = Boot { port: PORT, nic: Some("ptnet"), cpus: 2, programs, ..Boot::default() };
+    let mut guest = Guest::start(kit, daemon, &boot);
+    guest.ready();
+    let ours = "[ $(cat $d/vendor)$(cat $d/device) = 0x1b360x000d ]";
+    let find = format!("for d in /sys/bus/pci/devices/*; do {ours} && basename $d; done; true");
+    let address = guest.run(&find);
+    (guest, address)
+}
+
+/// The frame number `n` for the program in the guest.
+fn numbered(n: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(8), 9, 0, 60);
+    frame[14..18].copy_from_slice(&n.to_be_bytes());
+    frame
+}
+
+/// The number of the next frame that comes from it.
+fn next(port: &mut Port) -> u32 {
+    let mut frame = Vec::new();
+    assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
+    assert_eq!((frame.len(), &frame[..6]), (60, &mac(9)[..]));
+    u32::from_be_bytes(frame[14..18].try_into().expect("four bytes"))
+}
+
+/// What a program in the background has said, which was nothing before.
+fn said(guest: &mut Guest) -> String {
+    guest.run("until grep -q . /tmp/said; do sleep 0.1; done");
+    guest.run("cat /tmp/said; rm /tmp/said")
+}
+
+/// The daemon is replaced by another one, to which the device attaches its port again.
+fn replace(daemon: &mut Daemon, device: &Device) {
+    let count = |word: &str| device.said().matches(word).count();
+    let again = count("is attached again");
+    daemon.kill();
+    daemon.restart();
+    wait::until("the port", || count("is attached again") > again);
+}
+
+#[test]
+fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
+    const COUNT: u32 = 5000;
+    let Some(kit) = kit().filter(|_| c::has_compiler()) else { return };
+    let waits = |port: &str| format!("[switch.vale0.port.{port}]\non_full = \"wait\"\n");
+    let mut daemon = Setup::new(&(waits("nic") + &waits("peer"))).start();
+    let device = Device::model(&daemon, "ptnet");
+    let place = Scratch::new("programs");
+    let (mut guest, address) = guest_without_driver(&kit, &daemon, &place);
+    let mut port = daemon.open("vale0:peer");
+    let program = "uvala run -- guest";
+    assert_eq!(guest.run(&format!("{program} rules {address}")), "as they should be");
+    let mut frame = Vec::new();
+    for _ in 0..2 {
+        assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
+        assert_eq!((frame.len(), frame[59]), (60, 7), "one of the child's, one of the parent's");
+    }
+    port.send(&announcement(9)).expect("a daemon");
+    guest.run(&format!("{program} tx {address} {COUNT} > /tmp/said 2>&1 &"));
+    (0..COUNT).for_each(|n| assert_eq!(next(&mut port), n));
+    assert_eq!(said(&mut guest), format!("sent {COUNT}"));
+    for how in ["poll", "select", "epoll"] {
+        guest.run(&format!("{program} rx {address} {COUNT} {how} > /tmp/said 2>&1 &"));
+        assert_eq!(next(&mut port), 0, "it takes frames");
+        (0..COUNT).for_each(|n| port.send(&numbered(n)).expect("a daemon"));
+        assert_eq!(said(&mut guest), format!("received {COUNT}"), "{how}");
+    }
+    assert!(!port.try_recv(&mut frame).expect("a daemon"), "no frame was one too many");
+    // A program that is killed leaves its rings to the next one.
+    guest.run(&format!("{program} rx {address} 1 poll > /tmp/said 2>&1 & sleep 1; kill -9 $!"));
+    assert_eq!(next(&mut port), 0);
+    guest.run(&format!("{program} tx {address} 10"));
+    (0..10).for_each(|n| assert_eq!(next(&mut port), n));
+    // One whose switch ends is told, as on a host.
+    guest.run(&format!("{program} rx {address} 1 poll > /tmp/said 2>&1 &"));
+    assert_eq!(next(&mut port), 0);
+    replace(&mut daemon, &device);
+    let told = said(&mut guest);
+    assert!(told.contains("the daemon is gone") || told.contains("not so"), "{told}");
+    let mut port = daemon.open("vale0:peer");
+    port.send(&announcement(9)).expect("a daemon");
+    guest.run(&format!("{program} tx {address} 10"));
+    (0..10).for_each(|n| assert_eq!(next(&mut port), n));
+}
+
+/// A chain from `vale0:a` to `vale0:b` through a firewall at the device's port.
+const FIREWALLED: &str = "[switch.vale0]\nforwarding = \"chain\"\n\
+    [switch.vale0.port.a]\nchain = \"c\"\n[switch.vale0.port.b]\non_full = \"wait\"\n\
+    [switch.vale0.port.nic]\nservice = \"firewall\"\non_full = \"wait\"\n\
+    [[switch.vale0.chain]]\nname = \"c\"\nservices = [\"firewall\"]\n";
+
+/// A UDP packet number `n`, from a host that may send unless that is a multiple of four.
+fn datagram(n: u32) -> Vec<u8> {
+    let network = u8::from(!n.is_multiple_of(4));
+    let packet = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, network, 1, 10, 0, 2, 2];
+    let ports = [0, 7, 0, 53, 0, 26, 0, 0];
+    let mut frame = [&mac(9)[..], &mac(1), &[8, 0], &packet, &ports, &n.to_be_bytes()].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+/// Sends through a firewall in a guest, and requires that just the right frames come. In a group,
+/// what stands behind them in their buffers comes along: they are not copied.
+fn pass_the_firewall(daemon: &Daemon, group: Option<&str>) {
+    const COUNT: u32 = 2000;
+    const BEHIND: std::ops::Range<usize> = 1000..1004;
+    let options = group.iter().fold(daemon.options(), |options, group| options.group(*group));
+    let [mut a, mut b] = ["vale0:a", "vale0:b"].map(|name| open_when_free(&options, name));
+    for n in 0..COUNT {
+        assert!(a.wait(Interest::Tx(1), Some(wait::PATIENCE)).expect("a daemon"));
+        let frame = datagram(n);
+        a.tx(0).frame(0, 60).copy_from_slice(&frame);
+        a.tx(0).buffer(0)[BEHIND].copy_from_slice(&n.to_be_bytes());
+        a.tx(0).submit(1).expect("a daemon");
+        if n.is_multiple_of(4) {
+            continue;
+        }
+        let slot = wait::find("a frame", || {
+            assert!(b.wait(Interest::Rx, Some(wait::PATIENCE)).expect("a daemon"), "frame {n}");
+            let slot = b.rx(0).frames().next().map(|frame| frame.first_slot());
+            if slot.is_none() {
+                // Those that the switch passed over.
+                let passed_over = b.rx(0).owned();
+                b.rx(0).release(passed_over).expect("a daemon");
+            }
+            slot
+        });
+        assert_eq!(b.rx(0).frame(slot), frame, "frame {n}");
+        let came_along = b.rx(0).buffer(slot)[BEHIND] == n.to_be_bytes();
+        assert_eq!(came_along, group.is_some(), "frame {n} was copied, or was not");
+        b.rx(0).release(slot + 1).expect("a daemon");
+    }
+}
+
+/// The function at the device's port, as the switch lists it.
+fn listed(daemon: &Daemon) -> FunctionInfo {
+    let query = SteeringQuery { switch: "vale0".parse().expect("a name"), from: None };
+    match daemon.call(Request::Function(FunctionRequest::List(query))) {
+        Ok(Reply::Functions(mut page)) => page.items.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_function_in_a_guest(group: Option<&str>) {
+    let Some(kit) = kit().filter(|_| c::has_compiler()) else { return };
+    let mut daemon = Setup::new(FIREWALLED).start();
+    let more: Vec<_> = group.iter().flat_map(|group| ["--group", group]).collect();
+    let device = Device::with(&daemon, "ptnet", &more);
+    let place = Scratch::new("programs");
+    let (mut guest, address) = guest_without_driver(&kit, &daemon, &place);
+    for line in ["[[rule]]", "action = \"accept\"", "src = \"10.0.1.0/24\""] {
+        guest.run(&format!("echo '{line}' >> /tmp/rules"));
+    }
+    let run = format!("uvala nf run firewall netmap:{address} -c /tmp/rules");
+    guest.run(&format!("{run} > /tmp/said 2>&1 &"));
+    guest.run("sleep 2; ! grep . /tmp/said");
+    pass_the_firewall(&daemon, group);
+    wait::until("all counted", || listed(&daemon).frames_in == 2000);
+    assert_eq!(listed(&daemon).frames_out, 1500);
+    if group.is_some() {
+        wait::until("the others to go", || chain::audit(&daemon)[0].members.len() == 1);
+        let members = chain::audit(&daemon).remove(0).members;
+        assert!(members.iter().all(|member| member.wrong + member.kept == 0), "{members:?}");
+    }
+    let (error, well) = guest.try_run(&run);
+    assert!(!well && error.contains("in use"), "{error}");
+    guest.run("killall uvala");
+    let counts = said(&mut guest);
+    assert!(counts.starts_with("firewall: ") && counts.contains("500"), "{counts}");
+    // Of the daemon's end it hears.
+    guest.run(&format!("{run} > /tmp/said 2>&1 &"));
+    guest.run("sleep 2");
+    replace(&mut daemon, &device);
+    if group.is_some() {
+        let why = said(&mut guest);
+        assert!(why.contains("start the virtual machine anew"), "{why}");
+    } else {
+        pass_the_firewall(&daemon, None);
+    }
+}
+
+#[test]
+fn a_function_in_a_guest_is_one_of_a_chain_and_goes_on_with_the_next_daemon() {
+    a_function_in_a_guest(None);
+}
+
+#[test]
+fn a_function_in_a_guest_of_a_trust_group_passes_frames_without_a_copy() {
+    a_function_in_a_guest(Some("nf"));
 }

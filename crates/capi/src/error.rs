@@ -88,6 +88,7 @@ fn code(error: &Error) -> c_int {
     match error {
         Error::Name(_) => ENAME,
         Error::Control(error) => control_code(error),
+        Error::Device(error) => error.code().map_or(ESYSTEM, refusal_code),
         Error::Lost(_) => ELOST,
         Error::Deleted(_) | Error::CaptureEnded(_) | Error::DropsEnded(_) => EDELETED,
         Error::Geometry(_) => EPROTOCOL,

@@ -5,10 +5,11 @@
 //! calls, the daemon has ended, because a daemon sends replies only, and events to a connection
 //! that [listens](Connection::listen).
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::paths;
@@ -17,6 +18,8 @@ use protocol::{
     Failure, GeometryQuery, Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
     PortGeometry, PortRequest, Reply, ReplyMessage, Request, SessionRequest, exit,
 };
+use ring::Region;
+use ring::layout::RegionLayout;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -25,6 +28,8 @@ use rustix::net::{
     sockopt,
 };
 use thiserror::Error;
+
+use crate::kick::Kick;
 
 /// How long a call may take before the daemon counts as stuck.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -126,8 +131,8 @@ pub struct Connection<S = OwnedFd> {
 pub struct PortFds {
     /// The shared memory.
     pub region: OwnedFd,
-    /// Write here to wake the other side.
-    pub kick: OwnedFd,
+    /// What wakes the other side.
+    pub kick: Kick,
     /// Readable when the other side woke us.
     pub wake: OwnedFd,
 }
@@ -377,7 +382,13 @@ impl PortFds {
         let count = fds.len();
         let [region, kick, wake] = <[OwnedFd; 3]>::try_from(fds)
             .map_err(|_| ControlError::Protocol(format!("{count} descriptors instead of 3")))?;
-        Ok(Self { region, kick, wake })
+        Ok(Self { region, kick: Kick::Descriptor(kick), wake })
+    }
+
+    /// Maps the region.
+    pub(crate) fn map(&self, layout: RegionLayout) -> io::Result<Arc<Region>> {
+        let attach = if self.kick.is_device() { Region::attach_device } else { Region::attach };
+        attach(self.region.as_fd(), layout)
     }
 }
 

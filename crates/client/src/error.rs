@@ -7,6 +7,7 @@ use protocol::{ErrorCode, exit};
 use thiserror::Error;
 
 use crate::control::ControlError;
+use crate::registers::DeviceError;
 
 /// The other side of a port is gone: the daemon, or the other end of a pipe. What had arrived can
 /// still be read. Waits know whether it was the port alone, [`Error::Deleted`]; else
@@ -24,6 +25,9 @@ pub enum Error {
     /// The daemon is not there, or refused.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The port of a device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The other side is gone.
     #[error(transparent)]
     Lost(#[from] Lost),
@@ -81,12 +85,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// The daemon's code, where it was the daemon that said no.
+    /// The daemon's code, where it was the daemon that said no, or would have been.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Name(_) => Some(ErrorCode::BadName),
             Self::Control(error) => error.code(),
+            Self::Device(error) => error.code(),
             _ => None,
         }
     }
@@ -97,6 +102,7 @@ impl Error {
         match self {
             Self::Name(_) => exit::BAD_NAME,
             Self::Control(error) => error.exit_code(),
+            Self::Device(error) => error.code().map_or(exit::FAILURE, ErrorCode::exit_code),
             Self::Lost(_) => exit::NO_DAEMON,
             Self::Deleted(_) | Self::CaptureEnded(_) | Self::DropsEnded(_) => exit::NOT_FOUND,
             Self::Geometry(_) => exit::BAD_REQUEST,

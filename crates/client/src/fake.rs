@@ -22,6 +22,7 @@ use protocol::Attached;
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
+use crate::kick::Kick;
 use crate::link::Link;
 use crate::nf::calls::Calls;
 use crate::nf::pass::{Look, Others, look, pass};
@@ -87,7 +88,11 @@ fn open(slots: u32, stride: u32, policy: WaitPolicy) -> (Fake, Sender, Receiver)
     let (kicks, kick) = rustix::pipe::pipe().unwrap();
     let (wake_end, wake) = rustix::pipe::pipe().unwrap();
     let client_end = wake_end.try_clone().unwrap();
-    let fds = PortFds { region: memory.try_clone().unwrap(), kick, wake: wake_end };
+    let fds = PortFds {
+        region: memory.try_clone().unwrap(),
+        kick: Kick::Descriptor(kick),
+        wake: wake_end,
+    };
     let (sender, receiver) = halves(&attached, fds, None, policy, None).unwrap();
     let layout = Geometry::new(&attached).unwrap().port;
     let (host, words) = (Krings::new(&region, &layout), PortWake::new(&region, &layout));
@@ -444,7 +449,7 @@ fn test_a_pipe_needs_no_switch() {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
     let fds = |socket: OwnedFd| PortFds {
         region: memory.try_clone().unwrap(),
-        kick: socket.try_clone().unwrap(),
+        kick: Kick::Descriptor(socket.try_clone().unwrap()),
         wake: socket,
     };
     let (mut tx_a, mut rx_a) = halves(&ours, fds(a), None, SLEEPY, None).unwrap();
@@ -650,7 +655,8 @@ proptest! {
             }
             prop_assert_eq!(geometry.region.size() as u64, attached.region_bytes);
             let (_end, pipe) = rustix::pipe::pipe().unwrap();
-            let fds = PortFds { region: memory, kick: pipe.try_clone().unwrap(), wake: pipe };
+            let kick = Kick::Descriptor(pipe.try_clone().unwrap());
+            let fds = PortFds { region: memory, kick, wake: pipe };
             if let Ok((mut tx, _)) = halves(&attached, fds, None, SLEEPY, None) {
                 tx.tx(0).space();
             }
@@ -681,6 +687,6 @@ fn test_a_region_without_seals_is_refused() {
     let plain = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&plain, attached.region_bytes).unwrap();
     let (wake, kick) = rustix::pipe::pipe().unwrap();
-    let fds = PortFds { region: plain, kick, wake };
+    let fds = PortFds { region: plain, kick: Kick::Descriptor(kick), wake };
     assert!(matches!(halves(&attached, fds, None, SLEEPY, None), Err(Error::Map(_))));
 }

@@ -26,6 +26,7 @@
 //! | [`nf`] | functions of a chain |
 //! | [`capture`] | copies of the frames of other ports |
 //! | [`netmap`] | ports as netmap programs see them |
+//! | [`ptnet`] | ports of a guest's own devices |
 //! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
 //!
 //! The library starts no thread, except those that a program requests of [`nf::Threads`] and one
@@ -38,6 +39,7 @@ mod error;
 mod fake;
 mod geometry;
 mod half;
+mod kick;
 mod link;
 pub mod listing;
 mod memory;
@@ -45,13 +47,17 @@ pub mod netmap;
 pub mod nf;
 mod options;
 pub mod port;
+pub mod ptnet;
+mod registers;
 pub mod rx;
+mod seen;
 mod stop;
 mod sys;
 pub mod tx;
 pub mod wait;
 
 pub use error::{Error, Lost};
+pub use kick::Kick;
 pub use memory::PortMemory;
 pub use options::{Options, program_name};
 pub use port::{Interest, Port, Receiver, Sender};

@@ -2,7 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! To *kick* is to write an eventfd (to wake the other end of a pipe: as the switch wakes us). To
+//! To *kick* is to write an eventfd (to wake the other end of a pipe: as the switch wakes us; in a
+//! guest: a register of the port's device, whose timer stands for the socket below). To
 //! *sleep* is to wait on a futex in the port's memory, and if that takes long, in `poll` for the
 //! port's socket. What a wake-up says does not matter: a thread that wakes up looks at its rings
 //! again. End of file means that the other side is gone.
@@ -42,7 +43,6 @@
 //! Only sleeping takes the mutex; a thread that finds its ring ready never comes here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,9 +54,10 @@ use ring::wake::PortWake;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::control::{Connection, ControlError, PortFds};
+use crate::kick::Kick;
+use crate::seen::Seen;
 use crate::wait::{Sleeps, Woken};
 use crate::{Error, Lost, Stop, sys};
 
@@ -76,7 +77,7 @@ pub struct PortWakes {
 /// Both doorbells and the control connection of one attachment.
 #[derive(Debug)]
 pub struct Link {
-    kick: OwnedFd,
+    kick: Kick,
     wake: OwnedFd,
     words: PortWakes,
     name: PortName,
@@ -120,11 +121,15 @@ impl Link {
     ) -> Result<Self, Error> {
         // A kick never waits. The descriptor that a program gets does, but for a pipe, where both
         // are one.
-        set_blocking(&kick, false).map_err(|error| Error::Doorbell(error.into()))?;
-        set_blocking(&wake, words.peer.is_none()).map_err(|error| Error::Doorbell(error.into()))?;
+        let is_device = kick.is_device();
+        let waits = words.peer.is_none() && !is_device;
+        for (fd, blocking) in [(kick.as_fd(), false), (wake.as_fd(), waits)] {
+            set_blocking(fd, blocking).map_err(|error| Error::Doorbell(error.into()))?;
+        }
         let own = words.own.words();
         own.sleep_by(WakeBy::Descriptor);
-        let state = State { wakes: own.wakes(), ..State::default() };
+        // The host's switch wakes no futex of a guest's.
+        let state = State { wakes: own.wakes(), descriptor_taken: is_device, ..State::default() };
         if let Some(peer) = &words.peer {
             peer.words().offer_futex();
         }
@@ -152,9 +157,9 @@ impl Link {
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
         let rung = match &self.words.peer {
-            None => sys::ring(&self.kick),
+            None => self.kick.ring(),
             Some(peer) => match peer.words().ring() {
-                WakeBy::Descriptor => sys::ring_socket(&self.kick),
+                WakeBy::Descriptor => sys::ring_socket(self.kick.as_fd()),
                 WakeBy::Futex => {
                     sys::wake_futex(peer.futex());
                     Ok(())
@@ -330,8 +335,8 @@ impl Link {
             return match rustix::io::read(&self.wake, &mut kicks) {
                 Err(Errno::INTR) => continue,
                 // Another process with a copy of the descriptor may have taken them.
-                Ok(1..) | Err(Errno::AGAIN) => Ok(Woken::Kicked),
-                Ok(0) | Err(_) => Err(Lost),
+                Ok(1..) | Err(Errno::AGAIN) if !self.kick.is_lost() => Ok(Woken::Kicked),
+                Ok(_) | Err(_) => Err(Lost),
             };
         }
     }
@@ -362,7 +367,7 @@ impl Link {
     pub fn check(&self) -> Result<(), Lost> {
         // No event asked for: what remains is the hang-up.
         match self.poll(PollFlags::empty(), Duration::ZERO) {
-            Ok(false) if !self.lock().lost => Ok(()),
+            Ok(false) if !self.lock().lost && !self.kick.is_lost() => Ok(()),
             _ => Err(self.lose()),
         }
     }
@@ -396,9 +401,10 @@ impl Link {
         }
     }
 
-    /// Closes the control connection: the daemon detaches the port.
+    /// Closes the control connection: the daemon detaches the port. A device's port is free again.
     pub fn detach(&self) {
         self.extra.close();
+        self.kick.release();
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -480,25 +486,6 @@ impl Sleeps for [Arc<Link>] {
     }
 }
 
-/// When the other side was seen last.
-#[derive(Debug, Default)]
-pub struct Seen(AtomicU64);
-
-impl Seen {
-    /// Whether it is time to look again: `true` once in a while.
-    pub fn is_long_ago(&self) -> bool {
-        const WHILE_MS: u64 = 20;
-        let time = clock_gettime(ClockId::MonotonicCoarse);
-        let ms = u64::try_from(time.tv_sec * 1000 + time.tv_nsec / 1_000_000).unwrap_or(0);
-        // Relaxed: a look too many, or a little later, does no harm.
-        let long_ago = ms.wrapping_sub(self.0.load(Ordering::Relaxed)) >= WHILE_MS;
-        if long_ago {
-            self.0.store(ms, Ordering::Relaxed);
-        }
-        long_ago
-    }
-}
-
 impl Drop for Link {
     fn drop(&mut self) {
         self.detach();
@@ -514,7 +501,7 @@ impl AsFd for Link {
 }
 
 /// Makes a descriptor's reads and writes wait, or not.
-pub fn set_blocking(fd: &OwnedFd, blocking: bool) -> Result<(), Errno> {
+pub fn set_blocking(fd: BorrowedFd<'_>, blocking: bool) -> Result<(), Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(
         fd,

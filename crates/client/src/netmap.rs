@@ -9,15 +9,15 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use protocol::{Bound, BoundRings, HostBound};
-use ring::Region;
 use ring::sync::SyncRings;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
-use crate::link::{Seen, set_blocking};
-use crate::{Error, Lost, sys};
+use crate::link::set_blocking;
+use crate::seen::Seen;
+use crate::{Error, Lost};
 
 /// What a connection has bound.
 #[derive(Debug)]
@@ -39,10 +39,10 @@ impl Binding {
         let counts = geometry.port.counts();
         let tx = range(bound.tx, counts.tx_rings)?;
         let rx = range(bound.rx, counts.rx_rings)?;
-        for fd in [&fds.kick, &fds.wake] {
+        for fd in [fds.kick.as_fd(), fds.wake.as_fd()] {
             set_blocking(fd, false).map_err(|error| Error::Doorbell(error.into()))?;
         }
-        let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
+        let region = fds.map(geometry.region).map_err(Error::Map)?;
         let peer = bound.peer_block.map(|at| geometry.facing(at)).transpose()?;
         let rings = SyncRings::new(&region, &geometry.port, tx, rx);
         let rings = match &peer {
@@ -81,13 +81,19 @@ impl Binding {
         self.fds.wake.as_fd()
     }
 
+    /// Whether one doorbell serves several processes: the timer of a device ([`crate::ptnet`]).
+    #[must_use]
+    pub fn shares_doorbell(&self) -> bool {
+        self.fds.kick.is_device()
+    }
+
     /// Rings the switch's doorbell, and looks after the daemon now and then.
     ///
     /// # Errors
     /// [`Lost`]: the daemon is gone.
     #[cold]
     pub fn kick(&self) -> Result<(), Lost> {
-        sys::ring(&self.fds.kick).map_err(|_| Lost)?;
+        self.fds.kick.ring().map_err(|_| Lost)?;
         if self.seen.is_long_ago() { self.check() } else { Ok(()) }
     }
 
@@ -98,7 +104,11 @@ impl Binding {
     pub fn check(&self) -> Result<(), Lost> {
         let mut bell = [PollFd::new(&self.fds.wake, PollFlags::empty())];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if rustix::event::poll(&mut bell, Some(&at_once)) == Ok(1) { Err(Lost) } else { Ok(()) }
+        match rustix::event::poll(&mut bell, Some(&at_once)) {
+            Ok(1) => Err(Lost),
+            _ if self.fds.kick.is_lost() => Err(Lost),
+            _ => Ok(()),
+        }
     }
 
     /// Takes the kicks out of this process's doorbell; says whether there were any.
@@ -108,9 +118,9 @@ impl Binding {
     pub fn acknowledge(&self) -> Result<bool, Lost> {
         let mut kicks = [0u8; 64];
         match rustix::io::read(&self.fds.wake, &mut kicks[..]) {
-            Ok(1..) => Ok(true),
+            Ok(1..) if !self.fds.kick.is_lost() => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Ok(0) | Err(_) => Err(Lost),
+            Ok(_) | Err(_) => Err(Lost),
         }
     }
 }

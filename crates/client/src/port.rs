@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
 use protocol::{Attached, ErrorCode, Reply, Request};
+use ring::RegionId;
 use ring::extra::ExtraBufs;
 use ring::user::{News, RxRing, TxRing};
 use ring::wake::PortWake;
-use ring::{Region, RegionId};
 
 use crate::control::{Connection, ControlError, PortFds};
 use crate::geometry::Geometry;
@@ -25,7 +25,7 @@ use crate::options::Options;
 use crate::rx::WaitRx;
 use crate::tx::WaitTx;
 use crate::wait::{WaitPolicy, wait};
-use crate::{Error, Lost, Rx, Stop, Tx, sys};
+use crate::{Error, Lost, Rx, Stop, Tx, ptnet, sys};
 
 impl Options {
     /// Opens the port `name`, creating switch and port where there are none.
@@ -45,12 +45,21 @@ struct Origin {
 
 impl Origin {
     fn attach(&self) -> Result<(Sender, Receiver, Option<PortMemory>), Error> {
-        let connection = Connection::open(self.options.dir.as_deref())?;
-        connection.hello(&self.options.introduction())?;
-        let (attached, fds) = connection.attach(self.options.request(&self.name))?;
+        let (attached, fds, connection) = match self.name.pci_address() {
+            Some(address) => {
+                let (attached, fds) = ptnet::attach(&self.name, address)?;
+                (attached, fds, None)
+            }
+            None => {
+                let connection = Connection::open(self.options.dir.as_deref())?;
+                connection.hello(&self.options.introduction())?;
+                let (attached, fds) = connection.attach(self.options.request(&self.name))?;
+                (attached, fds, Some(connection))
+            }
+        };
         let Options { wait, stop, lends, .. } = &self.options;
         let file = lends.then(|| fds.region.try_clone()).transpose().map_err(Error::Map)?;
-        let halves = halves(&attached, fds, Some(connection), *wait, stop.clone())?;
+        let halves = halves(&attached, fds, connection, *wait, stop.clone())?;
         let (mut sender, receiver) = halves;
         let port = Geometry::new(&attached)?.port;
         let region = sender.tx(0).ring().region().clone();
@@ -79,14 +88,15 @@ pub(crate) fn halves(
     stop: Option<Stop>,
 ) -> Result<(Sender, Receiver), Error> {
     let geometry = Geometry::new(attached)?;
-    let region = Region::attach(fds.region.as_fd(), geometry.region).map_err(Error::Map)?;
+    let region = fds.map(geometry.region).map_err(Error::Map)?;
+    // No barrier of the worker's reaches a guest.
+    let light = !fds.kick.is_device() && sys::has_barrier();
     let extra = ExtraBufs::new(&region, &geometry.port);
     let words = PortWakes {
         own: PortWake::new(&region, &geometry.port),
         peer: geometry.peer.as_ref().map(|peer| PortWake::new(&region, peer)),
     };
     let link = Arc::new(Link::new(fds, attached, words, extra, connection, stop)?);
-    let light = sys::has_barrier();
     let tx = |i| {
         let mut ring = match &geometry.peer {
             Some(peer) => TxRing::pipe(&region, peer, i),
@@ -527,6 +537,12 @@ impl Port {
     #[must_use]
     pub fn memory(&self) -> Option<&PortMemory> {
         self.memory.as_ref()
+    }
+
+    /// Whether the port is an instance of a service in a switch with chains, as of its opening.
+    #[must_use]
+    pub fn is_function(&self) -> bool {
+        self.receiver.is_function
     }
 
     /// Rings the switch's doorbell for a guest that has published slots.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // UNSAFETY: signal masks have no safe interface.
 
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub fn ring(event: &OwnedFd) -> Result<(), Errno> {
 
 /// Rings the other end of a pair of sockets; one that is closed is `EPIPE`, without the signal. A
 /// full one has rung.
-pub fn ring_socket(socket: &OwnedFd) -> Result<(), Errno> {
+pub fn ring_socket(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     loop {
         match send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
@@ -89,14 +89,15 @@ mod tests {
     #[test]
     fn test_a_closed_end_is_an_error_and_no_signal() {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        use std::os::fd::AsFd;
         // SAFETY: the default disposition, deadly as in a C program, is a valid one.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let flags = SocketFlags::CLOEXEC;
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         // A full one has rung.
-        (0..10_000).for_each(|_| assert_eq!(ring_socket(&a), Ok(())));
+        (0..10_000).for_each(|_| assert_eq!(ring_socket(a.as_fd()), Ok(())));
         drop(b);
-        assert_eq!(ring_socket(&a), Err(Errno::PIPE));
+        assert_eq!(ring_socket(a.as_fd()), Err(Errno::PIPE));
     }
 
     #[test]

@@ -250,6 +250,8 @@ const TABLE: &[Row] = &[
             SYS_pread64 SYS_pwrite64
         ],
     ),
+    // Registers of a guest's own device, in a function.
+    row(&[Function, Exporter], Any, calls![SYS_flock SYS_pread64 SYS_pwrite64]),
     row(&[Control, Opener], Any, calls![SYS_fchown SYS_fchownat]),
     // The limits of the process, its capabilities and groups, for messages and at the start.
     row(

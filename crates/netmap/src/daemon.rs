@@ -1,12 +1,15 @@
 //! The daemon: where its socket is, one request over a connection of its own, and its errors as
-//! netmap's.
+//! netmap's. What stands in its place in a guest is [`client::ptnet`].
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use client::control::{Connection, ControlError};
+use client::{Error, ptnet};
 use protocol::{ErrorCode, Reply, Request};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// The daemon's socket, as it is found when first asked for.
 pub fn socket_path() -> &'static Path {
@@ -21,6 +24,34 @@ pub fn socket_path() -> &'static Path {
 pub fn call(request: Request) -> Result<Reply, Errno> {
     let connection = Connection::connect(socket_path()).map_err(|error| errno_of(&error))?;
     connection.call(request).map_err(|error| errno_of(&error))
+}
+
+/// Opens a connection to the daemon for a program. Without a daemon, in a machine that has a ptnet,
+/// a socket that is connected to nothing: what is bound to that device needs no more.
+///
+/// # Errors
+/// There is neither.
+pub fn connect() -> Result<OwnedFd, ControlError> {
+    match Connection::connect(socket_path()) {
+        Err(ControlError::NoDaemon(_)) if !ptnet::devices().is_empty() => {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+            let path = socket_path().to_owned();
+            socket.map_err(|error| ControlError::Io { socket: path, error })
+        }
+        connection => connection.map(Connection::into_fd),
+    }
+}
+
+/// netmap's errno for a port that cannot be opened.
+#[must_use]
+pub fn errno_of_port(error: &Error) -> Errno {
+    match error {
+        Error::Device(error) => error.errno(),
+        Error::Control(error) => errno_of(error),
+        Error::Geometry(_) => Errno::PROTO,
+        _ => Errno::NOMEM,
+    }
 }
 
 /// netmap's errno for a daemon's answer.

@@ -14,6 +14,10 @@
 //!   ──────────────────────► Unknown ──── first use: resume ──┘
 //! ```
 //!
+//! In a guest there is no daemon. A descriptor can be opened all the same if the machine has a
+//! ptnet, and bound to that ([`client::ptnet`]): it is a socket without a peer then, and the port
+//! stays with the process and its children.
+//!
 //! Binding maps the region for the library's own use (the program maps it once more, where it
 //! likes) and brings three descriptors: region, kick and wake. They are kept at high numbers, and
 //! a program that closes everything it does not know does not close them; `dup2` on one of them is
@@ -41,18 +45,19 @@
 
 #![allow(unsafe_code)] // UNSAFETY: a binding is published by a pointer and freed with its entry.
 
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use client::control::{Connection, ControlError, PortFds};
 use client::netmap::Binding;
+use client::ptnet;
 use protocol::{Bind, Bound};
 use rustix::io::Errno;
 
 use crate::abi::OptCsb;
 use crate::csb::CsbMode;
-use crate::daemon::{errno_of, socket_path};
+use crate::daemon::{errno_of, errno_of_port, socket_path};
 use crate::turn::Turn;
 use crate::{notice, own};
 
@@ -158,10 +163,15 @@ impl Descriptor {
         if self.current().is_some() {
             return Err(Errno::BUSY);
         }
-        // SAFETY: the program's call has it open.
-        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let connection = Connection::from_fd(socket, socket_path());
-        self.install(connection.bind(bind).map_err(|error| errno_of(&error))?)?;
+        self.install(match bind.port.pci_address() {
+            Some(address) => ptnet::bind(&bind, address).map_err(|error| errno_of_port(&error))?,
+            None => {
+                // SAFETY: the program's call has it open.
+                let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+                let connection = Connection::from_fd(socket, socket_path());
+                connection.bind(bind).map_err(|error| errno_of(&error))?
+            }
+        })?;
         Ok(self.current().expect("just installed"))
     }
 
@@ -189,18 +199,18 @@ impl Descriptor {
         }
     }
 
-    fn install(&self, (bound, fds): (Bound, PortFds)) -> Result<(), Errno> {
+    fn install(&self, (bound, mut fds): (Bound, PortFds)) -> Result<(), Errno> {
         self.no_tx_poll.store(bound.no_tx_poll, Ordering::Relaxed);
-        let binding = moved_up(fds).and_then(|fds| {
-            let numbers = [&fds.region, &fds.kick, &fds.wake].map(AsRawFd::as_raw_fd);
-            let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
-            numbers.into_iter().for_each(own::set);
-            if let Some(old) = self.current() {
-                binding.rings().succeed(old.rings());
-            }
-            Ok(Held { binding, numbers })
-        })?;
-        let old = self.binding.swap(Box::into_raw(Box::new(binding)), Ordering::AcqRel);
+        move_up(&mut fds)?;
+        let numbers = [fds.region.as_fd(), fds.kick.as_fd(), fds.wake.as_fd()];
+        let numbers = numbers.map(|fd| fd.as_raw_fd());
+        let binding = Binding::new(bound, fds).map_err(|_| Errno::NOMEM)?;
+        numbers.into_iter().for_each(own::set);
+        if let Some(old) = self.current() {
+            binding.rings().succeed(old.rings());
+        }
+        let held = Box::new(Held { binding, numbers });
+        let old = self.binding.swap(Box::into_raw(held), Ordering::AcqRel);
         if !old.is_null() {
             // Threads may be using it: kept until the descriptor ends. One for each fork.
             release(self.retired.swap(old, Ordering::AcqRel));
@@ -213,7 +223,8 @@ impl Descriptor {
         Turn::give_back(&self.busy);
         self.sleepers.store(0, Ordering::Relaxed);
         self.csb.after_fork();
-        self.borrowed.store(!self.binding.load(Ordering::Relaxed).is_null(), Ordering::Relaxed);
+        let borrows = self.current().is_some_and(|binding| !binding.shares_doorbell());
+        self.borrowed.store(borrows, Ordering::Relaxed);
     }
 
     /// The binding, for a sync.
@@ -449,12 +460,8 @@ fn release(held: *mut Held) {
 }
 
 /// Moves the descriptors of a port out of the program's way.
-fn moved_up(fds: PortFds) -> Result<PortFds, Errno> {
-    Ok(PortFds {
-        region: own::high(fds.region)?,
-        kick: own::high(fds.kick)?,
-        wake: own::high(fds.wake)?,
-    })
+fn move_up(fds: &mut PortFds) -> Result<(), Errno> {
+    [&mut fds.region, fds.kick.fd_mut(), &mut fds.wake].into_iter().try_for_each(own::raise)
 }
 
 /// The time, as rings have it.

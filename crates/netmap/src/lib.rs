@@ -39,6 +39,7 @@
 //! | a monitor or a null port together with rings of the host's side | `EOPNOTSUPP` |
 //! | what the daemon calls unsupported | `EOPNOTSUPP` |
 //! | an interface of the system (`netmap:eth0`) that the daemon does not serve | `ENXIO` |
+//! | without a daemon, in a guest: what is no ptnet of its own (`netmap:0000:00:04.0`) | `ENXIO` |
 //! | `NIOCCONFIG`: there is no forwarding code of a kernel module to configure | `EINVAL` |
 //!
 //! The library cannot help programs that are linked statically or that make system calls without

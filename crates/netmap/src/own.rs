@@ -104,9 +104,10 @@ impl Drop for Own {
 ///
 /// # Errors
 /// What `fcntl` says, but for that.
-pub fn high(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+pub fn raise(fd: &mut OwnedFd) -> Result<(), Errno> {
     match rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), FIRST) {
-        Err(Errno::INVAL | Errno::MFILE) => Ok(fd),
-        moved => moved,
+        Err(Errno::INVAL | Errno::MFILE) => {}
+        moved => *fd = moved?,
     }
+    Ok(())
 }

@@ -13,6 +13,7 @@ mod interface;
 
 use std::os::fd::RawFd;
 
+use client::ptnet;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     Bind, BindKind, Bound, GeometryQuery, HostRings, MonitorOf, Page, PortGeometry,
@@ -22,7 +23,7 @@ use protocol::{
 use rustix::io::Errno;
 
 use crate::abi::{Name, PoolsInfo, PortHdr, PortInfo, Register, ValeList, flag, mode, option};
-use crate::daemon::call;
+use crate::daemon::{call, errno_of_port};
 use crate::descriptor::Descriptor;
 use crate::kloop;
 use crate::request::{Body, Request, Server};
@@ -275,6 +276,9 @@ fn port_geometry(
     rings: (u16, u16),
     slots: (u32, u32),
 ) -> Result<PortGeometry, Errno> {
+    if let Some(address) = port.pci_address() {
+        return ptnet::geometry(&port, address).map_err(|error| errno_of_port(&error));
+    }
     geometry(GeometryQuery {
         port: Some(port),
         mem_id,
@@ -311,8 +315,7 @@ fn unknown_region(error: Errno) -> Errno {
 }
 
 fn pools_info(name: &Name, body: &mut PoolsInfo) -> Result<(), Errno> {
-    let (port, mem_id) = (Some(port_name(name)?), body.nr_mem_id);
-    let port = geometry(GeometryQuery { port, mem_id, ..GeometryQuery::default() })?;
+    let port = port_geometry(port_name(name)?, body.nr_mem_id, NO_RINGS, (0, 0))?;
     *body = PoolsInfo { pad1: body.pad1, ..pools(&port) };
     Ok(())
 }
@@ -336,6 +339,9 @@ fn pools(port: &PortGeometry) -> PoolsInfo {
 
 /// Bytes of the virtio-net header in front of a port's frames.
 fn header_of(name: &Name) -> Result<u32, Errno> {
+    if port_name(name)?.pci_address().is_some() {
+        return Ok(0);
+    }
     Ok(shown(name)?.settings.vnet_header.unwrap_or(0).into())
 }
 

@@ -76,6 +76,9 @@ struct Args {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX))
     )]
     queues: u16,
+    /// Trust group of a ptnet: the guest has the memory of all its members
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
     /// Least time between two interrupts in µs, 0 to 1000, where the guest's driver asks for less
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = usecs(COALESCE_USECS_MAX))]
     coalesce_usecs: u16,
@@ -182,11 +185,17 @@ fn run(args: &Args) -> Result<()> {
     let listener = Listener::bind(&args.socket.clone().unwrap_or_else(default))?;
     let options = match args.nic {
         Model::E1000 if args.queues > 1 => bail!("an e1000 has one queue: leave --queues out"),
+        Model::E1000 if args.group.is_some() => {
+            bail!("an e1000 shares no memory with ports: leave --group out")
+        }
         Model::E1000 => options,
         Model::Ptnet if args.port.pipe().is_some() => {
             bail!("the ends of a pipe share their memory: choose a port of a switch")
         }
-        Model::Ptnet => options.lends(true).rings(args.queues),
+        Model::Ptnet => {
+            let options = options.lends(true).rings(args.queues);
+            args.group.iter().fold(options, |options, group| options.group(group))
+        }
     };
     let uplink = Uplink::open(options, &args.port.to_string())?;
     enter_sandbox(args.sandbox)?;
@@ -198,7 +207,8 @@ fn run(args: &Args) -> Result<()> {
         listener.path().display()
     ))?;
     if let Model::Ptnet = args.nic {
-        return ptnet::Server::new(mac, listener, uplink, signals, stop).run();
+        let is_shared = args.group.is_some();
+        return ptnet::Server::new(mac, is_shared, listener, uplink, signals, stop).run();
     }
     let description = nic::description();
     let nic = Nic::new(mac, args.coalesce_usecs);

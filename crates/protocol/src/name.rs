@@ -5,12 +5,14 @@
 //! vale<switch>:<port>{<id>       master end of a pipe      vale0:a{1
 //! vale<switch>:<port>}<id>       slave end of a pipe       vale0:a}1
 //! netmap:<interface>             an interface              netmap:v0   netmap:eth0   netmap:v0{1
+//! netmap:<PCI address>           a ptnet of this machine   netmap:0000:00:04.0
 //! ```
 //!
 //! `<port>` and `<id>` are one or more of `0-9 A-Z a-z _`; `<switch>` may be empty, as in netmap.
 //! An interface has a name of its own, which may have dots and is at most
 //! [`PortName::INTERFACE_BYTES`] long. It is alone in a switch that is named as it is, until
 //! an operator puts it into another one: `netmap:v0` may become `vale0:v0`.
+//! A ptnet has the name of its PCI device, which no interface can have; no daemon serves it.
 //! A whole name fits [`PortName::MAX_BYTES`] bytes. A name that was parsed is valid for ever:
 //! everything behind this module takes [`PortName`] and [`SwitchName`], never `&str`.
 
@@ -201,6 +203,14 @@ impl PortName {
         self.switch.is_interface()
     }
 
+    /// The PCI address of the device that has the port, `0000:00:04.0`, if it is one of this
+    /// machine's own: a ptnet in a guest.
+    #[must_use]
+    pub fn pci_address(&self) -> Option<&str> {
+        let is_whole = self.is_interface() && self.pipe.is_none();
+        Some(&*self.port).filter(|port| is_whole && is_pci_address(port))
+    }
+
     /// The name that netmap writes into a `netmap_if`: an interface's is that of the system.
     #[must_use]
     pub fn netmap_name(&self) -> String {
@@ -363,7 +373,26 @@ fn check_interface(whole: &str, name: &str) -> Result<(), NameError> {
         return Err(NameError::Empty { name, after, example: "netmap:eth0" });
     }
     check_length(name, PortName::INTERFACE_BYTES)?;
+    if is_pci_address(name) {
+        return Ok(());
+    }
     name.split('.').try_for_each(|part| check_ident(whole, part))
+}
+
+/// Whether it is domain, bus, device and function in the kernel's way of writing: `0000:00:04.0`.
+fn is_pci_address(text: &str) -> bool {
+    let digits = |part: &str, counts: std::ops::RangeInclusive<usize>| {
+        counts.contains(&part.len())
+            && part.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let parts = text.split_once('.').map(|(place, function)| (place.split(':'), function));
+    let Some((mut place, function)) = parts else { return false };
+    let (domain, bus, device) = (place.next(), place.next(), place.next());
+    digits(domain.unwrap_or_default(), 4..=6)
+        && digits(bus.unwrap_or_default(), 2..=2)
+        && digits(device.unwrap_or_default(), 2..=2)
+        && place.next().is_none()
+        && matches!(function.as_bytes(), [b'0'..=b'7'])
 }
 
 /// `part` is a slice of `whole`, so that the position in the message is the one the user sees.
@@ -413,6 +442,24 @@ mod tests {
 
     fn error(text: &str) -> String {
         text.parse::<PortName>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn test_a_ptnet_has_the_name_of_its_device_and_nothing_else_looks_like_one() {
+        let name: PortName = "netmap:0000:00:04.0".parse().unwrap();
+        assert_eq!((name.pci_address(), name.is_interface()), (Some("0000:00:04.0"), true));
+        assert_eq!(
+            (name.to_string(), name.netmap_name()),
+            ("netmap:0000:00:04.0".to_owned(), "0000:00:04.0".to_owned(),)
+        );
+        assert_eq!(name.switch().join("a").ok(), None);
+        for interface in ["netmap:eth0", "netmap:0000.00", "netmap:0000:00:04.0{1", "vale0:a"] {
+            let name: PortName = interface.parse().unwrap();
+            assert_eq!(name.pci_address(), None, "{interface}");
+        }
+        for bad in ["0000:00:04", "0000:00:04.8", "00:04.0", "0000:00:4.0", "0000:00:0G.0", "a:b"] {
+            assert!(format!("netmap:{bad}").parse::<PortName>().is_err(), "{bad}");
+        }
     }
 
     #[test]

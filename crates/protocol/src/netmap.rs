@@ -155,6 +155,25 @@ impl Bind {
             host: None,
         }
     }
+
+    /// The transmit and receive rings that a program binds of a port with so many, as netmap picks
+    /// them: where there are fewer in one direction, that direction's first. `None`: there is no
+    /// ring of the wanted number.
+    #[must_use]
+    pub fn rings_of(&self, tx_rings: u16, rx_rings: u16) -> Option<[BoundRings; 2]> {
+        if let RingChoice::One(ring) = self.rings
+            && ring >= tx_rings.max(rx_rings)
+        {
+            return None;
+        }
+        let pick = |rings: u16, excluded: bool| match self.rings {
+            _ if excluded => BoundRings { first: 0, count: 0 },
+            RingChoice::All => BoundRings { first: 0, count: rings },
+            RingChoice::One(ring) if ring < rings => BoundRings { first: ring, count: 1 },
+            RingChoice::One(_) => BoundRings { first: 0, count: 1 },
+        };
+        Some([pick(tx_rings, self.rx_only), pick(rx_rings, self.tx_only)])
+    }
 }
 
 /// What a region is to be like that takes the place of a program's own memory.

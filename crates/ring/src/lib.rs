@@ -27,7 +27,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`]: what both sides agree on |
+//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`], [`ptnet`]: what both sides agree on |
 //! | `region` | the sealed memory: created, attached, formatted; its pool of buffers; huge pages |
 //! | `frame` | a frame in pieces, in a region or in a guest's memory, and copies of it |
 //! | `kring` | the switch's half of a ring: take, put, run, mirror, exchange |
@@ -79,7 +79,7 @@ pub mod waiters;
 #[cfg(not(loom))]
 pub mod wake;
 
-pub use format::{cursor, doorbell};
+pub use format::{cursor, doorbell, ptnet};
 
 #[cfg(not(loom))]
 pub use format::layout::BufferIndex;

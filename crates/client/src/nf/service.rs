@@ -56,6 +56,10 @@ impl Ports {
         service: &str,
         number: Option<u16>,
     ) -> Result<Self, Error> {
+        if name.pci_address().is_some() {
+            // `uvala-device` has it already, outside of this machine.
+            return Ok(self);
+        }
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => {

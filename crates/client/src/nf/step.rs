@@ -178,10 +178,16 @@ fn check_port(port: &Port) -> Result<(), Error> {
 #[cold]
 fn no_function(port: &Port) -> Error {
     let (name, switch) = (port.name(), port.name().switch());
+    let (named, cure) = match name.pci_address() {
+        None => (format!("{name} --service NAME, uvala switch set {switch}"), "open it again"),
+        Some(_) => (
+            "PORT --service NAME, uvala switch set SWITCH".to_owned(),
+            "start uvala-device again, all that outside of this virtual machine",
+        ),
+    };
     let why = format!(
         "port {name} is not an instance of a service in a switch with chains, so a function there \
-         would send frames in a loop: uvala port set {name} --service NAME, uvala switch \
-         set {switch} --forwarding chain; then open it again"
+         would send frames in a loop: uvala port set {named} --forwarding chain; then {cure}"
     );
     ControlError::Refused(Failure::new(ErrorCode::Unsupported, why)).into()
 }

@@ -26,7 +26,8 @@
 
 mod registers;
 
-pub use registers::{IO_LEN, KICK, command, feature, status};
+pub use registers::IO_LEN;
+pub use ring::ptnet::{KICK, command, feature, status};
 
 use registers::{TABLE, WORDS};
 
@@ -135,12 +136,12 @@ impl Ptnet {
         self.rings
     }
 
-    /// Whether the switch has the port. `true`: that has changed, interrupt the guest.
+    /// What the port is like now, bits of [`ring::ptnet::status`]. `true`: that has changed,
+    /// interrupt the guest.
     #[must_use]
-    pub fn set_link(&mut self, link: bool) -> bool {
-        let link = if link { status::LINK } else { 0 };
-        self.get(registers::STATUS) != link && {
-            self.set(registers::STATUS, link);
+    pub fn set_status(&mut self, status: u32) -> bool {
+        self.get(registers::STATUS) != status && {
+            self.set(registers::STATUS, status);
             true
         }
     }
@@ -315,9 +316,9 @@ mod tests {
     #[test]
     fn a_lost_port_ends_the_epoch_and_a_reset_does_not() {
         let mut device = started();
-        assert!(device.set_link(true) && !device.set_link(true));
+        assert!(device.set_status(status::LINK) && !device.set_status(status::LINK));
         device.lose_rings();
-        assert!(device.set_link(false));
+        assert!(device.set_status(0));
         assert_eq!((device.read(registers::EPOCH, 4), device.is_running()), (1, false));
         assert_eq!(device.write(KICK, 4, 0), Effect::None);
         device.reset();

@@ -5,30 +5,29 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
-use client::control::{Connection, ControlError};
+use client::control::ControlError;
 use libc::{FILE, msghdr, ssize_t};
 use rustix::io::{Errno, FdFlags};
 
 use super::adopt;
 use super::node::is_device;
-use crate::daemon::socket_path;
+use crate::daemon::connect;
 use crate::descriptor::Descriptor;
 use crate::errno::{fail, get_errno, result, set_errno};
 use crate::next::{self, Argument, Mode, pass};
 use crate::own;
 use crate::table::{Kind, TABLE};
 
-/// Opens `/dev/netmap`: a connection to the daemon.
+/// Opens `/dev/netmap`: a connection to the daemon, if there is one.
 fn open_device(flags: c_int) -> c_int {
     result(|| {
-        let connection = Connection::connect(socket_path()).map_err(|error| match error {
+        let socket = connect().map_err(|error| match error {
             ControlError::NoDaemon(_) => Errno::NXIO,
             ControlError::Permission(_) | ControlError::Untrusted { .. } => Errno::ACCESS,
             ControlError::NoDescriptors => Errno::MFILE,
             ControlError::Io { error, .. } => error,
             _ => Errno::IO,
         })?;
-        let socket = connection.into_fd();
         if flags & libc::O_CLOEXEC == 0 {
             rustix::io::fcntl_setfd(&socket, FdFlags::empty())?;
         }

@@ -1,18 +1,19 @@
 //! `/dev/netmap` as a file that can be looked at: `stat`, `access` and their relatives.
 //!
-//! It is there while a daemon is: a character device that says of itself what `/dev/null` does, but
-//! for its numbers, and for its mode where the daemon refuses this user. The names of the C library
-//! before 2.33, `__xstat` and the like, may be hidden in a later one, which has the others.
+//! It is there while a daemon is, or a ptnet in the machine: a character device that says of itself
+//! what `/dev/null` does, but for its numbers, and for its mode where the daemon refuses this user.
+//! The names of the C library before 2.33, `__xstat` and the like, may be hidden in a later one,
+//! which has the others.
 
 #![allow(unsafe_code)] // UNSAFETY: the C library's functions, with the program's pointers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use client::control::{Connection, ControlError};
+use client::control::ControlError;
 use libc::{stat as Stat, stat64 as Stat64, statx as Statx};
 use rustix::io::Errno;
 
-use crate::daemon::socket_path;
+use crate::daemon::connect;
 use crate::errno::fail;
 use crate::next::{self, pass};
 
@@ -40,7 +41,7 @@ pub unsafe fn is_device(path: *const c_char) -> bool {
 
 /// The permissions of the device, by what the daemon says to a connection.
 fn permissions() -> Result<u16, Errno> {
-    match Connection::connect(socket_path()) {
+    match connect() {
         Err(ControlError::NoDaemon(_)) => Err(Errno::NOENT),
         Err(ControlError::Permission(_) | ControlError::Untrusted { .. }) => Ok(OPEN_TO_ROOT),
         _ => Ok(OPEN_TO_ALL),

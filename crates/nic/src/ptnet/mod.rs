@@ -39,7 +39,7 @@ const VECTORS_LEN: u64 = 0x2000;
 
 /// netmap's ptnet. The card is another one, for its driver finds the memory elsewhere.
 const IDENTITY: Identity = Identity {
-    device: [0x1b36, 0x000d],
+    device: ring::ptnet::IDENTITY,
     subsystem: [0x1b36, 0x0001],
     revision: 0,
     class: [2, 0, 0],
@@ -115,6 +115,8 @@ pub struct Nic {
     memory: PortMemory,
     rings: Rings,
     sleepers: LentRings,
+    /// The memory is that of a trust group.
+    is_shared: bool,
     /// The driver has kicked since the last look.
     kicked: bool,
     kicks: u64,
@@ -122,7 +124,7 @@ pub struct Nic {
 
 impl Nic {
     /// A device after its reset, on a port whose memory it has.
-    pub fn new(mac: MacAddr, memory: PortMemory) -> Self {
+    pub fn new(mac: MacAddr, memory: PortMemory, is_shared: bool) -> Self {
         let geometry = geometry(&memory);
         let config = ConfigSpace::new(IDENTITY)
             .with_io(0, IO_LEN)
@@ -132,7 +134,7 @@ impl Nic {
         let model = Ptnet::new(mac.octets(), &geometry);
         let rings = Rings::Drain(drain(&memory));
         let sleepers = LentRings::new(memory.region(), memory.layout());
-        Self { config, model, memory, rings, sleepers, kicked: false, kicks: 0 }
+        Self { config, model, memory, rings, sleepers, is_shared, kicked: false, kicks: 0 }
     }
 
     /// The port is gone, and with it the switch's side of the rings.
@@ -141,6 +143,11 @@ impl Nic {
             self.model.lose_rings();
             self.rings = Rings::Lost;
         }
+    }
+
+    /// Whether no switch and no relay will be the other side of these rings again.
+    fn is_at_its_end(&self) -> bool {
+        self.is_shared && matches!(self.rings, Rings::Lost)
     }
 
     fn obey(&mut self, effect: Effect) {
@@ -155,6 +162,11 @@ impl Nic {
     fn start(&mut self) {
         self.rings = match std::mem::replace(&mut self.rings, Rings::Lost) {
             Rings::Switch | Rings::Drain(_) => Rings::Switch,
+            // Other members have their buffers there, and perhaps a process like this one.
+            Rings::Lost | Rings::Relay(_) if self.is_shared => {
+                self.model.refuse_start(Errno::NODEV.raw_os_error().unsigned_abs());
+                Rings::Lost
+            }
             Rings::Lost | Rings::Relay(_) => match Relay::new(&self.memory) {
                 Ok(relay) => Rings::Relay(Box::new(relay)),
                 Err(error) => {

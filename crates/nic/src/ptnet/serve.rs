@@ -10,7 +10,7 @@
 //!
 //! *Memory.* A VMM maps the region when it connects, and keeps it. So each VMM finds a region that
 //! no other has seen: after one has gone, the port is opened anew. A VMM that connects while there
-//! is no switch waits for it.
+//! is no switch waits for it. The region of a trust group is that of its other members, too.
 //!
 //! *No spinning.* The device does not poll for a while before it sleeps. Between guest and switch
 //! it has nothing to look at: both ask for a wake-up in the memory that they share, and the worker
@@ -21,6 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use client::{Interest, Lost, Port, Stop};
+use device::ptnet::status;
 use packet::MacAddr;
 use ring::user::RxRing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +40,8 @@ use crate::uplink::Uplink;
 /// Everything that a device waits for, whichever VMM it has.
 pub struct Server {
     mac: MacAddr,
+    /// The port is in a trust group.
+    is_shared: bool,
     listener: Listener,
     uplink: Uplink,
     log: Log,
@@ -60,12 +63,13 @@ impl Server {
     /// A device that listens.
     pub fn new(
         mac: MacAddr,
+        is_shared: bool,
         listener: Listener,
         uplink: Uplink,
         signals: OwnedFd,
         stop: Stop,
     ) -> Self {
-        Self { mac, listener, uplink, log: Log::default(), signals, stop }
+        Self { mac, is_shared, listener, uplink, log: Log::default(), signals, stop }
     }
 
     /// Runs until a signal.
@@ -74,8 +78,10 @@ impl Server {
             let port = self.uplink.port().expect("it was waited for");
             let memory = port.memory().expect("it was asked for").clone();
             let description = description(&memory).context("cannot pass the port's memory on")?;
-            let nic = Nic::new(self.mac, memory);
-            let session = Session { server: &mut self, nic, machine: None, woken: false, sent: 0 };
+            let nic = Nic::new(self.mac, memory, self.is_shared);
+            let server = &mut self;
+            let (woken, is_function) = (false, false);
+            let session = Session { server, nic, machine: None, woken, is_function, sent: 0 };
             if session.run(&description)? == End::Signal {
                 break;
             }
@@ -113,6 +119,8 @@ struct Session<'a, 'b> {
     machine: Option<Machine<'a>>,
     /// The switch has rung since the last turn.
     woken: bool,
+    /// The port was an instance of a service when it was opened last.
+    is_function: bool,
     /// Interrupts.
     sent: u64,
 }
@@ -139,7 +147,7 @@ impl<'a> Session<'a, '_> {
 
     /// Passes a kick on, moves frames where that is for this process to do, and interrupts.
     fn turn(&mut self) -> Result<Turn, Lost> {
-        let Self { server, nic, machine, woken, sent } = self;
+        let Self { server, nic, machine, woken, sent, .. } = self;
         let (kicked, woken) = (std::mem::take(&mut nic.kicked), std::mem::take(woken));
         let mut interrupt = |vector| {
             *sent += 1;
@@ -187,8 +195,15 @@ impl<'a> Session<'a, '_> {
 
     /// Tells the driver of the link, and of rings that are gone.
     fn show_link(&mut self) {
-        let has_port = self.server.uplink.port().is_some();
-        if self.nic.model.set_link(has_port) {
+        let port = self.server.uplink.port();
+        if let Some(port) = &port {
+            self.is_function = port.is_function();
+        }
+        // No driver of a group's memory that is gone has a use for the port's new one.
+        let has_link = port.is_some() && !self.nic.is_at_its_end();
+        let bits = [(has_link, status::LINK), (self.is_function, status::FUNCTION)];
+        let status: u32 = bits.iter().filter(|(is_set, _)| *is_set).map(|(_, bit)| bit).sum();
+        if self.nic.model.set_status(status) {
             interrupt(self.machine.as_ref(), self.nic.model.status_vector());
         }
     }

@@ -8,8 +8,8 @@ pub mod doorbell;
 #[cfg(not(loom))]
 pub mod held;
 #[cfg(not(loom))]
-#[cfg(not(loom))]
 pub mod layout;
+pub mod ptnet;
 #[cfg(not(loom))]
 pub mod slot;
 #[cfg(any(test, not(loom)))]

@@ -48,6 +48,11 @@ pub fn is_sealed(fd: BorrowedFd<'_>, size: usize) -> io::Result<bool> {
     Ok(find(fd).size == size)
 }
 
+/// Whether the descriptor has so many bytes or more.
+pub fn is_as_large(fd: BorrowedFd<'_>, size: usize) -> io::Result<bool> {
+    Ok(find(fd).size >= size)
+}
+
 /// What tells the memory from all other.
 pub fn identity(fd: impl AsFd) -> io::Result<[u64; 2]> {
     Ok([0, find(fd).start.addr().get() as u64])

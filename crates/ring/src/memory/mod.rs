@@ -23,6 +23,7 @@ use core::sync::atomic::AtomicU16;
 use std::io;
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::format::abi::Pod;
@@ -61,9 +62,15 @@ pub fn map_as_device(
     let hint = std::ptr::without_provenance_mut(hint);
     // SAFETY: a new mapping at an address of the kernel's choice (the hint is no more than that)
     // aliases nothing.
-    let first = unsafe { rustix::mm::mmap(hint, PAGE, protection, MapFlags::SHARED, fd, offset)? };
+    let first = unsafe { rustix::mm::mmap(hint, PAGE, protection, MapFlags::SHARED, &fd, offset)? };
     // SAFETY: this is the mapping of one page that was just made.
-    let base = unsafe { grown_unlocked(first, size)? };
+    let base = match unsafe { grown_unlocked(first, size) } {
+        // SAFETY: as above. A region of a PCI device does not grow, and the kernel never locks it.
+        Err(Errno::FAULT) => unsafe {
+            rustix::mm::mmap(hint, size, protection, MapFlags::SHARED, &fd, offset)?
+        },
+        grown => grown?,
+    };
     // SAFETY: a mapping of `size` bytes; it stays as it is.
     let advised = unsafe { rustix::mm::madvise(base, size, Advice::LinuxDontDump) };
     debug_assert!(advised.is_ok(), "a mapping of a file: {advised:?}");

@@ -26,6 +26,11 @@ pub fn is_sealed(fd: BorrowedFd<'_>, size: usize) -> io::Result<bool> {
     Ok(is_sealed && usize::try_from(fstat(fd)?.st_size) == Ok(size))
 }
 
+/// Whether this file has so many bytes or more.
+pub fn is_as_large(fd: BorrowedFd<'_>, size: usize) -> io::Result<bool> {
+    Ok(usize::try_from(fstat(fd)?.st_size).is_ok_and(|bytes| bytes >= size))
+}
+
 /// Device and inode.
 pub fn identity(fd: impl AsFd) -> io::Result<[u64; 2]> {
     let stat = fstat(fd)?;

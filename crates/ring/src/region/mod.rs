@@ -18,7 +18,7 @@ mod pool;
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -123,10 +123,27 @@ impl Region {
     /// # Errors
     /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
     pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
-        if !sealed::is_sealed(fd, layout.size())? {
+        Self::attach_if(sealed::is_sealed(fd, layout.size())?, fd, layout)
+    }
+
+    /// Maps a region that a PCI device of this machine has, by its file in sysfs. It is at least as
+    /// large as the layout says, and cannot shrink.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is smaller.
+    pub fn attach_device(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
+        Self::attach_if(sealed::is_as_large(fd, layout.size())?, fd, layout)
+    }
+
+    fn attach_if(
+        is_as_announced: bool,
+        fd: BorrowedFd<'_>,
+        layout: RegionLayout,
+    ) -> io::Result<Arc<Self>> {
+        if !is_as_announced {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "region is not as announced"));
         }
-        let memory = Memory::map(fd.as_fd(), layout.size())?;
+        let memory = Memory::map(fd, layout.size())?;
         Ok(Self::new(memory, layout, sealed::identity(fd)?, Owners::new(0), false))
     }
 
@@ -254,6 +271,7 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no memfd")]

@@ -19,7 +19,8 @@ use terminal::say;
 /// Run a netmap program
 ///
 /// Runs PROGRAM with libuvala_netmap.so preloaded, which provides /dev/netmap; its VALE switches
-/// are those of the daemon. PROGRAM must be dynamically linked; scripts run with their interpreter.
+/// are those of the daemon. In a guest with a ptnet, netmap:ADDRESS is the port of that PCI device,
+/// and no daemon is needed. PROGRAM must be dynamically linked; scripts run with their interpreter.
 /// The exit status is PROGRAM's, 127 if it is not found, or 126 if it cannot be run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -59,7 +60,11 @@ pub fn run(global: &Global, args: &Args) -> Result<u8> {
         let child = command.spawn().map_err(|error| cannot_run(&program.path, error))?;
         return wait(child, false);
     }
-    global.connect().map_err(no_daemon)?;
+    match global.connect() {
+        // A guest has ports of its own.
+        Err(ControlError::NoDaemon(_)) if !client::ptnet::devices().is_empty() => {}
+        connection => drop(connection.map_err(no_daemon)?),
+    }
     command.env("UVALA_DIR", daemon_dir(global)?);
     Err(cannot_run(&program.path, command.exec()).into())
 }
@@ -165,6 +170,7 @@ Examples:
   uvala run -- pkt-gen -i vale0:a -f tx                 on the daemon's switch vale0
   uvala run --private -- bridge -i vale0:a -i vale1:b   on a private daemon
   uvala run -- sh -c 'pkt-gen … & pkt-gen …'            also programs that the shell starts
+  uvala run -- pkt-gen -i netmap:0000:00:04.0 -f rx     in a guest, on its own device
 
 uvala looks for the library beside itself and in ../lib; UVALA_NETMAP_LIB names another file.";
 

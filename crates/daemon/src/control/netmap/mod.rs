@@ -470,29 +470,14 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// The rings that a program binds, as netmap picks them: where there are fewer in one direction,
-/// that direction's first.
+/// The rings that a program binds.
 pub(super) fn claim(bind: &Bind, counts: RingCounts) -> Result<Claim, Refusal> {
-    let none = BoundRings { first: 0, count: 0 };
-    let pick = |rings: u16, excluded: bool| match bind.rings {
-        _ if excluded => none,
-        RingChoice::All => BoundRings { first: 0, count: rings },
-        RingChoice::One(ring) if ring < rings => BoundRings { first: ring, count: 1 },
-        RingChoice::One(_) => BoundRings { first: 0, count: 1 },
-    };
-    let most = counts.tx_rings.max(counts.rx_rings);
-    if let RingChoice::One(ring) = bind.rings
-        && ring >= most
-    {
-        let text = format!("ring {ring}: port {} has rings 0 to {}", bind.port, most - 1);
+    let Some([tx, rx]) = bind.rings_of(counts.tx_rings, counts.rx_rings) else {
+        let last = counts.tx_rings.max(counts.rx_rings) - 1;
+        let text = format!("port {} has rings 0 to {last}, and no others", bind.port);
         return Err(Refusal::bad_value(text));
-    }
-    Ok(Claim {
-        tx: pick(counts.tx_rings, bind.rx_only),
-        rx: pick(counts.rx_rings, bind.tx_only),
-        exclusive: bind.exclusive,
-        no_tx_poll: bind.no_tx_poll,
-    })
+    };
+    Ok(Claim { tx, rx, exclusive: bind.exclusive, no_tx_poll: bind.no_tx_poll })
 }
 
 /// What the other end of a pipe has: one's transmit rings are the other's receive rings.

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use client::control::Connection;
 use protocol::file::read_text;
 use protocol::name::PortName;
 
@@ -95,17 +94,18 @@ impl Part {
     }
 
     /// Tells a function that speaks of services or chains which there are.
-    pub fn introduce(
-        &self,
-        connection: &Connection,
-        function: &mut Function,
-    ) -> anyhow::Result<()> {
+    pub fn introduce(&self, global: &Global, function: &mut Function) -> anyhow::Result<()> {
         if !function.asks_for_names() {
             return Ok(());
         }
-        let switch = self.port.switch();
-        let services = functions(connection, Some(switch))?.into_iter();
-        let chains = chain::chains(connection, switch)?.into_iter();
+        if self.port.pci_address().is_some() {
+            let why = "its rules name services or chains, which only the daemon knows: run it \
+                       outside of this virtual machine";
+            return Err(Usage(format!("{}: {why}", self.name)).into());
+        }
+        let (connection, switch) = (global.connect()?, self.port.switch());
+        let services = functions(&connection, Some(switch))?.into_iter();
+        let chains = chain::chains(&connection, switch)?.into_iter();
         let names = Names {
             services: services.map(|info| (info.service, info.number)).collect(),
             chains: chains.map(|info| (info.chain.name.to_string(), info.number)).collect(),
@@ -120,7 +120,7 @@ impl Part {
             if let Some(why) = new.why_alone(Others::Threads).filter(|_| self.count > 1) {
                 anyhow::bail!("not with {} instances: {why}", self.count);
             }
-            self.introduce(&global.connect()?, &mut new)?;
+            self.introduce(global, &mut new)?;
             anyhow::Ok(new)
         };
         let title = self.title(port);

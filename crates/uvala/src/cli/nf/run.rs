@@ -27,7 +27,7 @@ pub struct Run {
     #[arg(value_parser = names())]
     function: String,
     /// Port of the function, such as vale0:fw; a port that is missing is added permanently, as an
-    /// instance of the service
+    /// instance of the service. In a guest with a ptnet: its device, such as netmap:0000:00:04.0
     port: String,
     /// Configuration file of the function, TOML
     #[arg(short, long, value_name = "FILE")]
@@ -85,24 +85,18 @@ fn names() -> PossibleValuesParser {
 pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let parts = run.parts()?;
     let mut functions = parts.iter().map(Part::start).collect::<Result<Vec<_>, _>>()?;
-    let connection = global.connect()?;
-    for (at, function) in functions.iter().enumerate() {
-        place::check_switch(&connection, parts[at].port.switch())?;
-        run.check_alone(&connection, (&parts, at), function)?;
-    }
-    run.assign(global, &connection, &parts)?;
+    run.check_place(global, &parts, &functions)?;
     let alone = run.alone(global, &parts, &functions)?;
     while functions.len() < run.count() {
         functions.push(parts[0].function()?);
     }
     let part_of = |at: usize| parts.get(at).unwrap_or(&parts[0]);
     for (at, function) in functions.iter_mut().enumerate() {
-        part_of(at).introduce(&connection, function)?;
+        part_of(at).introduce(global, function)?;
     }
     if run.count() > 1 {
         Function::join(&mut functions);
     }
-    drop(connection);
     sandbox::enter(run.sandbox, &parts)?;
     let stop = Stop::new().context("cannot make an eventfd")?;
     let has_file = parts.iter().any(|part| part.file.is_some());
@@ -186,6 +180,30 @@ impl Run {
             Some((_, part)) => Err(Usage(format!("{} is named twice", part.port)).into()),
             None => Ok(parts),
         }
+    }
+
+    /// The functions may run at these ports. Of a guest's own devices no daemon knows here: it was
+    /// asked when `uvala-device` opened their ports.
+    fn check_place(
+        &self,
+        global: &Global,
+        parts: &[Part],
+        functions: &[Function],
+    ) -> anyhow::Result<()> {
+        let devices = parts.iter().filter(|part| part.port.pci_address().is_some()).count();
+        if devices == parts.len() && self.count() == 1 {
+            return Ok(());
+        }
+        if devices > 0 {
+            let why = "a device has one port: leave out --threads, and name devices for all --with";
+            return Err(Usage(why.to_owned()).into());
+        }
+        let connection = global.connect()?;
+        for (at, function) in functions.iter().enumerate() {
+            place::check_switch(&connection, parts[at].port.switch())?;
+            self.check_alone(&connection, (parts, at), function)?;
+        }
+        self.assign(global, &connection, parts)
     }
 
     /// Ports that are there are what they are to be.

@@ -1,6 +1,7 @@
 //! The sandbox of a process that runs functions: what it has after its start.
 
 use anyhow::Context;
+use client::ptnet;
 use confine::{Access, Files, Mode, Thread};
 use terminal::say;
 
@@ -23,10 +24,15 @@ pub fn enter(mode: Mode, parts: &[Part]) -> anyhow::Result<()> {
 }
 
 /// The directories of the functions' files: an editor that saves a file puts a new one in its
-/// place.
+/// place. And in a guest, the devices of the ports.
 fn files(parts: &[Part]) -> Files {
+    let devices = parts.iter().filter_map(|part| part.port.pci_address().map(ptnet::directory));
+    let files = devices.fold(Files::of_a_client(), |files, device| {
+        let real = std::fs::canonicalize(&device).unwrap_or(device);
+        files.and(real, Access::Write)
+    });
     let own = parts.iter().filter_map(|part| part.file.as_deref());
-    own.fold(Files::of_a_client(), |files, file| {
+    own.fold(files, |files, file| {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
         // Not the whole system for the sake of a file in its root.
         let dir = file.parent().filter(|dir| dir.parent().is_some());
