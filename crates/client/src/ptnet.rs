@@ -16,18 +16,18 @@
 //! ```
 //!
 //! *Waiting.* The device's interrupts need a driver, and none is loaded. A thread that would sleep
-//! sleeps until the next tick of a timer, and looks at its rings: [`TICK`] bounds what that
-//! costs a frame that ends a pause. A timer that is not read does not tick, so a port that no thread
-//! waits for costs nothing. Threads yield before they sleep, as everywhere ([`crate::wait`]).
+//! sleeps until the next tick of a timer, and looks at its rings: [`TICK`] bounds what that costs a
+//! frame that ends a pause. A timer that is not read does not tick, so a port that no thread waits
+//! for costs nothing. Threads yield before they sleep, as everywhere ([`crate::wait`]).
 //!
 //! *The end of the switch.* The device counts `EPOCH` up when the rings are no longer those that
 //! were started. A port looks at it now and then, and is lost as when a daemon ends. It may be
 //! opened again at once.
 //!
-//! *One program.* Whatever opens the port locks `resource0` (`flock`). Another program, or another
-//! descriptor of the same one, is refused: the rings have one owner. The lock goes with its last
-//! copy. A process that closes the port stops the rings. One that is killed leaves them running, and
-//! full, until the next one takes them over.
+//! *One program.* A program that opens the port locks `resource0` (`flock`). Another program, or
+//! another descriptor of the same one, is refused: the rings have one owner. The lock goes with its
+//! last copy. A process that closes the port stops the rings. One that is killed leaves them
+//! running, and full, until the next one takes them over.
 //!
 //! *Trust.* What the registers say is checked as a daemon's reply is ([`crate::geometry`]).
 

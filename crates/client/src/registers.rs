@@ -33,7 +33,7 @@ pub enum DeviceError {
         DEVICES
     )]
     HasDriver {
-        /// Of the device.
+        /// The device.
         address: String,
         /// The driver's name.
         driver: String,
@@ -55,9 +55,9 @@ pub enum DeviceError {
     /// The device's own number of an error.
     #[error("{address} does not start its rings: {error}{}", hint(.error))]
     NotStarted {
-        /// Of the device.
+        /// The device.
         address: String,
-        /// That number.
+        /// The number.
         error: Errno,
     },
 }
@@ -129,7 +129,7 @@ pub struct Registers {
     address: String,
     /// `resource0`, locked.
     file: OwnedFd,
-    /// Of the rings, as they were started.
+    /// `EPOCH` when the rings were started.
     epoch: u32,
     seen: Seen,
     /// The process that started the rings, and stops them: a child of `fork` does not.
@@ -138,7 +138,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Those of a device without a driver, which may be another program's.
+    /// Opens those of a device without a driver, which may be another program's.
     pub(crate) fn open(address: &str) -> Result<Self, DeviceError> {
         let device = directory(address);
         let missing = || {

@@ -27,7 +27,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`], [`ptnet`]: what both sides agree on |
+//! | `format` | [`abi`], [`cursor`], [`layout`], [`doorbell`], [`ptnet`]: what the sides agree on |
 //! | `region` | the sealed memory: created, attached, formatted; its pool of buffers; huge pages |
 //! | `frame` | a frame in pieces, in a region or in a guest's memory, and copies of it |
 //! | `kring` | the switch's half of a ring: take, put, run, mirror, exchange |

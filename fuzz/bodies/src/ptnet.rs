@@ -16,7 +16,7 @@ pub fn ptnet(data: &[u8]) {
     let rings = [1 + u16::from(input.u8() % 16), 1 + u16::from(input.u8() % 16)];
     let geometry = Geometry { rings, nifp: 4096, ..Geometry::default() };
     let mut device = Ptnet::new([2; 6], &geometry);
-    let (first, mut epoch, mut link) = (words(&device), 0, 0);
+    let (first, mut epoch, mut status) = (words(&device), 0, 0);
     while !input.is_empty() {
         let (what, at) = (input.u8(), u32::from(input.u8()));
         let value = u32::from_le_bytes(input.bytes());
@@ -27,9 +27,9 @@ pub fn ptnet(data: &[u8]) {
                 epoch += 1;
             }
             2 => {
-                let changes = device.set_link(value & 1 != 0);
-                assert_eq!(changes, link != value & 1);
-                link = value & 1;
+                let changes = device.set_status(value & 3);
+                assert_eq!(changes, status != value & 3);
+                status = value & 3;
             }
             3 => obey(&mut device, value, |device| device.kick(value)),
             4 => obey(&mut device, value, |device| device.write(PTCTL, 4, value % 4)),
@@ -40,7 +40,7 @@ pub fn ptnet(data: &[u8]) {
                 obey(&mut device, value, |device| device.write(at, width, value));
             }
         }
-        assert_eq!([STATUS, EPOCH].map(|at| device.read(at, 4)), [link, epoch]);
+        assert_eq!([STATUS, EPOCH].map(|at| device.read(at, 4)), [status, epoch]);
         assert_eq!(words(&device), first, "the port's geometry");
     }
 }

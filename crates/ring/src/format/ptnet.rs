@@ -19,7 +19,7 @@ pub mod register {
     pub const PTCTL: u32 = 0x04;
     /// The last four bytes of the MAC address.
     pub const MAC_LO: u32 = 0x08;
-    /// Its first two.
+    /// The first two bytes of it.
     pub const MAC_HI: u32 = 0x0c;
     /// Where netmap's driver writes the place of its CSB, before there were two of them.
     pub const CSBBAH: u32 = 0x10;

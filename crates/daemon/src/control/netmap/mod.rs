@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use ::port::netmap_region::Needs;
 use protocol::name::PortName;
 use protocol::{
-    Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply, RingChoice,
+    Bind, BindKind, BoundRings, GeometryQuery, HostRings, PortGeometry, PortKind, Reply,
 };
 use ring::layout::RingCounts;
 use switch::{Forwarding, OnFull, PortConfig, SwitchConfig};
