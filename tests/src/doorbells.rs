@@ -21,7 +21,7 @@ pub fn run(attack: &DoorbellAttack) -> Result<Report, Error> {
         Assault::Fill => fill(fds.kick.as_fd()),
         Assault::Watch { watches } => held = watch(fds.kick.as_fd(), watches),
         Assault::Splice => {
-            splice_for_ever(fds.kick.try_clone().expect("descriptors"));
+            splice_for_ever(fds.kick.as_fd().try_clone_to_owned().expect("descriptors"));
             // It sleeps by now.
             std::thread::sleep(Duration::from_millis(300));
         }

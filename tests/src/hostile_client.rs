@@ -143,7 +143,7 @@ impl Attacker {
     ) -> io::Result<()> {
         match self.random.below(64) {
             0..40 => drop(target.burst()),
-            40..46 => self.flood_kicks(&target.fds.kick),
+            40..46 => self.flood_kicks(target.fds.kick.as_fd()),
             46..50 => self.change_mode(target),
             50..53 => self.punch(target),
             53..55 => self.resize(target),
@@ -163,7 +163,7 @@ impl Attacker {
         Ok(())
     }
 
-    fn flood_kicks(&mut self, kick: &OwnedFd) {
+    fn flood_kicks(&mut self, kick: BorrowedFd<'_>) {
         // It would sleep itself otherwise.
         let _ = fcntl_setfl(kick, OFlags::NONBLOCK);
         for _ in 0..self.random.below(1000) {
@@ -228,7 +228,7 @@ impl Attacker {
             return Ok(());
         }
         self.sleepers += 2;
-        let kick = target.fds.kick.try_clone()?;
+        let kick = target.fds.kick.as_fd().try_clone_to_owned()?;
         if self.random.below(2) == 0 {
             doorbells::splice_for_ever(kick);
         } else {
@@ -246,7 +246,7 @@ impl Attacker {
         let odd = odd_files::any(&mut self.random, target.fds.kick.as_fd())?;
         let fds = &mut target.fds;
         match self.random.below(3) {
-            0 => fds.kick = odd,
+            0 => *fds.kick.fd_mut() = odd,
             1 => fds.wake = odd,
             _ => fds.region = odd,
         }
@@ -264,7 +264,11 @@ impl Attacker {
     /// Sends its descriptors to the daemon that they came from.
     fn give_away(&mut self, target: &Target, socket: &OwnedFd) -> io::Result<()> {
         let fds = &target.fds;
-        let gifts = [fds.kick.try_clone()?, fds.wake.try_clone()?, fds.region.try_clone()?];
+        let gifts = [
+            fds.kick.as_fd().try_clone_to_owned()?,
+            fds.wake.try_clone()?,
+            fds.region.try_clone()?,
+        ];
         send_beside(socket, &self.message(), &gifts)?;
         Ok(())
     }

@@ -472,7 +472,7 @@ fn programs(place: &Scratch) -> Vec<PathBuf> {
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
     compiler.arg(root().join("include")).arg(root().join("tests/netmap/guest.c"));
     assert!(compiler.arg("-o").arg(&program).status().expect("cc").success());
-    let files = [uvala_path(), library.join("libuvala_netmap.so")];
+    let files = [uvala_path().to_owned(), library.join("libuvala_netmap.so")];
     let small = files.map(|file| {
         let to = place.path().join(file.file_name().expect("a file"));
         let done = Command::new("strip").arg("-o").arg(&to).arg(&file).status();
