@@ -161,6 +161,12 @@ fn stations_of_other_hosts_are_known_before_they_send_there_and_not_flooded() {
     let shown = one.host.done(&["port", "show", FABRIC]);
     assert!(shown.contains("from a routing daemon"), "{shown}");
     assert!(shown.contains("extern_learn     2 stations"), "{shown}");
+    // A second process for the port waits, and takes nothing back when it ends.
+    let mut other = start_evpn(&one.host, &one.scratch, "20");
+    wait::until("a refusal", || one.log().contains("end it first"));
+    other.signal(Signal::TERM);
+    assert!(other.wait().success(), "{}", one.log());
+    assert!(one.remotes().len() == 2 && one.knows("02:00:00:00:00:02"), "{}", one.log());
     // What two exchange does not reach the third, from the first frame to a station on.
     let before = three.host.stats().tx.frames;
     tcp(first, second, "192.168.7.2", 4 * MEGABYTE);

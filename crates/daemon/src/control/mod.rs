@@ -177,6 +177,7 @@ impl<D: Datapath> Control<D> {
                 followers: BTreeMap::new(),
                 allowances: machines::Allowances::new(config.quota.machines),
                 mirrors: BTreeSet::new(),
+                routing: BTreeMap::new(),
                 stalls: workers::Stalls::default(),
             },
             listeners: Listeners::default(),
@@ -226,7 +227,7 @@ impl<D: Datapath> Control<D> {
             Request::Session(call) => return self.session_call(client, call),
             Request::Switch(call) => self.switch_call(client, call),
             Request::Port(call) => self.port_call(client, call),
-            Request::Fdb(call) => self.fdb_call(&caller, call),
+            Request::Fdb(call) => self.fdb_call(client, call),
             Request::Interface(call) => self.interface_call(&caller, call),
             Request::Chain(call) => self.chain_call(&caller, call),
             Request::Rule(call) => self.rule_call(&caller, call),
@@ -292,13 +293,14 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    fn fdb_call(&mut self, caller: &Caller, call: FdbRequest) -> Result<Reply, Refusal> {
+    fn fdb_call(&mut self, client: &Client, call: FdbRequest) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
         match call {
             FdbRequest::List(list) => self.fdb_list(caller, &list),
             FdbRequest::Add(add) => self.fdb_add(caller, &add),
             FdbRequest::Del(del) => self.fdb_del(caller, &del),
             FdbRequest::Flush(flush) => self.fdb_flush(caller, &flush),
-            FdbRequest::ExternLearn(learn) => self.extern_learn(caller, &learn),
+            FdbRequest::ExternLearn(learn) => self.extern_learn(client, &learn),
         }
     }
 
@@ -322,6 +324,7 @@ impl<D: Datapath> Control<D> {
         self.forget_listener(conn);
         self.pending.building.remove(&conn);
         self.pending.drafts.remove(&conn);
+        self.notes.routing.retain(|_, (of, ..)| *of != conn);
         self.forget_deferred(conn);
         for port in self.state.held_by(conn) {
             let gone = self.state.release(&port);

@@ -68,6 +68,8 @@ pub(super) struct PortNotes {
     pub(super) allowances: machines::Allowances,
     /// Mirror ports.
     pub(super) mirrors: BTreeSet<PortName>,
+    /// The connection of the routing daemon of a tunnel, and its process and user.
+    pub(super) routing: BTreeMap<PortName, (ConnKey, u32, u32)>,
     /// How often ports have held up their workers.
     pub(super) stalls: Stalls,
 }

@@ -3,8 +3,8 @@
 use protocol::name::PortName;
 use protocol::{ExternLearn, PortAdd, Reply, Vxlan, VxlanChange, VxlanInfo, check};
 
-use super::Control;
 use super::difference::difference;
+use super::{Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
@@ -20,9 +20,10 @@ impl<D: Datapath> Control<D> {
     /// Stations as a routing daemon has learned them. They are no part of what is saved.
     pub(super) fn extern_learn(
         &mut self,
-        caller: &Caller,
+        client: &Client,
         learn: &ExternLearn,
     ) -> Result<Reply, Refusal> {
+        let caller = &client.caller;
         let port = self.state.port(caller, &learn.port, Access::Manage)?;
         let wrong = |error: String| Refusal::bad_value(format!("{}: {error}", learn.port));
         let Some(vxlan) = port.vxlan.as_deref() else {
@@ -37,8 +38,26 @@ impl<D: Datapath> Control<D> {
             wrong("extern_learn needs a VLAN without a tag; set vlan=…,native=VLAN".to_owned())
         })?;
         let key = port.key;
+        if learn.mark {
+            self.begin_routing(client, &learn.port)?;
+        }
         self.datapath.extern_learn(key, vlan, learn);
         Ok(Reply::Done)
+    }
+
+    /// Notes the routing daemon of a port, which begins by a mark. Of two, each would take back
+    /// what the other one has set.
+    fn begin_routing(&mut self, client: &Client, name: &PortName) -> Result<(), Refusal> {
+        let Caller { pid, uid, .. } = client.caller;
+        match self.notes.routing.get(name) {
+            Some(&(conn, pid, uid)) if conn != client.conn => {
+                Err(PortRefusal::Routed { port: name.clone(), pid, uid }.into())
+            }
+            _ => {
+                self.notes.routing.insert(name.clone(), (client.conn, pid, uid));
+                Ok(())
+            }
+        }
     }
 
     /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.

@@ -39,6 +39,19 @@ pub enum PortRefusal {
         /// User of the process.
         uid: u32,
     },
+    /// Another process tells the stations of a tunnel.
+    #[error(
+        "process {pid} of {} tells the stations of {port} (uvala-evpn); end it first",
+        users::user_name(*.uid)
+    )]
+    Routed {
+        /// The port.
+        port: PortName,
+        /// PID of the process.
+        pid: u32,
+        /// User of the process.
+        uid: u32,
+    },
     /// A port of the user was taken away, because it stalled its switch.
     #[error(
         "a port of {} stalled its switch; its programs can attach ports again in {left_s} s",
@@ -108,7 +121,7 @@ impl PortRefusal {
                 ErrorCode::NotFound
             }
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
-            Self::InUse { .. } | Self::Changed(_) => ErrorCode::InUse,
+            Self::InUse { .. } | Self::Routed { .. } | Self::Changed(_) => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

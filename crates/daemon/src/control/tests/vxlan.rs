@@ -123,3 +123,19 @@ fn test_stations_of_a_routing_daemon_are_checked_before_the_datapath_is_told() {
     bench.done(trunk);
     assert!(bench.refused(1, 0, &good).1.contains("native="));
 }
+
+#[test]
+fn test_a_tunnel_has_one_routing_daemon_until_that_one_hangs_up() {
+    let mut bench = Bench::new();
+    bench.done(ADD);
+    let mark = r#"{"extern_learn":{"port":"vale0:v","mark":true}}"#;
+    for _ in 0..2 {
+        assert_eq!(bench.ask(1, 0, mark).unwrap(), Reply::Done);
+    }
+    let (code, text) = bench.refused(2, 0, mark);
+    assert!(code == ErrorCode::InUse && text.contains("end it first"), "{text}");
+    // What takes nothing back is for all.
+    assert_eq!(bench.ask(2, 0, r#"{"extern_learn":{"port":"vale0:v"}}"#).unwrap(), Reply::Done);
+    bench.control.hang_up(ConnKey(1));
+    assert_eq!(bench.ask(2, 0, mark).unwrap(), Reply::Done);
+}
