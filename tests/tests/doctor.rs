@@ -193,6 +193,10 @@ fn a_full_disk_of_the_state_is_named_until_there_is_room() {
 }
 
 #[test]
+        let next = daemon.uvala(&["daemon", "--replace"]);
+        let said = String::from_utf8(next.stderr).unwrap();
+        assert!(said.contains("goes on: it has changes that it could not save"), "{said}");
+        assert!(next.status.code() == Some(6) && daemon.ports().len() == 20, "{said}");
 fn a_chain_whose_function_does_not_run_is_a_problem_of_its_switch() {
     let daemon = Setup::new(&configuration(2)).start();
     let _b = daemon.open("valenf:b");

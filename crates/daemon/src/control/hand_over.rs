@@ -1,8 +1,10 @@
 //! `uvala daemon --replace`: the next daemon asks this one for its interfaces, then for its end.
 //!
 //! The copies change nothing here: if the next daemon ends before it has asked for the end, this
-//! one goes on.
+//! one goes on. So it does while there are changes that it cannot save, which the next one would
+//! not have.
 
+use protocol::users::user_name;
 use protocol::{HandedOver, PageFrom, Reply};
 
 use super::refusal::{AccessRefusal, Refusal};
@@ -11,10 +13,12 @@ use crate::control::datapath::Datapath;
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
 use crate::model::policy::Caller;
+use crate::store::writer::Writer;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn hand_over(&self, caller: &Caller, page: &PageFrom) -> Answer {
         check(caller)?;
+        self.check_saved()?;
         let number = page.from.as_deref().unwrap_or("0").parse();
         let number =
             number.map_err(|_| Refusal::bad_value("from: not a `next` of the last reply"))?;
@@ -30,9 +34,15 @@ impl<D: Datapath> Control<D> {
 
     pub(super) fn end(&mut self, caller: &Caller) -> Result<Reply, Refusal> {
         check(caller)?;
-        tracing::info!("process {} of user {} takes over", caller.pid, caller.uid);
+        self.check_saved()?;
+        tracing::info!("process {} of {} takes over", caller.pid, user_name(caller.uid));
         self.pending.end = true;
         Ok(Reply::Done)
+    }
+
+    fn check_saved(&self) -> Result<(), Refusal> {
+        let unsaved = self.writer().map(Writer::unsaved).unwrap_or_default();
+        unsaved.into_values().next().map_or(Ok(()), |why| Err(Refusal::Unsaved(why)))
     }
 
     /// Whether it is time to end.

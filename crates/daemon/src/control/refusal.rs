@@ -102,6 +102,12 @@ pub enum Refusal {
          the daemon tries again every few seconds"
     )]
     NotKept(NotWritten),
+    /// The next daemon would not have what this one could not store.
+    #[error(
+        "it has changes that it could not save, and the next daemon would not have them; free \
+         disk space or repair {0}; the daemon tries again every few seconds"
+    )]
+    Unsaved(NotWritten),
     /// The workers had no room.
     #[error("{0}; close other ports, or raise the daemon's limits")]
     Datapath(#[from] DatapathError),
@@ -133,6 +139,7 @@ impl Refusal {
             Self::Host(error) => host::code_of_host(error),
             Self::Vxlan(error) => host::code_of_vxlan(error),
             Self::NotKept(_) => ErrorCode::NotKept,
+            Self::Unsaved(_) => ErrorCode::InUse,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }
     }

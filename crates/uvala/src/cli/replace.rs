@@ -18,7 +18,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
 use protocol::users::user_name;
-use protocol::{HandedOver, PageFrom, Reply, Request, SessionRequest};
+use protocol::{ErrorCode, HandedOver, PageFrom, Reply, Request, SessionRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
@@ -54,8 +54,17 @@ impl Predecessor {
         connection.hello("uvala daemon --replace")?;
         let process = pidfd_open(peer.pid, PidfdFlags::empty());
         let process = process.context("the daemon that runs is in another PID namespace")?;
-        let first = ask(&connection, None);
-        first.context("the daemon that runs hands nothing over; stop it instead")?;
+        match ask(&connection, None) {
+            Ok(_) => {}
+            Err(ControlError::Refused(why)) if why.code == ErrorCode::InUse => {
+                return Err(why).context("the daemon that runs goes on");
+            }
+            // It is of a version that knows no such call.
+            Err(why) => {
+                let what = "the daemon that runs hands nothing over; stop it instead";
+                return Err(why).context(what);
+            }
+        }
         Ok(Some(Self { connection, pid: peer.pid, process }))
     }
 

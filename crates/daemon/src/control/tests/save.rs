@@ -150,11 +150,18 @@ fn test_what_cannot_be_written_is_an_error_that_says_so() {
     assert_eq!(refusal.code(), ErrorCode::NotKept);
     let text = refusal.to_string();
     assert!(text.contains("state/vale0.json") && text.contains("not saved"), "{text}");
+    // The next daemon would not have it.
+    for call in [r#"{"hand_over":{}}"#, r#""end""#] {
+        let (code, text) = kept.bench.refused(1, 0, call);
+        assert!(code == ErrorCode::InUse && text.contains("could not save"), "{text}");
+    }
+    assert!(!kept.bench.control.is_ending());
     std::fs::remove_file(&state).unwrap();
     std::fs::rename(&away, &state).unwrap();
     kept.change(1, r#"{"port_add":{"port":"vale0:b"}}"#);
     assert!(matches!(&kept.answers()[..], [(1, Ok(Reply::Done))]));
     assert_eq!(kept.next(), ["vale0:a (Some(3), [])", "vale0:b (None, [])"]);
+    kept.bench.done(r#""end""#);
 }
 
 impl Control<Fake> {
