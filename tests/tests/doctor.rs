@@ -1,12 +1,15 @@
 //! What the doctor says of situations that are made for real. docs/doctor.md lists all of them;
 //! some are in the tests of their subject: interfaces, virtual machines, port security.
 
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use harness::chain::{configuration, function};
 use harness::daemon::{Daemon, Setup, launch};
+use harness::fabric::{FABRIC, Underlay};
 use harness::lab::Lab;
 use harness::net::ip;
 use harness::process::{Owned, Scratch, USER, uvala};
@@ -226,6 +229,53 @@ fn a_start_with_too_few_descriptors_is_refused_with_the_limit_to_raise() {
         let limits = Become { descriptors: Some(count), ..Become::default() };
         let mut daemon = launch(&dir, &[], limits, Stdio::piped());
         let mut said = String::new();
+#[test]
+fn tunnels_that_carry_less_than_they_should_are_named() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let (Some(mut one), Some(two)) = (underlay.host(1, &[]), underlay.host(2, &[1])) else {
+        return;
+    };
+    let Some(station) = two.station("192.168.7.2/24", None) else { return };
+    finds(&one.daemon, "vale0:fabric: the tunnel has no remote", "uvala-evpn vale0:fabric");
+    let speaks = |reason: &str| {
+        wait::until(reason, || {
+            station.ip("neigh flush dev eth0");
+            let mut ping = Command::new("ping");
+            let ping = ping.args(["-c", "1", "-W", "1", "192.168.7.1"]).stdout(Stdio::null());
+            station.within(|| ping.status().unwrap());
+            one.dropped(reason) > 0
+        });
+    };
+    speaks("vxlan_remote");
+    let cure = "uvala port set vale0:fabric --add-remote";
+    finds(&one.daemon, "from hosts that are no remotes (vxlan_remote)", cure);
+    one.done(&["port", "set", FABRIC, "--add-remote", "10.0.0.2"]);
+    two.done(&["port", "del", FABRIC]);
+    let tunnel = ["port", "add", FABRIC, "--kind=vxlan", "--local=10.0.0.2", "--remote=10.0.0.1"];
+    two.done(&[&tunnel[..], &["--vni=7"]].concat());
+    speaks("vxlan_vni");
+    finds(&one.daemon, "datagrams of another virtual network (vxlan_vni)", "one --vni");
+    let long = ["port", "add", "vale1:long", "--kind=vxlan", "--local=10.0.0.1", "--vni=1"];
+    let more = ["--dst-port=4790", "--remote=10.0.0.2", "--mtu=9000"];
+    one.done(&[&long[..], &more].concat());
+    finds(
+        &one.daemon,
+        "vale1:long: takes frames of 9000 bytes (--mtu), and the routes leave 1450",
+        "--mtu",
+    );
+    one.home.ip("link set eth0 down");
+    for port in [FABRIC, "vale1:long"] {
+        let what = format!("{port}: no remote of the tunnel has a route");
+        finds(&one.daemon, &what, "ip route get 10.0.0.2 from 10.0.0.1");
+    }
+    one.home.ip("link set eth0 up");
+    // Another program has its port while the daemon starts.
+    one.daemon.kill();
+    let _taken = one.home.within(|| UdpSocket::bind("10.0.0.1:4789").unwrap());
+    one.home.visit(|| one.daemon.restart());
+    finds(&one.daemon, "vale0:fabric: ", "delete it and add it again");
+}
+
         let stderr = daemon.stderr();
         let started = || Path::new(&dir).join("uvala.sock").exists();
         wait::until("its end, or its start", || daemon.has_ended() || started());

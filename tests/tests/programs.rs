@@ -90,14 +90,16 @@ fn a_table_of_stations_is_filled_by_commands_and_survives_a_restart() {
         a.send(&frame).unwrap();
         wait::until("the drop", || daemon.stats("vale0:a").drops.get("program") == Some(&1));
         let listed = run(daemon, "program map list vale0 stations");
-        assert!(listed.contains("02:00:00:00:00:09"), "{listed}");
-        let number = daemon.port("vale0:b").unwrap().number.unwrap();
+        assert!(listed.contains("02:00:00:00:00:09  port:b\n"), "{listed}");
         let value = run(daemon, "program map get vale0 stations 02:00:00:00:00:09");
-        assert_eq!(value.trim(), number.to_string());
+        assert_eq!(value, "port:b\n", "as it was set");
     };
     exchange(&daemon);
     wait::until("the ports to go", || daemon.ports().is_empty());
-    assert!(!run(&daemon, "program map list vale0 stations").contains("02:"), "no such port");
+    let listed = run(&daemon, "program map list vale0 stations");
+    assert!(listed.contains("port:b  (b carries no frames)"), "{listed}");
+    let got = daemon.uvala(&["program", "map", "get", "vale0", "stations", "02:00:00:00:00:09"]);
+    assert!(said(&got).contains("no such entry"), "{}", said(&got));
     daemon.terminate();
     daemon.restart();
     exchange(&daemon);
@@ -107,6 +109,13 @@ fn a_table_of_stations_is_filled_by_commands_and_survives_a_restart() {
         (Some("forward"), Some("hash"))
     );
     assert!(info["runs"].as_u64().unwrap() >= 2 && info["faults"] == 0);
+    let metrics = run(&daemon, "metrics");
+    for sample in [
+        "failures_total{switch=\"vale0\"} 0",
+        "map_max_entries{switch=\"vale0\",map=\"stations\"} 1024",
+    ] {
+        assert!(metrics.contains(&format!("\nuvala_program_{sample}\n")), "{metrics}");
+    }
     assert!(run(&daemon, "program list").contains("vale0"));
     run(&daemon, "program map del vale0 stations 02:00:00:00:00:09");
     run(&daemon, "switch set vale0 --forwarding learning");
@@ -244,6 +253,9 @@ fn a_program_that_fails_costs_its_frames_and_says_why() {
         wait::until("the drop", || daemon.stats("vale0:a").drops.get("program_fault") == Some(&1));
         let text = run(&daemon, "program show vale0");
         assert!(text.contains("failures    1") && text.contains(says), "{text}");
+        let doctor = String::from_utf8(daemon.uvala(&["doctor"]).stdout).unwrap();
+        let what = "vale0: dropped 1 frames because the forwarding program failed";
+        assert!(doctor.contains(what), "{doctor}");
         drop(a);
         // Other switches are as they were.
         let (mut c, mut d) = (daemon.open("vale1:c"), daemon.open("vale1:d"));
@@ -251,6 +263,26 @@ fn a_program_that_fails_costs_its_frames_and_says_why() {
         assert_eq!(next(&mut d), announcement(2));
         run(&daemon, "switch del vale0");
     }
+}
+
+#[test]
+fn a_switch_whose_saved_program_is_refused_is_named_by_the_doctor() {
+    let Some(objects) = Objects::new() else { return };
+    let mut daemon = Daemon::start();
+    let file = objects.example("stations");
+    run(&daemon, &format!("switch add vale0 --forwarding program:{file}"));
+    daemon.kill();
+    let saved = daemon.dir().join("state/vale0.json");
+    let text = std::fs::read_to_string(&saved).unwrap();
+    let at = text.find("code ").expect("a program") + "code ".len();
+    std::fs::write(&saved, text[..at].to_owned() + "ff" + &text[at + 2..]).unwrap();
+    daemon.restart();
+    let doctor = daemon.uvala(&["doctor"]);
+    let said = String::from_utf8(doctor.stdout).unwrap();
+    assert!(said.contains("vale0: drops all frames: it has no forwarding program"), "{said}");
+    run(&daemon, &format!("switch set vale0 --forwarding program:{file}"));
+    let said = String::from_utf8(daemon.uvala(&["doctor"]).stdout).unwrap();
+    assert!(!said.contains("forwarding program"), "{said}");
 }
 
 #[test]

@@ -42,6 +42,15 @@ fn stations_of_three_hosts_are_in_one_network() {
     tcp(second, third, "192.168.7.3", MEGABYTE);
     tcp(third, first, "192.168.7.1", MEGABYTE);
     assert!(one.learned("10.0.0.2") >= 1 && one.learned("10.0.0.3") >= 1);
+    let metrics = one.done(&["metrics"]);
+    let own = "switch=\"vale0\",port=\"fabric\"";
+    for sample in [&format!("remotes{{{own}}} 2\n"), &format!("path_mtu_bytes{{{own}}} 1450\n")] {
+        assert!(metrics.contains(&format!("\nuvala_vxlan_{sample}")), "{metrics}");
+    }
+    assert!(
+        metrics.contains(&format!("remote_stations{{{own},remote=\"10.0.0.2\"}}")),
+        "{metrics}"
+    );
     assert!(two.learned("10.0.0.3") >= 1 && three.learned("10.0.0.1") >= 1);
     // What two hosts exchange does not reach the third.
     let before = three.stats().tx.frames;
@@ -190,6 +199,8 @@ fn long_frames_and_unsegmented_ones_arrive_and_what_does_not_fit_is_counted() {
             one.dropped("too_long") > 0
         });
     });
+    let doctor = one.done(&["doctor"]);
+    assert!(doctor.contains("frames longer than the path takes (too_long)"), "{doctor}");
 }
 
 #[test]

@@ -26,9 +26,9 @@ pub struct ProgramSpec {
 pub struct ProgramEntry {
     /// Name of the map.
     pub map: String,
-    /// The bytes of the key, two hexadecimal digits each; in a request also `port:NAME`, which is
-    /// the number of that port of the switch while it carries frames. Without a number, there is no
-    /// entry.
+    /// The bytes of the key, two hexadecimal digits each; or, where a command has set it so,
+    /// `port:NAME`, which is the number of that port of the switch while it carries frames. Without
+    /// a number, the map has no entry, though listings do.
     pub key: String,
     /// The bytes of the value, likewise.
     pub value: String,

@@ -236,6 +236,9 @@ pub struct VxlanInfo {
     /// while there is no route, and no remote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// MTU that the routes to the remotes leave to frames inside. `None` while there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_mtu: Option<u32>,
     /// Time to live, or hop limit, of the packets.
     pub ttl: u8,
     /// Differentiated services code point of the packets.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use packet::{MacAddr, VlanId};
 use port::host::Absent;
-use port::vxlan::{Around, VxlanPort, inner_mtu, open};
+use port::vxlan::{Around, VxlanPort, inner_mtu, open, path_mtu};
 use protocol::{EXTERN_LEARN_MAX, ExternLearn, Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
 
@@ -187,6 +187,7 @@ impl VxlanPorts for Workers {
             local: vxlan.local,
             dst_port: vxlan.udp_port(),
             mtu: inner_mtu(vxlan),
+            path_mtu: path_mtu(vxlan),
             ttl: vxlan.hop_limit(),
             dscp: vxlan.dscp.unwrap_or(0),
             df: vxlan.df.unwrap_or(true),

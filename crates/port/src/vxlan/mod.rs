@@ -161,9 +161,15 @@ fn ip_header(local: IpAddr) -> u32 {
 /// `None`: there is no remote with a route.
 #[must_use]
 pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
+    spec.mtu.or_else(|| path_mtu(spec))
+}
+
+/// The MTU that the routes to all remotes leave to frames inside. `None`: there is no remote with a
+/// route.
+#[must_use]
+pub fn path_mtu(spec: &Vxlan) -> Option<u32> {
     let overhead = ip_header(spec.local) + UDP_HEADER + 8 + 14;
     let remotes = spec.all_remotes().into_iter();
     let hosts = remotes.map(|remote| SocketAddr::new(remote, spec.udp_port()));
-    let derived = || udp::path_mtu(spec.local, hosts).ok()??.checked_sub(overhead);
-    spec.mtu.or_else(derived)
+    udp::path_mtu(spec.local, hosts).ok()??.checked_sub(overhead)
 }

@@ -6,8 +6,8 @@ use client::control::{Connection, ControlError, unexpected};
 use program::image::{Looks, to_hex};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ErrorCode, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
-    ProgramMapQuery, ProgramRequest, Reply, Request, SwitchRef,
+    ErrorCode, PortInfo, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
+    ProgramMapQuery, ProgramRequest, Reply, Request, SwitchInfo, SwitchRef,
 };
 
 use super::output::Output;
@@ -100,7 +100,11 @@ struct MapName {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
-        Action::List { output } => output.print(&list(&global.connect()?)?, |all| table(all)),
+        Action::List { output } => {
+            let connection = global.connect()?;
+            let programs = of(&connection, &switch::list(&connection)?)?;
+            output.print(&programs, |all| table(all))
+        }
         Action::Show { of } => of.output.print(&info(&global.connect()?, &of.name()?)?, details),
         Action::Check { file, output } => {
             object_file::read(file)?;
@@ -114,8 +118,10 @@ fn run_map(global: &Global, action: &MapAction) -> anyhow::Result<()> {
     match action {
         MapAction::List { map } => {
             let (connection, of) = map.find(global)?;
-            let entries = entries(&connection, &map.of.name()?, &map.map)?;
-            map.of.output.print(&entries, |entries| shown(entries, &of))
+            let switch = map.of.name()?;
+            let entries = entries(&connection, &switch, &map.map)?;
+            let ports = port::list(&connection, Some(&switch))?;
+            map.of.output.print(&entries, |entries| shown(entries, &of, &ports))
         }
         MapAction::Get { map, key } => {
             let (connection, of) = map.find(global)?;
@@ -202,9 +208,9 @@ fn info(connection: &Connection, switch: &SwitchName) -> anyhow::Result<ProgramI
     }
 }
 
-fn list(connection: &Connection) -> anyhow::Result<Vec<ProgramInfo>> {
-    let switches = switch::list(connection)?.into_iter();
-    let programs = switches.filter(|info| info.forwarding == "program");
+/// The programs of some switches.
+pub fn of(connection: &Connection, switches: &[SwitchInfo]) -> anyhow::Result<Vec<ProgramInfo>> {
+    let programs = switches.iter().filter(|info| info.forwarding == "program");
     let infos = programs.map(|it| info(connection, &it.switch));
     infos.filter(|info| !is_not_there(info)).collect()
 }
@@ -273,14 +279,18 @@ fn details(info: &ProgramInfo) -> String {
     }
 }
 
-fn shown(entries: &[ProgramEntry], map: &ProgramMap) -> String {
-    let rows: Vec<(String, String)> = entries
-        .iter()
-        .map(|entry| {
-            let key = show(&entry.key, map.key_bytes as usize, map.kind == "lpm");
-            (key, show(&entry.value, map.value_bytes as usize, false))
-        })
-        .collect();
+fn shown(entries: &[ProgramEntry], map: &ProgramMap, ports: &[PortInfo]) -> String {
+    let carries = |name: &str| ports.iter().any(|it| it.port.port() == name && it.number.is_some());
+    let row = |entry: &ProgramEntry| {
+        let key = show(&entry.key, map.key_bytes as usize, map.kind == "lpm");
+        let mut value = show(&entry.value, map.value_bytes as usize, false);
+        let named = [&entry.key, &entry.value].map(|it| it.strip_prefix("port:"));
+        if let Some(idle) = named.into_iter().flatten().find(|name| !carries(name)) {
+            value += &format!("  ({idle} carries no frames)");
+        }
+        (key, value)
+    };
+    let rows: Vec<(String, String)> = entries.iter().map(row).collect();
     let columns = [
         left("KEY", |row: &(String, String)| row.0.clone()),
         left("VALUE", |row: &(String, String)| row.1.clone()),

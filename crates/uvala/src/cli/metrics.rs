@@ -8,17 +8,19 @@ mod daemon;
 mod functions;
 mod http;
 mod page;
+mod programs;
 mod switches;
 
 use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
 use confine::{Access, Files, Mode, Thread};
 use protocol::{
-    ChainInfo, DaemonInfo, ErrorCode, FunctionInfo, Hello, PageFrom, PortInfo, PortStats, Reply,
-    Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest, UserUsage, WorkerInfo,
+    ChainInfo, DaemonInfo, ErrorCode, FunctionInfo, Hello, PageFrom, PortInfo, PortStats,
+    ProgramInfo, Reply, Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest,
+    UserUsage, WorkerInfo,
 };
 
-use super::{Global, chain, listing, nf, port, rule, stats, switch, worker};
+use super::{Global, chain, forwarding_program, listing, nf, port, rule, stats, switch, worker};
 use http::Server;
 use page::{Family, Kind, Page};
 use terminal::place::Place;
@@ -122,6 +124,7 @@ struct Seen {
     switches: Vec<(SwitchInfo, Option<Steering>)>,
     ports: Vec<PortInfo>,
     counters: Vec<PortStats>,
+    programs: Vec<ProgramInfo>,
 }
 
 /// What a switch with chains has.
@@ -138,6 +141,7 @@ fn text(connection: &Connection) -> anyhow::Result<String> {
     page.add("up", &[], 1);
     daemon::add(&mut page, &seen);
     switches::add(&mut page, &seen);
+    seen.programs.iter().for_each(|info| programs::add(&mut page, info));
     for (info, steering) in &seen.switches {
         let own = [("switch", info.switch.to_string())];
         steering.iter().for_each(|steering| functions::add(&mut page, &own, steering));
@@ -154,7 +158,7 @@ fn down() -> String {
 
 fn families() -> impl Iterator<Item = Family> {
     let own = FAMILIES.into_iter().chain(daemon::FAMILIES).chain(switches::FAMILIES);
-    own.chain(functions::FAMILIES)
+    own.chain(programs::FAMILIES).chain(functions::FAMILIES)
 }
 
 fn gather(connection: &Connection) -> anyhow::Result<Seen> {
@@ -169,8 +173,10 @@ fn gather(connection: &Connection) -> anyhow::Result<Seen> {
     };
     let users =
         listing::all(connection, |from| Request::Usage(UsageRequest::Users(PageFrom { from })))?;
+    let all = switch::list(connection)?;
+    let programs = forwarding_program::of(connection, &all)?;
     let mut switches = Vec::new();
-    for info in switch::list(connection)? {
+    for info in all {
         let steering = steering(connection, &info)?;
         switches.push((info, steering));
     }
@@ -182,6 +188,7 @@ fn gather(connection: &Connection) -> anyhow::Result<Seen> {
         switches,
         ports: port::list(connection, None)?,
         counters: stats::all(connection)?,
+        programs,
     })
 }
 

@@ -85,7 +85,12 @@ impl VxlanChangeArgs {
 
 /// A tunnel's lines of `port show`.
 pub fn show(info: &VxlanInfo) -> String {
-    let mtu = info.mtu.map_or("unknown: no remote has a route".to_owned(), |mtu| mtu.to_string());
+    let mtu = match (info.mtu, info.path_mtu) {
+        (None, _) => "unknown: no remote has a route".to_owned(),
+        (Some(mtu), None) => format!("{mtu}, but no remote has a route"),
+        (Some(mtu), Some(path)) if mtu > path => format!("{mtu}, but the routes leave {path}"),
+        (Some(mtu), _) => mtu.to_string(),
+    };
     let df = if info.df { ", not fragmented" } else { "" };
     let mut text = format!(
         "vni              {}\nlocal            {}, UDP port {}\ninner mtu        {mtu}\n\
@@ -159,3 +164,7 @@ mod tests {
         assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
     }
 }
+        assert!(show(&info).contains("inner mtu        1450, but no remote has a route\n"));
+        info.path_mtu = Some(1400);
+        assert!(show(&info).contains("inner mtu        1450, but the routes leave 1400\n"));
+        info.path_mtu = Some(1450);

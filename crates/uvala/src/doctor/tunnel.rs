@@ -6,7 +6,7 @@ use protocol::{PortInfo, PortStats, VxlanInfo};
 
 use super::{Finding, note, problem};
 
-/// Drop reasons that point to the other end, what happens, and what to do about it.
+/// Drop reasons that point to the other end, what happens, and what to do about it at port `PORT`.
 const ARRIVING: [(&str, &str, &str); 3] = [
     (
         "vxlan_vni",
@@ -21,7 +21,7 @@ const ARRIVING: [(&str, &str, &str); 3] = [
     (
         "too_long",
         "frames longer than the path takes",
-        "give the stations the MTU that the routes leave; see docs/multi-host.md, MTU",
+        "give the stations the MTU that the routes leave (uvala port show PORT)",
     ),
 ];
 
@@ -42,6 +42,7 @@ pub fn tunnels(ports: &[PortInfo], stats: &[PortStats]) -> Vec<Finding> {
 fn arriving(name: &str, drops: &BTreeMap<String, u64>) -> Vec<Finding> {
     let finding = |&(reason, what, cure): &(&str, &str, &str)| {
         let frames = drops.get(reason)?;
+        let cure = cure.replace("PORT", name);
         Some(note(name, format!("dropped {frames} {what} ({reason})"), cure))
     };
     ARRIVING.iter().filter_map(finding).collect()
@@ -55,7 +56,8 @@ fn way(name: &str, info: &VxlanInfo) -> Option<Finding> {
         return Some(problem(name, trouble.as_str(), cure));
     }
     let Some(remote) = info.remotes.first() else {
-        let cure = format!("uvala port set {name} --add-remote ADDRESS");
+        let cure =
+            format!("uvala port set {name} --add-remote ADDRESS, or with BGP: uvala-evpn {name}");
         return Some(note(name, "the tunnel has no remote", cure));
     };
     let (local, remote) = (info.local, remote.address);
@@ -63,7 +65,13 @@ fn way(name: &str, info: &VxlanInfo) -> Option<Finding> {
         "give this host the address {local} (see: ip address), and a route (see: ip route get \
          {remote} from {local})"
     );
-    info.mtu.is_none().then(|| problem(name, "no remote of the tunnel has a route", cure))
+    let Some(path) = info.path_mtu else {
+        return Some(problem(name, "no remote of the tunnel has a route", cure));
+    };
+    let mtu = info.mtu.filter(|mtu| *mtu > path)?;
+    let what = format!("takes frames of {mtu} bytes (--mtu), and the routes leave {path}");
+    let cure = "delete the port, and add it again with a smaller --mtu, or none";
+    Some(note(name, what, cure))
 }
 
 #[cfg(test)]
@@ -76,7 +84,7 @@ mod tests {
     fn found(change: &serde_json::Value) -> Vec<String> {
         let mut info = json!({
             "vni": 7, "local": "10.0.0.1", "dst_port": 4789, "ttl": 64, "dscp": 0, "df": true,
-            "mtu": 1450, "remotes": [{ "address": "10.0.0.2", "learned": 0 }],
+            "mtu": 1450, "path_mtu": 1450, "remotes": [{ "address": "10.0.0.2", "learned": 0 }],
         });
         for (key, value) in change.as_object().into_iter().flatten() {
             info[key] = value.clone();
@@ -88,7 +96,11 @@ mod tests {
     #[test]
     fn test_a_tunnel_without_a_way_is_named() {
         assert_eq!(found(&json!({})), [""; 0]);
-        assert_eq!(found(&json!({ "mtu": null })), ["no remote of the tunnel has a route"]);
+        let none = found(&json!({ "mtu": 9000, "path_mtu": null }));
+        assert_eq!(none, ["no remote of the tunnel has a route"], "whatever was set");
+        let long = found(&json!({ "mtu": 9000 }));
+        assert_eq!(long, ["takes frames of 9000 bytes (--mtu), and the routes leave 1450"]);
+        assert_eq!(found(&json!({ "mtu": 1400 })), [""; 0]);
         assert_eq!(found(&json!({ "remotes": [] })), ["the tunnel has no remote"]);
         assert_eq!(found(&json!({ "trouble": "port 4789 is taken" })), ["port 4789 is taken"]);
     }

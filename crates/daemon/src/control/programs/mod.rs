@@ -21,11 +21,15 @@ use crate::control::state::Switch;
 use crate::model::keys::SwitchKey;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Access, Caller};
-use crate::model::programs::{ENTRY_BYTES, LoadedProgram, bytes_of, canonical, check, names};
+use crate::model::programs::{
+    ENTRY_BYTES, LoadedProgram, SetEntry, bytes_of, canonical, check, names,
+};
 use refusal::ProgramRefusal;
 
 /// Entries of a page; one takes at most 800 bytes.
 const ROWS: usize = 64;
+/// What `next` begins with where entries come that wait for a port.
+const WAITS: &str = "waiting:";
 
 impl<D: Datapath> Control<D> {
     /// Answers a call about programs.
@@ -250,18 +254,75 @@ impl<D: Datapath> Control<D> {
         self.state.switch(caller, &query.switch, Access::Look)?;
         let (key, program) = self.program_of(&query.switch)?;
         let (map, _) = program.map(&query.map)?;
-        let from = query.from.as_deref().map_or(Ok(0), str::parse);
-        let from = from.map_err(|_| Refusal::bad_value("from: not what a page said"))?;
+        let from = query.from.as_deref().unwrap_or("0");
+        let (number, waits) = match from.strip_prefix(WAITS) {
+            Some(number) => (number, true),
+            None => (from, false),
+        };
+        let from: u32 =
+            number.parse().map_err(|_| Refusal::bad_value("from: not what a page said"))?;
+        if waits {
+            let page = self.waiting_page(&query.switch, program, map, from);
+            return Ok(Reply::ProgramEntries(page));
+        }
         let mut rows = self.datapath.program_page(key, map, from, ROWS + 1);
         let next = (rows.len() > ROWS).then(|| rows.pop()).flatten();
-        let entry = |(_, key, value): &(u32, Vec<u8>, Vec<u8>)| ProgramEntry {
-            map: query.map.clone(),
-            key: to_hex(key),
-            value: to_hex(value),
+        let (_, program) = self.program_of(&query.switch)?;
+        let entry = |(_, key, value): &(u32, Vec<u8>, Vec<u8>)| {
+            self.entry(&query.switch, program, (map, key, value))
         };
         let items = rows.iter().map(entry).collect();
         let next = next.map(|(behind, ..)| behind.saturating_sub(1).to_string());
-        Ok(Reply::ProgramEntries(Page { items, next }))
+        let first =
+            || self.waiting(&query.switch, program, map).next().map(|_| format!("{WAITS}0"));
+        Ok(Reply::ProgramEntries(Page { items, next: next.or_else(first) }))
+    }
+
+    /// Entries that commands have set, and that a map does not have while the port that they name
+    /// has no number.
+    fn waiting<'a>(
+        &'a self,
+        switch: &'a SwitchName,
+        program: &'a LoadedProgram,
+        map: usize,
+    ) -> impl Iterator<Item = &'a ProgramEntry> {
+        let has_none =
+            |text: &str| bytes_of(text, 0, |port| self.port_number(switch, port)).is_none();
+        let all = program.entries.iter().filter(move |it| it.map == map).map(|it| &it.entry);
+        all.filter(move |it| has_none(&it.key) || has_none(&it.value))
+    }
+
+    fn waiting_page(
+        &self,
+        switch: &SwitchName,
+        program: &LoadedProgram,
+        map: usize,
+        from: u32,
+    ) -> Page<ProgramEntry> {
+        let mut left = self.waiting(switch, program, map).skip(from as usize);
+        let items = left.by_ref().take(ROWS).cloned().collect();
+        let next = from.saturating_add(count(ROWS));
+        Page { items, next: left.next().map(|_| format!("{WAITS}{next}")) }
+    }
+
+    /// An entry as a command has set it, where that named a port and still holds, or in digits.
+    fn entry(
+        &self,
+        switch: &SwitchName,
+        program: &LoadedProgram,
+        (map, key, value): (usize, &[u8], &[u8]),
+    ) -> ProgramEntry {
+        let def = &program.image.maps[map];
+        let is_now = |text: &str| {
+            let number = |port: &str| self.port_number(switch, port);
+            bytes_of(text, def.value_bytes(), number).as_deref() == Some(value)
+        };
+        let is_it = |it: &&SetEntry| it.map == map && it.applied.as_deref() == Some(key);
+        let set = program.entries.iter().find(is_it).filter(|it| is_now(&it.entry.value));
+        set.map_or_else(
+            || ProgramEntry { map: def.name.clone(), key: to_hex(key), value: to_hex(value) },
+            |set| set.entry.clone(),
+        )
     }
 
     /// The switch, the map and the key of a request.
@@ -281,8 +342,8 @@ impl<D: Datapath> Control<D> {
         let (switch, map, key) = self.program_key(of)?;
         let value = self.datapath.program_get(switch, map, key.clone());
         let value = self.map_result(&of.switch, map, value)?;
-        let (key, value) = (to_hex(&key), to_hex(&value));
-        Ok(Reply::ProgramEntry(ProgramEntry { map: of.map.clone(), key, value }))
+        let (_, program) = self.program_of(&of.switch)?;
+        Ok(Reply::ProgramEntry(self.entry(&of.switch, program, (map, &key, &value))))
     }
 
     fn program_map_set(&mut self, caller: &Caller, set: ProgramEntrySet) -> Result<Reply, Refusal> {

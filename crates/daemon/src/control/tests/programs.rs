@@ -225,11 +225,19 @@ fn test_an_entry_that_names_a_port_is_there_while_the_port_is() {
     bench.done(&set("stations", "port:web", "07000000"));
     let count = |bench: &mut Bench| bench.entries("stations", None).0.len();
     assert_eq!(count(&mut bench), 0, "no client holds it");
+    // They are listed behind those that the map has.
+    let (_, waits) = bench.entries("stations", None);
+    let (entries, next) = bench.entries("stations", waits.as_deref());
+    assert_eq!((entries.len(), entries[0].value.as_str(), next), (2, "port:web", None));
     bench.attach(2, 0, "vale0:web").unwrap();
     assert_eq!(count(&mut bench), 2);
-    let number = bench.value("stations", "0100").unwrap();
+    assert_eq!(bench.entries("stations", None).1, None);
+    assert_eq!(bench.value("stations", "0100").unwrap(), "port:web", "as it was set");
     assert_eq!(bench.value("stations", "port:web").unwrap(), "07000000");
-    assert_eq!(number.len(), 8);
+    // What the program has made of an entry is shown as it is.
+    let program = bench.control.datapath.programs.values_mut().next().unwrap();
+    program.set(0, &[1, 0], &[99, 0, 0, 0]).unwrap();
+    assert_eq!(bench.value("stations", "0100").unwrap(), "63000000");
     bench.control.hang_up(ConnKey(2));
     assert_eq!(count(&mut bench), 0);
     assert_eq!(

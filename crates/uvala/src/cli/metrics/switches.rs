@@ -1,14 +1,14 @@
 //! Samples of switches and their ports.
 
 use protocol::name::PortName;
-use protocol::{LinkState, MachineState, PortInfo, PortStats, SwitchInfo};
+use protocol::{LinkState, MachineState, PortInfo, PortStats, SwitchInfo, VxlanInfo};
 
 use super::Seen;
 use super::page::Kind::{Counter, Gauge};
 use super::page::{Family, Labels, Page};
 
 /// The families, in order.
-pub const FAMILIES: [Family; 24] = [
+pub const FAMILIES: [Family; 27] = [
     ("switch_ports", Gauge, "Ports of a switch."),
     ("switch_fdb_entries", Gauge, "Addresses in the forwarding database."),
     ("switch_fdb_max_entries", Gauge, "Addresses that have room in the forwarding database."),
@@ -27,6 +27,9 @@ pub const FAMILIES: [Family; 24] = [
     ("port_link_up", Gauge, "Whether the interface or virtual machine of a port is up."),
     ("port_disabled", Gauge, "Whether the switch has disabled a port (BPDU guard, loop)."),
     ("port_memory_bytes", Gauge, "Shared memory of a port."),
+    ("vxlan_remotes", Gauge, "Remotes of a tunnel."),
+    ("vxlan_remote_stations", Gauge, "Stations that a tunnel has learned behind a remote."),
+    ("vxlan_path_mtu_bytes", Gauge, "MTU that the routes to all remotes leave to frames inside."),
     ("port_tx_frames_total", Counter, "Frames that the client of a port sent."),
     ("port_tx_bytes_total", Counter, "Bytes that the client of a port sent."),
     ("port_rx_frames_total", Counter, "Frames that the client of a port was given."),
@@ -86,6 +89,20 @@ fn port(page: &mut Page, info: &PortInfo) {
     }
     page.add("port_disabled", &own, u8::from(info.disabled.is_some()));
     page.add("port_memory_bytes", &own, info.memory);
+    if let Some(info) = &info.vxlan {
+        tunnel(page, &own, info);
+    }
+}
+
+fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
+    page.add("vxlan_remotes", own, info.remotes.len());
+    for remote in &info.remotes {
+        let labels = [own, &[("remote", remote.address.to_string())]].concat();
+        page.add("vxlan_remote_stations", &labels, remote.learned);
+    }
+    if let Some(mtu) = info.path_mtu {
+        page.add("vxlan_path_mtu_bytes", own, mtu);
+    }
 }
 
 fn counters(page: &mut Page, stats: &PortStats) {
