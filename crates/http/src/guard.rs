@@ -124,7 +124,9 @@ impl Guard {
         };
         let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
         match self.tokens.right(shown) {
-            None => refused("no such token; make one with: uvala-http token NAME FILE"),
+            None => refused(
+                "no such token; make one (uvala-http token NAME FILE), and start uvala-http again",
+            ),
             Some(Right::Read) if !is_look => {
                 let detail = "this token may only look; make one with: uvala-http token --write";
                 Err(Problem::new(StatusCode::FORBIDDEN, "token", detail))

@@ -44,7 +44,9 @@ impl Socket {
                 let umask = rustix::process::umask(rustix::fs::Mode::from(0o177));
                 let listener = bind_unix(&path);
                 rustix::process::umask(umask);
-                let listener = listener.with_context(refused)?;
+                let dir = path.parent().filter(|dir| !dir.exists());
+                let missing = dir.map(|dir| format!("no directory {}; make it", dir.display()));
+                let listener = listener.with_context(|| missing.unwrap_or_else(refused))?;
                 listener.set_nonblocking(true)?;
                 (Place::Unix(path), Kind::Unix(listener))
             }

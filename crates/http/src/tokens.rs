@@ -46,10 +46,16 @@ impl Tokens {
     pub fn read(path: &Path) -> Result<Self> {
         let named = || format!("tokens {}", path.display());
         let mut file = File::open(path).with_context(named)?;
-        check(&file).with_context(named)?;
+        check(&file, path).with_context(named)?;
         let mut text = String::new();
         file.read_to_string(&mut text).with_context(named)?;
-        Self::parse(&text).with_context(named)
+        let tokens = Self::parse(&text).with_context(named)?;
+        let path = path.display();
+        ensure!(
+            !tokens.0.is_empty(),
+            "tokens {path}: there is none; make one with: uvala-http token NAME {path}"
+        );
+        Ok(tokens)
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -95,12 +101,13 @@ fn is_same(a: &[u8], b: &[u8]) -> bool {
 
 /// Checks that the file is for this user alone. One of root's may be for a group, as credentials of
 /// systemd are.
-fn check(file: &File) -> Result<()> {
+fn check(file: &File, path: &Path) -> Result<()> {
     let found = file.metadata()?;
     let ours = rustix::process::geteuid().as_raw();
     let others = if found.uid() == 0 && ours != 0 { 0o007 } else { 0o077 };
     ensure!(found.is_file(), "no regular file");
-    ensure!(found.mode() & others == 0, "others may use the file; run: chmod 600");
+    let is_ours = found.mode() & others == 0;
+    ensure!(is_ours, "others may use the file; run: chmod 600 {}", path.display());
     ensure!([0, ours].contains(&found.uid()), "the file belongs to user {}", found.uid());
     Ok(())
 }
@@ -112,8 +119,15 @@ pub fn make(args: &Args) -> Result<()> {
     let is_word = !name.is_empty() && !name.starts_with('#') && !name.contains(char::is_whitespace);
     ensure!(is_word, "{name:?} is no name: write one word");
     let mut options = OpenOptions::new();
-    let mut file = options.append(true).create(true).mode(0o600).open(path).with_context(named)?;
-    check(&file).with_context(named)?;
+    let options = options.read(true).append(true).create(true).mode(0o600);
+    let mut file = options.open(path).with_context(named)?;
+    check(&file, path).with_context(named)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).with_context(named)?;
+    // A line that is deleted takes all away that has this name.
+    let is_taken = text.lines().any(|line| line.split_whitespace().next() == Some(name));
+    let shown = path.display();
+    ensure!(!is_taken, "tokens {shown}: there is a {name} already; delete its line first");
     let mut bytes = [0; TOKEN_MIN];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -138,6 +152,25 @@ mod tests {
             assert_eq!(tokens.right(wrong), None, "{wrong}");
         }
         assert_eq!(Tokens::default().right(""), None);
+    }
+
+    #[test]
+    fn a_name_is_given_once_and_a_file_without_tokens_lets_no_caller_in() {
+        let path = std::env::temp_dir().join(format!("uvala-tokens-{}", std::process::id()));
+        let args = |name: &str| Args { name: name.to_owned(), file: path.clone(), write: false };
+        File::create(&path).unwrap();
+        let open = format!("{:#}", Tokens::read(&path).unwrap_err());
+        assert!(open.contains(&format!("chmod 600 {}", path.display())), "{open}");
+        std::fs::remove_file(&path).unwrap();
+        make(&args("laptop")).unwrap();
+        make(&args("phone")).unwrap();
+        let twice = make(&args("laptop")).unwrap_err().to_string();
+        assert!(twice.contains("there is a laptop already"), "{twice}");
+        assert_eq!(Tokens::read(&path).unwrap().0.len(), 2);
+        std::fs::write(&path, "# none\n").unwrap();
+        let none = Tokens::read(&path).unwrap_err().to_string();
+        assert!(none.contains("make one with: uvala-http token NAME /"), "{none}");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

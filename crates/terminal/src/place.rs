@@ -36,7 +36,10 @@ impl FromStr for Place {
             return Ok(Self::Unix(path.into()));
         }
         let wrong = |_| format!("expected ADDRESS:PORT or unix:PATH, found {text:?}");
-        text.parse().map(Self::Tcp).map_err(wrong)
+        // The one name that is the same on every machine.
+        let port = text.strip_prefix("localhost:");
+        let address = port.map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+        address.parse().map(Self::Tcp).map_err(wrong)
     }
 }
 
@@ -90,6 +93,7 @@ mod tests {
     fn test_places_are_addresses_or_sockets() {
         assert_eq!("unix:/run/x".parse(), Ok(Place::Unix("/run/x".into())));
         assert!(matches!("[::1]:9776".parse(), Ok(Place::Tcp(_))));
+        assert_eq!("localhost:9776".parse::<Place>(), "127.0.0.1:9776".parse());
         assert!("localhost".parse::<Place>().unwrap_err().contains("unix:PATH"));
     }
 
