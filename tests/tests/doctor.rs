@@ -12,7 +12,7 @@ use harness::daemon::{Daemon, Setup, launch};
 use harness::fabric::{FABRIC, Underlay};
 use harness::lab::Lab;
 use harness::net::ip;
-use harness::process::{Owned, Scratch, USER, uvala};
+use harness::process::{Owned, Scratch, USER, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, mounts, skip, wait};
 use rustix::process::Signal;
@@ -161,7 +161,15 @@ fn a_daemon_that_is_stopped_is_to_be_continued() {
         stat.rsplit_once(") ").unwrap().1.starts_with('T')
     });
     finds(&daemon, &format!("it is stopped (process {pid})"), &format!("kill -CONT {pid}"));
+    // Other commands say so at once, and wait.
+    let mut list = Command::new(uvala_path());
+    list.arg("--dir").arg(daemon.dir()).args(["port", "list"]);
+    let mut list = Owned::spawn(list.stdout(Stdio::null()).stderr(Stdio::piped()));
+    let mut said = String::new();
+    BufReader::new(list.stderr()).read_line(&mut said).unwrap();
+    assert!(said.contains(&format!("it is stopped (process {pid}); kill -CONT {pid}")), "{said}");
     daemon.signal(Signal::CONT);
+    assert!(list.wait().success());
     wait::until("an answer", || is_well(&daemon));
 }
 
@@ -185,6 +193,10 @@ fn a_full_disk_of_the_state_is_named_until_there_is_room() {
         }
         finds(&daemon, "it cannot save its state: /run/state/vale0.json: No space", "make room");
         finds(&daemon, " and 19 more; a restart would undo changes", "make room");
+        let next = daemon.uvala(&["daemon", "--replace"]);
+        let said = String::from_utf8(next.stderr).unwrap();
+        assert!(said.contains("goes on: it has changes that it could not save"), "{said}");
+        assert!(next.status.code() == Some(6) && daemon.ports().len() == 20, "{said}");
         let metrics = String::from_utf8(daemon.uvala(&["metrics"]).stdout).unwrap();
         assert!(metrics.contains("uvala_daemon_unsaved_switches 20\n"), "{metrics}");
         std::fs::remove_file(hog).unwrap();
@@ -196,10 +208,6 @@ fn a_full_disk_of_the_state_is_named_until_there_is_room() {
 }
 
 #[test]
-        let next = daemon.uvala(&["daemon", "--replace"]);
-        let said = String::from_utf8(next.stderr).unwrap();
-        assert!(said.contains("goes on: it has changes that it could not save"), "{said}");
-        assert!(next.status.code() == Some(6) && daemon.ports().len() == 20, "{said}");
 fn a_chain_whose_function_does_not_run_is_a_problem_of_its_switch() {
     let daemon = Setup::new(&configuration(2)).start();
     let _b = daemon.open("valenf:b");
@@ -221,14 +229,6 @@ fn a_chain_that_leaves_by_a_port_without_a_client_is_a_problem() {
     wait::until("a client", || is_well(&daemon));
 }
 
-#[test]
-fn a_start_with_too_few_descriptors_is_refused_with_the_limit_to_raise() {
-    for count in 6..40 {
-        let place = Scratch::new("doctor-few");
-        let dir = place.path().join("run");
-        let limits = Become { descriptors: Some(count), ..Become::default() };
-        let mut daemon = launch(&dir, &[], limits, Stdio::piped());
-        let mut said = String::new();
 #[test]
 fn tunnels_that_carry_less_than_they_should_are_named() {
     let Some(underlay) = Underlay::new(1500) else { return };
@@ -276,6 +276,14 @@ fn tunnels_that_carry_less_than_they_should_are_named() {
     finds(&one.daemon, "vale0:fabric: ", "delete it and add it again");
 }
 
+#[test]
+fn a_start_with_too_few_descriptors_is_refused_with_the_limit_to_raise() {
+    for count in 6..40 {
+        let place = Scratch::new("doctor-few");
+        let dir = place.path().join("run");
+        let limits = Become { descriptors: Some(count), ..Become::default() };
+        let mut daemon = launch(&dir, &[], limits, Stdio::piped());
+        let mut said = String::new();
         let stderr = daemon.stderr();
         let started = || Path::new(&dir).join("uvala.sock").exists();
         wait::until("its end, or its start", || daemon.has_ended() || started());

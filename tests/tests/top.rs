@@ -141,6 +141,17 @@ fn a_daemon_that_ends_is_waited_for() {
 }
 
 #[test]
+fn a_daemon_that_is_stopped_is_said_to_be_silent_until_it_goes_on() {
+    let daemon = Setup::new("[switch.vale0.port.sink]\nkind = \"null\"\n").start();
+    let top = OnTerminal::start(&top(&daemon, &[]), [80, 24]);
+    top.until_shown("vale0:sink");
+    daemon.signal(Signal::STOP);
+    top.until_shown("NO ANSWER from the daemon yet; see: uvala doctor");
+    daemon.signal(Signal::CONT);
+    top.until("an answer", |text| text.contains("1 ports") && !text.contains("NO ANSWER"));
+}
+
+#[test]
 fn signals_give_the_terminal_back() {
     let daemon = Daemon::start();
     let _port = daemon.open("vale0:a");

@@ -66,7 +66,7 @@ pub enum ControlError {
     #[error("the daemon at {} has closed the connection; connect again when it runs", .0.display())]
     Lost(PathBuf),
     /// No answer in time.
-    #[error("the daemon at {} did not answer in time; see its log", .0.display())]
+    #[error("the daemon at {} did not answer in time; see: uvala doctor", .0.display())]
     Timeout(PathBuf),
     /// The daemon refused the call.
     #[error(transparent)]

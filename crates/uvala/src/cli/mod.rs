@@ -42,11 +42,13 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::control::{Connection, ControlError};
 use protocol::name::NameError;
 use protocol::{DropReason, Failure, exit};
 
+use crate::doctor::gather;
 use crate::{bridge, cni, demo};
 use bench::traffic;
 use terminal::Usage;
@@ -119,9 +121,21 @@ impl Global {
         }
     }
 
-    /// Connects to the daemon.
+    /// Connects to the daemon. Of one that is stopped it says so, and waits.
     pub fn connect(&self) -> Result<Connection, ControlError> {
         let connection = Connection::open(self.dir.as_deref())?;
+        if let Some(found) = gather::silent(&connection, false) {
+            say::remark(format_args!("uvala: {}: {}; {}", found.about, found.what, found.cure));
+        }
+        Self::begin(connection)
+    }
+
+    /// Connects to the daemon, and says nothing.
+    fn connect_quietly(&self) -> Result<Connection, ControlError> {
+        Self::begin(Connection::open(self.dir.as_deref())?)
+    }
+
+    fn begin(connection: Connection) -> Result<Connection, ControlError> {
         connection.hello(concat!("uvala ", env!("CARGO_PKG_VERSION")))?;
         Ok(connection)
     }
@@ -134,7 +148,9 @@ pub fn main() -> ExitCode {
     if name.is_some_and(|name| name.file_name() == Some(OsStr::new("uvala-cni"))) {
         return ExitCode::from(cni::run());
     }
-    match dispatch(Cli::parse_from(join_values(as_command(std::env::args_os())))) {
+    let args = join_values(as_command(std::env::args_os()));
+    let cli = Cli::try_parse_from(&args).unwrap_or_else(|error| fixed(&args, error).exit());
+    match dispatch(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) if error.is::<Unread>() => ExitCode::from(exit::OK),
         Err(error) => {
@@ -176,6 +192,27 @@ fn join_values(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
         }
         args
     })
+}
+
+/// Says of an option of `port add` that `port set` does not have why that is so.
+fn fixed(args: &[OsString], error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let is_of = |command: &str| {
+        let cli = Cli::command();
+        let of = cli.find_subcommand("port").and_then(|it| it.find_subcommand(command));
+        let mut known = of.into_iter().flat_map(clap::Command::get_arguments);
+        known.any(|it| it.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long)))
+    };
+    let is_set = args.windows(2).any(|words| words == ["port", "set"]);
+    match error.kind() == ErrorKind::UnknownArgument && is_set && is_of("add") {
+        true => clap::Error::raw(
+            ErrorKind::UnknownArgument,
+            format!("{option} is fixed: delete the port and add it again\n"),
+        ),
+        false => error,
+    }
 }
 
 /// Runs the subcommand; returns the exit status.
@@ -264,7 +301,6 @@ Exit status:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn test_command_line_is_consistent() {
@@ -281,6 +317,24 @@ mod tests {
         assert_eq!(join("uvala run x --watch 2"), "uvala run x --watch 2");
         assert_eq!(join("uvala capture --drops vlan vale0"), "uvala capture --drops=vlan vale0");
         assert_eq!(join("uvala capture --drops vale0"), "uvala capture --drops vale0");
+    }
+
+    #[test]
+    fn test_an_option_that_only_a_new_port_has_is_called_fixed() {
+        let said = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            fixed(&args, Cli::try_parse_from(&args).unwrap_err()).to_string()
+        };
+        for option in ["--vni", "--kind", "--socket"] {
+            let text = said(&format!("uvala port set vale0:a {option} 7"));
+            assert_eq!(
+                text,
+                format!("error: {option} is fixed: delete the port and add it again\n")
+            );
+        }
+        for other in ["uvala port set vale0:a --colour", "uvala port show vale0:a --vni"] {
+            assert!(said(other).contains("unexpected argument"), "{other}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use client::control::{Connection, ControlError};
+use protocol::parse;
 use protocol::{ErrorCode, exit};
 use serde::Serialize;
 
@@ -29,7 +30,7 @@ pub struct Watch {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "1",
-        value_parser = clap::value_parser!(u64).range(1..)
+        value_parser = parse::positive
     )]
     watch: Option<u64>,
 }
@@ -112,7 +113,7 @@ fn wait_for_daemon(global: &Global, error: &anyhow::Error) -> anyhow::Result<Con
 pub fn connect_again(global: &Global) -> Result<Connection, ControlError> {
     loop {
         std::thread::sleep(PAUSE);
-        match global.connect() {
+        match global.connect_quietly() {
             Err(error) if error.exit_code() == exit::NO_DAEMON => {}
             other => return other,
         }

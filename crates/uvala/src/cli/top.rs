@@ -22,9 +22,9 @@ mod trail;
 mod tests;
 
 use std::io::stdout;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use client::control::Connection;
@@ -75,6 +75,9 @@ pub struct Args {
     #[arg(long)]
     once: bool,
 }
+
+/// What a sample takes at most of a daemon that is well.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// What the main thread waits for.
 enum Update {
@@ -159,11 +162,12 @@ fn watch(mut state: State, sampler: Sampler, connection: Connection) -> Result<(
     catch_signals(updates.clone())?;
     let mut screen = Screen::enter().context("cannot use the terminal")?;
     let samples = updates.clone();
+    let patience = sampler.interval + SILENCE;
     thread::spawn(move || sampler.run(connection, &asked, &samples));
     let keys = updates.clone();
     thread::spawn(move || read_keys(&keys));
     thread::spawn(move || watch_terminal(&updates));
-    let ended = show(&mut state, &mut screen, &received, &ask);
+    let ended = show(&mut state, &mut screen, (&received, patience), &ask);
     drop(screen);
     ended
 }
@@ -171,14 +175,26 @@ fn watch(mut state: State, sampler: Sampler, connection: Connection) -> Result<(
 fn show(
     state: &mut State,
     screen: &mut Screen,
-    received: &Receiver<Update>,
+    (received, patience): (&Receiver<Update>, Duration),
     ask: &Sender<()>,
 ) -> Result<()> {
+    let mut heard = Instant::now();
     loop {
         screen.draw(state).context("cannot draw")?;
+        let left = (*state.link() == Link::Up).then(|| patience.saturating_sub(heard.elapsed()));
+        let first = match left.map(|left| received.recv_timeout(left)) {
+            None => received.recv().ok(),
+            Some(Err(RecvTimeoutError::Timeout)) => {
+                state.lose(Link::Silent);
+                continue;
+            }
+            Some(update) => update.ok(),
+        };
         // What has come meanwhile is drawn at once.
-        let next = received.recv().into_iter().chain(received.try_iter());
-        for update in next {
+        for update in first.into_iter().chain(received.try_iter()) {
+            if matches!(update, Update::Sample(_) | Update::First(_)) {
+                heard = Instant::now();
+            }
             match update {
                 Update::Sample(sample) => state.take(*sample),
                 Update::First(sample) => state.begin(*sample),

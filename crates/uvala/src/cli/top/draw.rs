@@ -64,6 +64,12 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 fn title(state: &State, ports: &[PortRow<'_>]) -> Line<'static> {
     let name = Span::styled("uvala top  ", BOLD);
     let told = match state.link() {
+        Link::Silent => {
+            return Line::from_iter([
+                name,
+                Span::styled("NO ANSWER from the daemon yet; see: uvala doctor", ALARM),
+            ]);
+        }
         Link::Down(why) => {
             return Line::from_iter([
                 name,

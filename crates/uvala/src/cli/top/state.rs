@@ -62,6 +62,8 @@ pub struct Choices {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
     Up,
+    /// The daemon takes longer for an answer than one that is well.
+    Silent,
     /// The daemon does not answer, and why.
     Down(String),
     /// The switch that is shown is not there.

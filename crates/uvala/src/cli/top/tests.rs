@@ -363,3 +363,22 @@ fn test_text_has_rates_reasons_and_workers() {
     assert!(text.contains("\nno_room: The destination had no free slot. Give the port"), "{text}");
     assert_eq!(words(lines[lines.len() - 2]), ["0", "43", "%", "3", "0"], "{text}");
 }
+
+#[test]
+fn test_text_without_rows_says_why() {
+    let mut state = busy();
+    state.choices.filter = "nothing".to_owned();
+    assert!(text::of(&state).contains("\nno port has all words of the filter\n"));
+}
+
+#[test]
+fn test_a_list_that_is_longer_than_the_screen_says_where_it_is() {
+    let names: Vec<String> =
+        (0..40).map(|at| format!("vale0:a_port_with_a_long_name_{at}")).collect();
+    let ports: Vec<Counted<'_>> = names.iter().map(|name| (name.as_str(), 1, 0, &[][..])).collect();
+    let mut state = State::new(choices(), None, sample(1, &ports));
+    press(&mut state, &[KeyCode::End]);
+    let lines = drawn(&state, 80, 24);
+    assert!(lines[5].ends_with(" 24-40 of 40"), "{lines:#?}");
+    assert!(lines[6].starts_with("vale0:a_por…ng_name_3"), "{lines:#?}");
+}

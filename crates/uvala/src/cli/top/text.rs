@@ -42,6 +42,10 @@ pub fn of(state: &State) -> String {
         true => String::new(),
         false => format!("\n{}{told}", Table::of(&reasons, &drops)),
     };
+    let none = match rows.is_empty() && !state.pair().now.stats.is_empty() {
+        true => "no port has all words of the filter\n",
+        false => "",
+    };
     let (ports, workers) = (Table::of(&rows, &ports), Table::of(&state.pair().workers(), &workers));
-    format!("{ports}{drops}\n{workers}")
+    format!("{ports}{none}{drops}\n{workers}")
 }

@@ -88,7 +88,15 @@ pub fn draw<T>(
     });
     put(frame, area, 0, &head);
     let height = usize::from(area.height.saturating_sub(1));
-    for (at, y) in window(cursor.unwrap_or(0), rows.len(), height).zip(1..) {
+    let seen = window(cursor.unwrap_or(0), rows.len(), height);
+    // Behind the head of the last column.
+    let place = format!("{}-{} of {}", seen.start + 1, seen.end, rows.len());
+    let width = u16::try_from(place.len()).unwrap_or(u16::MAX);
+    if seen.len() < rows.len() && width + 10 < left {
+        let right = Rect { x: area.right() - width, width, ..area };
+        put(frame, right, 0, &Line::from(place));
+    }
+    for (at, y) in seen.zip(1..) {
         let line = cells(&|column, width| (column.cell)(&rows[at], width));
         put(frame, area, y, &line);
         if cursor == Some(at) {
@@ -116,6 +124,14 @@ fn padded(cell: Span<'static>, width: usize, is_right: bool) -> Span<'static> {
     }
     let space = " ".repeat(width.saturating_sub(columns(&text)));
     Span::styled(if is_right { space + &text } else { text + &space }, cell.style)
+}
+
+/// A name in so many characters, without its middle where it is longer: names differ at their ends.
+pub fn middle(name: &str, width: usize) -> String {
+    let length = name.chars().count();
+    let (head, tail) = (width / 2, (width - width / 2).saturating_sub(1));
+    let ends = || name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail));
+    if length > width { ends().collect() } else { name.to_owned() }
 }
 
 /// The rows that are seen: the cursor is among them.
@@ -151,5 +167,12 @@ mod tests {
         }
         assert_eq!(padded(Span::raw("vale0:a-long"), 8, false).content, "vale0:a…");
         assert_eq!(padded(Span::raw("12"), 4, true).content, "  12");
+    }
+
+    #[test]
+    fn test_long_names_keep_both_ends() {
+        assert_eq!(middle("vale1:port_17", 13), "vale1:port_17");
+        assert_eq!(middle("vale1:a_long_port_17", 12), "vale1:…rt_17");
+        assert_eq!(middle("vale1:a_long_port_17", 12).chars().count(), 12);
     }
 }

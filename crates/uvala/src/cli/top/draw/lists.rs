@@ -45,7 +45,9 @@ fn port_columns<'a>(state: &'a State, name: u16) -> [Column<'a, PortRow<'a>>; 13
         Span::styled(short(row.drops_per_s()), alarm_if(row.drops_per_s() > 0.0))
     };
     [
-        left(Sort::Port.head(), name, |row: &PortRow<'_>| row.stats.port.to_string()),
+        left(Sort::Port.head(), name, move |row: &PortRow<'_>| {
+            grid::middle(&row.stats.port.to_string(), name.into())
+        }),
         left("KIND", 10, kind).from(120),
         left("PROGRAM", 24, |row: &PortRow<'_>| or_dash(row.program())).from(120),
         right("WORKER", 6, worker).from(160),
