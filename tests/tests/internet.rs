@@ -189,6 +189,11 @@ fn what_is_missing_or_there_already_is_said() {
     };
     let (code, text) = run(&[], "/nowhere");
     assert!(code == Some(1) && text.contains("apt install passt"), "{text}");
+    for passt in ["/nowhere/passt", "/etc/passwd", "/bin/false"] {
+        let (code, text) = run(&["--passt", passt], "/bin");
+        let says = text.contains(passt) && text.contains("say where passt is (--passt)");
+        assert!(code == Some(1) && says, "{text}");
+    }
     let output = daemon.uvala(&["port", "add", "vale0:internet"]);
     assert!(output.status.success());
     let (code, text) = run(&["--passt", "/bin/true"], "/bin");

@@ -16,6 +16,8 @@ fn a_value_outside_a_list_is_refused_with_the_list() {
         (["port", "add", "vale0:a", "--vlan", "access:9999"], "expected a VLAN, 1 to 4094"),
         (["port", "add", "vale0:a", "--vlan", "vlan7"], "transparent, access:VLAN or trunk:VLANS"),
         (["port", "add", "vale0:a", "--on-full", "block"], "expected drop or wait"),
+        (["port", "add", "vale0:a", "--coalesce-usecs", "1001"], "a number from 0 to 1000"),
+        (["port", "add", "vale0:a", "--ttl", "0"], "a number from 1 to 255"),
         (
             ["switch", "add", "vale0", "--forwarding", "magic"],
             "expected learning, hub, patch, static, static-flood, chain or program:FILE",

@@ -45,6 +45,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 use protocol::exit;
 use protocol::name::PortName;
+use protocol::parse;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use terminal::say;
 
@@ -69,7 +70,7 @@ struct Args {
     #[arg(value_name = "PORT", required_unless_present = "man")]
     port: Option<PortName>,
     /// Address of GoBGP's gRPC interface
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051", value_parser = place)]
     gobgp: String,
     /// Route distinguisher, such as 10.0.0.1:100 [default: GoBGP's router-id, and the VNI]
     #[arg(long, value_name = "IP:N")]
@@ -81,13 +82,13 @@ struct Args {
     /// Most stations of other hosts, 1 to 65536
     #[arg(
         long, value_name = "N", default_value_t = 16_384,
-        value_parser = clap::value_parser!(u32).range(1..=65_536)
+        value_parser = parse::within(1..=65_536_u32)
     )]
     max_macs: u32,
     /// Seconds for which the switch or GoBGP may be gone before what came from it counts no more
     #[arg(
         long, value_name = "SECONDS", default_value_t = 90,
-        value_parser = clap::value_parser!(u32).range(1..=3600)
+        value_parser = parse::within(1..=3600_u32)
     )]
     hold: u32,
     /// Directory of the daemon's socket
@@ -100,10 +101,18 @@ struct Args {
 
 const EXAMPLES: &str = "\
 Example:
-  uvala port add vale0:fabric --kind vxlan --vni 100 --local 10.0.0.1
+  uvala port add vale0:fabric --kind vxlan --vni 100 --local 10.0.0.1 --learning=false
   uvala-evpn vale0:fabric                           with a gobgpd that has l2vpn-evpn neighbours
 
 See docs/multi-host.md for a gobgpd.conf.";
+
+fn place(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    let is_place = !text.starts_with(':') && port.is_some_and(|port| port > 0);
+    is_place
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("{text} is no address with a port; write it as 127.0.0.1:50051"))
+}
 
 fn main() -> ExitCode {
     match run(&Args::parse()) {
@@ -152,4 +161,24 @@ fn print_page() -> anyhow::Result<()> {
     clap_mangen::Man::new(Args::command()).render(&mut page)?;
     let page = String::from_utf8_lossy(&page).replace(".SH EXTRA", ".SH EXAMPLES\n.nf");
     say::out(page.replace("\n.SH VERSION", "\n.fi\n.SH VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn test_an_address_without_a_port_is_a_wrong_command_line() {
+        for right in ["127.0.0.1:50051", "[::1]:1", "bgp.example:50051"] {
+            assert_eq!(place(right).as_deref(), Ok(right));
+        }
+        for wrong in ["foo", "foo:", ":50051", "foo:0", "foo:65536", "[::1]"] {
+            assert!(place(wrong).unwrap_err().contains("write it as"), "{wrong}");
+        }
+    }
 }

@@ -41,6 +41,7 @@ use client::{Options, Stop};
 use confine::{Files, Mode, Thread};
 use packet::MacAddr;
 use protocol::name::PortName;
+use protocol::parse;
 use protocol::{COALESCE_USECS_MAX, exit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use terminal::say;
@@ -73,18 +74,24 @@ struct Args {
     /// Pairs of rings of a ptnet, for guests with several processors
     #[arg(
         long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX))
+        value_parser = parse::within(1..=QUEUES_MAX)
     )]
     queues: u16,
     /// Trust group of a ptnet: the guest has the memory of all its members
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
     /// Least time between two interrupts in µs, 0 to 1000, where the guest's driver asks for less
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = usecs(COALESCE_USECS_MAX))]
+    #[arg(
+        long, value_name = "N", default_value_t = 0,
+        value_parser = parse::within(0..=COALESCE_USECS_MAX)
+    )]
     coalesce_usecs: u16,
     /// How long the device looks for frames by itself before it asks for kicks, in µs, 0 to 1000,
     /// if it shares a page with the guest's driver
-    #[arg(long, value_name = "N", default_value_t = POLL_USECS, value_parser = usecs(1000))]
+    #[arg(
+        long, value_name = "N", default_value_t = POLL_USECS,
+        value_parser = parse::within(0..=1000_u16)
+    )]
     poll_usecs: u16,
     /// Directory of the daemon's socket
     #[arg(long, value_name = "DIR")]
@@ -101,10 +108,6 @@ struct Args {
 const QUEUES_MAX: u16 = device::ptnet::RINGS_MAX / 2;
 /// As long as measured best: docs/vm.md.
 const POLL_USECS: u16 = 500;
-
-fn usecs(most: u16) -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(0..=i64::from(most))
-}
 
 /// An address that one card can have.
 fn one_card(text: &str) -> Result<MacAddr, String> {

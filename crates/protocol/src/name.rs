@@ -67,7 +67,10 @@ pub enum PipeSide {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// Does not begin with `vale`.
-    #[error("bad name '{0}': it must begin with 'vale', as in vale0:vm1, or with 'netmap:'")]
+    #[error(
+        "bad name '{0}': it must begin with 'vale', as the switch vale0 and its port vale0:vm1, or \
+         with 'netmap:'"
+    )]
     NoPrefix(String),
     /// A port name without `:`.
     #[error("bad port name '{0}': no ':' between switch and port, as in vale0:vm1")]

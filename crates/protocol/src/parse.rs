@@ -3,6 +3,9 @@
 //! Each parser returns one line that shows the right form. Values with a type of their own
 //! ([`MacAddr`](packet::MacAddr), [`Mode`](crate::Mode), names) implement `FromStr` instead.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A number of bytes with or without a unit: `77`, `512MiB`, `2G`.
@@ -109,6 +112,19 @@ pub fn number16(text: &str) -> Result<u16, String> {
     number(text)?.try_into().map_err(|_| format!("{text} is too much"))
 }
 
+/// A parser of whole numbers of this range.
+pub fn within<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
+    }
+}
+
 /// A VLAN number, 1 to 4094.
 ///
 /// # Errors
@@ -150,6 +166,15 @@ mod tests {
         assert!(group_fwd_mask("0xffff").unwrap_err().contains("0xfffd"));
         for text in ["", "x", "0x", "0x10000", "65536", "-1"] {
             assert!(group_fwd_mask(text).unwrap_err().contains("0x4000"), "{text}");
+        }
+    }
+
+    #[test]
+    fn test_what_is_not_within_a_range_is_told_the_range() {
+        let usecs = within(1..=1000_u16);
+        assert_eq!((usecs("1"), usecs("1000")), (Ok(1), Ok(1000)));
+        for wrong in ["0", "1001", "70000", "99999999999999999999", "-1", "x", ""] {
+            assert_eq!(usecs(wrong).unwrap_err(), "expected a number from 1 to 1000", "{wrong}");
         }
     }
 

@@ -12,6 +12,7 @@ use client::{Error, Stop};
 use packet::PortId;
 use packet::dropped::Dropped;
 use protocol::name::{PortName, SwitchName};
+use protocol::parse;
 use protocol::{CaptureOf, DropReasonName, DropsOf, PortInfo};
 
 use super::{Global, port};
@@ -56,10 +57,10 @@ pub struct Args {
     write: Option<PathBuf>,
     /// Write at most this many bytes of each frame
     #[arg(short, long, value_name = "BYTES", default_value_t = 262_144,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = parse::positive32)]
     snap: u32,
     /// Stop after this many frames
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = parse::positive)]
     count: Option<u64>,
     /// Frames that enter the switch by the port (in), that leave by it (out), or both
     #[arg(long, value_name = "DIRECTION", default_value = "both", conflicts_with = "drops",
@@ -71,15 +72,15 @@ pub struct Args {
     drops: Option<Option<DropReasonName>>,
     /// Begin another file after this many million bytes; FILE gets a number
     #[arg(short = 'C', value_name = "MB", requires = "write",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = parse::positive)]
     file_mb: Option<u64>,
     /// Begin another file after this many seconds
     #[arg(short = 'G', value_name = "SECS", requires = "write",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = parse::positive)]
     file_s: Option<u64>,
     /// Write at most this many files, then overwrite the oldest
     #[arg(short = 'W', value_name = "N", requires = "write",
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = parse::positive32)]
     files: Option<u32>,
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use client::control::Connection;
 use protocol::name::PortName;
+use protocol::parse;
 use protocol::users::user_name;
 use protocol::{Change, Event, EventsQuery, PortStats};
 use serde::Serialize;
@@ -33,7 +34,7 @@ pub struct Args {
     /// Switch (vale0) [default: all]
     switch: Option<String>,
     /// Also print ports that drop at least this many frames in a second, with the reason
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "FRAMES", value_parser = parse::positive)]
     drops: Option<u64>,
     /// Print each event as a line of JSON
     #[arg(long)]

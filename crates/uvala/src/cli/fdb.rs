@@ -3,6 +3,7 @@
 use client::control::Connection;
 use packet::MacAddr;
 use protocol::name::SwitchName;
+use protocol::parse;
 use protocol::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, FdbRequest, Request};
 
 use super::Global;
@@ -61,7 +62,7 @@ struct Address {
     /// MAC address, such as 02:00:00:00:00:01
     mac: MacAddr,
     /// VLAN ID, 1 to 4094
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = parse::vlan)]
     vlan: u16,
 }
 

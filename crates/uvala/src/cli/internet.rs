@@ -3,13 +3,14 @@
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use client::control::{Connection, ControlError};
 use packet::MacAddr;
 use protocol::name::{PortName, SwitchName};
+use protocol::parse;
 use protocol::{ErrorCode, Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
 use super::vm_args::show;
@@ -43,7 +44,7 @@ pub struct Args {
     udp: Vec<(String, Option<MacAddr>)>,
     /// MTU of the stations, at least 1280
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
-          value_parser = clap::value_parser!(u16).range(1280..=65520))]
+          value_parser = parse::within(1280..=65520_u16))]
     mtu: u16,
     /// Let stations reach the host's own services, also those of 127.0.0.1, by the address of the
     /// router
@@ -99,11 +100,20 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     }
 }
 
-/// The passt that was given, or that in the search path.
+/// The passt that was given, or that in the search path; one that runs.
 pub fn find_passt(given: Option<&Path>) -> Result<PathBuf> {
     let program = program::find(given.unwrap_or("passt".as_ref()).as_os_str());
-    program
-        .context("no passt; install it (Debian: apt install passt), or say where it is (--passt)")
+    let program = program.context(
+        "no passt; install it (Debian: apt install passt), or say where it is (--passt)",
+    )?;
+    let asked = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+    let name = program.display();
+    let asked =
+        asked.with_context(|| format!("cannot run {name}; say where passt is (--passt)"))?;
+    if !asked.status.success() {
+        bail!("{name} --version fails: {}; say where passt is (--passt)", asked.status);
+    }
+    Ok(program)
 }
 
 /// Runs the command for a switch until the result is dropped. While another process gives the

@@ -3,6 +3,7 @@
 use client::control::Connection;
 use client::control::unexpected;
 use protocol::name::{PortName, SwitchName};
+use protocol::parse;
 use protocol::{
     Direction, ErrorCode, Failure, Mirror, PortInfo, PortRef, PortRequest, PortSet, PortSettings,
     Reply, Request,
@@ -41,7 +42,7 @@ enum Action {
         #[arg(long, value_name = "in|out|both", default_value = "both")]
         direction: Direction,
         /// Most copies per second; those beyond are dropped [default: no limit]
-        #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "FRAMES", value_parser = parse::positive32)]
         rate: Option<u32>,
         #[command(flatten)]
         output: Output,

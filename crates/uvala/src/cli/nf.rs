@@ -8,6 +8,7 @@ pub mod top;
 
 use client::control::Connection;
 use protocol::name::SwitchName;
+use protocol::parse;
 use protocol::{FunctionInfo, FunctionRequest, Request, SteeringQuery, users};
 
 use super::output::{Output, Watch};
@@ -61,7 +62,7 @@ enum Action {
         switch: Option<String>,
         /// Interval in seconds
         #[arg(long, value_name = "SECS", default_value_t = 1)]
-        #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+        #[arg(value_parser = parse::within(1..=3600_u64))]
         every: u64,
         #[command(flatten)]
         output: Output,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use client::control::{Connection, unexpected};
 use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
+use protocol::parse;
 use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mirror, Mode,
     OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings,
@@ -153,13 +154,13 @@ macro_rules! on_off {
             vnet_header: Option<u8>,
             /// Frames that may wait in front of the guest's ring, for guests with short rings
             /// (vhost-user) [default: 0]
-            #[arg(long, value_name = "N")]
+            #[arg(long, value_name = "N", value_parser = parse::number32)]
             queue_frames: Option<u32>,
             /// Service that this port is an instance of, for service chains; '' for none
             #[arg(long, value_name = "NAME")]
             service: Option<String>,
             /// Instance number within the service [default: the lowest free number]
-            #[arg(long, value_name = "N")]
+            #[arg(long, value_name = "N", value_parser = parse::number16)]
             instance: Option<u16>,
             /// Chain that frames from this port enter; '' for none
             #[arg(long, value_name = "NAME")]
@@ -227,7 +228,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             // An MTU is of an interface, or of frames in a tunnel.
             let inside = host.mtu.filter(|_| *kind == PortKind::Vxlan);
             let (host, machine) = (host.to_api(own, *kind), machine.to_api(guests)?);
-            let vxlan = vxlan.to_api(inside)?;
+            let vxlan = vxlan.to_api(*kind, inside)?;
             let port = Box::new(PortAdd { port, kind: *kind, settings, host, machine, vxlan });
             let compare = PortRequest::Compare(port.clone());
             let compare = if_absent.then_some(Request::Port(compare));
@@ -262,7 +263,7 @@ struct Host {
     ifname: Option<String>,
     /// MTU of the interface (tap), or of frames in the tunnel (vxlan) [default for vxlan: what the
     /// routes to the remotes leave]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = parse::number32)]
     mtu: Option<u32>,
     /// MAC address of the interface (tap) [default: derived from host and name]
     #[arg(long, value_name = "MAC")]
@@ -345,10 +346,10 @@ struct MachineArgs {
     queues: Option<Queues>,
     /// Minimum time between two interrupts of a queue in microseconds, 0 to 1000 (vhost-user)
     /// [default: adaptive]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::within(0..=1000_u16))]
     coalesce_usecs: Option<u16>,
     /// Interrupt after N frames, regardless of the timer (vhost-user) [default: no limit]
-    #[arg(long, value_name = "N", requires = "coalesce_usecs")]
+    #[arg(long, value_name = "N", requires = "coalesce_usecs", value_parser = parse::number16)]
     coalesce_frames: Option<u16>,
     /// Path of the VMM's own socket (dgram) [default: the socket's path, ending in .peer]
     #[arg(long, value_name = "PATH")]

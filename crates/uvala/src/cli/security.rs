@@ -1,6 +1,7 @@
 //! Port security on the command line: the same options for a port and for all ports of a switch.
 
 use protocol::PortSettings;
+use protocol::parse;
 
 /// The heading of these options alone: as `next_help_heading` it would be that of all later ones.
 const HEADING: &str = "Port security";
@@ -13,16 +14,16 @@ pub struct Security {
     mac_lock: Option<String>,
     /// Maximum number of addresses learned on a port; 0 is no limit. Ports of ordinary users have
     /// 128, or max_macs of [new_port] in the configuration [default: 0]
-    #[arg(long, value_name = "N", help_heading = HEADING)]
+    #[arg(long, value_name = "N", help_heading = HEADING, value_parser = parse::number32)]
     max_macs: Option<u32>,
     /// Storm control: broadcast frames per second from a port; 0 is no limit [default: 0]
-    #[arg(long, value_name = "FRAMES", help_heading = HEADING)]
+    #[arg(long, value_name = "FRAMES", help_heading = HEADING, value_parser = parse::number32)]
     broadcast_limit: Option<u32>,
     /// Storm control: multicast frames per second from a port [default: 0]
-    #[arg(long, value_name = "FRAMES", help_heading = HEADING)]
+    #[arg(long, value_name = "FRAMES", help_heading = HEADING, value_parser = parse::number32)]
     multicast_limit: Option<u32>,
     /// Storm control: frames per second from a port to unknown unicast addresses [default: 0]
-    #[arg(long, value_name = "FRAMES", help_heading = HEADING)]
+    #[arg(long, value_name = "FRAMES", help_heading = HEADING, value_parser = parse::number32)]
     unknown_unicast_limit: Option<u32>,
     /// Disable a port that sends a BPDU, until uvala port enable [default: false]
     #[arg(

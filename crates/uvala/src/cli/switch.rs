@@ -90,11 +90,11 @@ struct Settings {
     #[arg(long, value_name = "FUNCTION")]
     forwarding: Option<ForwardingChoice>,
     /// Ageing time of learned addresses in seconds; 0 disables ageing [default: 300]
-    #[arg(long, value_name = "SECS")]
+    #[arg(long, value_name = "SECS", value_parser = parse::number32)]
     age: Option<u32>,
     /// Capacity of the forwarding database, 1 to 1048576 addresses; when it is full, a new address
     /// replaces an old one [default: 65536]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::positive32)]
     fdb_capacity: Option<u32>,
     /// Reserved group addresses to forward, as for a Linux bridge: bit N, such as 0x4000 for LLDP,
     /// stands for 01:80:c2:00:00:0N; PAUSE (bit 1) is never forwarded [default: 0]

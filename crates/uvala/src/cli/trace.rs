@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use client::control::unexpected;
 use packet::MacAddr;
+use protocol::parse;
 use protocol::{
     DropReason, FdbEntry, FloodClass, Learning, PortRequest, Reply, Request, TagAction, Tagging,
     Trace, TraceQuery, TraceStep,
@@ -40,14 +41,14 @@ pub struct Args {
     #[arg(long, value_name = "MAC")]
     dst: Option<MacAddr>,
     /// Tag the frame of the expression with this VLAN ID
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..4095))]
+    #[arg(long, value_name = "N", value_parser = parse::within(0..=4094_u16))]
     vlan: Option<u16>,
     /// Take the frame from a pcap or pcapng file
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["frame", "src", "dst", "vlan"])]
     read: Option<PathBuf>,
     /// Number of the frame in the file
     #[arg(long = "frame", value_name = "N", default_value_t = 1, requires = "read",
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = parse::positive)]
     number: u64,
     #[command(flatten)]
     output: Output,

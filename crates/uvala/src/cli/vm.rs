@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use client::control::{Connection, ControlError};
 use protocol::name::PortName;
+use protocol::parse;
 use protocol::{
     ErrorCode, Failure, Machine, MachineInfo, MachineState, PortAdd, PortInfo, PortKind, PortRef,
     PortRequest, PortSettings, Request, SessionRequest, exit,
@@ -72,7 +73,7 @@ struct Run {
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     memory: Memory,
     /// Number of CPUs of the guest
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = parse::within(1..=255_u16))]
     cpus: u16,
     /// Port of the guest [default: the first free one of vale0:vm1, vale0:vm2 …]
     #[arg(long, value_name = "PORT")]
@@ -94,7 +95,7 @@ struct Run {
     #[arg(long, conflicts_with_all = ["tap", "print"])]
     internet: bool,
     /// Least time between two interrupts of the card in µs, 0 to 1000 (e1000)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
+    #[arg(long, value_name = "N", value_parser = parse::within(0..=1000_u16))]
     coalesce_usecs: Option<u16>,
     /// Print QEMU's command line, that of its uvala-device in front of it, and exit
     #[arg(long)]

@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 
 use packet::MacAddr;
-use protocol::{Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
+use protocol::parse;
+use protocol::{PortKind, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
 use terminal::Usage;
 
 /// The tunnel of a port of kind vxlan.
 #[derive(Debug, clap::Args)]
 pub struct VxlanArgs {
     /// VXLAN network identifier, 0 to 16777215 (vxlan)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::within(0..=0xff_ffff_u32))]
     vni: Option<u32>,
     /// Address of this host for the tunnel (vxlan)
     #[arg(long, value_name = "IP")]
@@ -19,13 +20,13 @@ pub struct VxlanArgs {
     #[arg(long, value_name = "IP")]
     remote: Vec<IpAddr>,
     /// UDP port of all hosts of the tunnel (vxlan) [default: 4789]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = parse::within(1..=u16::MAX))]
     dst_port: Option<u16>,
     /// Time to live of the tunnel's packets (vxlan) [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::within(1..=u8::MAX))]
     ttl: Option<u8>,
     /// Differentiated services code point of the tunnel's packets, 0 to 63 (vxlan) [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse::within(0..=63_u8))]
     dscp: Option<u8>,
     /// Forbid routers to fragment the tunnel's packets (vxlan) [default: true]
     #[arg(
@@ -44,10 +45,17 @@ pub struct VxlanArgs {
 
 impl VxlanArgs {
     /// The tunnel, if an option says something of one. `mtu` is of the frames inside.
-    pub fn to_api(&self, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
+    pub fn to_api(&self, kind: PortKind, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
         let Self { vni, local, dst_port, ttl, dscp, df, .. } = *self;
         let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
-        VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }.tunnel().map_err(Usage)
+        let keys = VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb };
+        match keys.tunnel() {
+            Err(_) if kind != PortKind::Vxlan => Err(Usage(format!(
+                "--vni, --local and the other options of a tunnel: not for kind {}, only for vxlan",
+                kind.name()
+            ))),
+            tunnel => tunnel.map_err(Usage),
+        }
     }
 }
 
@@ -136,12 +144,14 @@ mod tests {
     fn test_options_make_a_tunnel_or_say_what_is_missing() {
         let add = "--vni 100 --local 10.0.0.1 --remote 10.0.0.2 --remote 10.0.0.3 --df=false \
                    --fdb 02:00:00:00:00:01=10.0.0.2";
-        let vxlan = cli(add).add.to_api(Some(1400)).unwrap().unwrap();
+        let vxlan = cli(add).add.to_api(PortKind::Vxlan, Some(1400)).unwrap().unwrap();
         assert_eq!((vxlan.vni, vxlan.remote.len(), vxlan.fdb.len()), (100, 2, 1));
         assert_eq!((vxlan.df, vxlan.mtu, vxlan.udp_port()), (Some(false), Some(1400), 4789));
-        assert_eq!(cli("").add.to_api(None).unwrap(), None);
-        let error = cli("--remote 10.0.0.2").add.to_api(None).unwrap_err();
+        assert_eq!(cli("").add.to_api(PortKind::Vxlan, None).unwrap(), None);
+        let error = cli("--remote 10.0.0.2").add.to_api(PortKind::Vxlan, None).unwrap_err();
         assert!(error.to_string().contains("--local 10.0.0.1"), "{error}");
+        let error = cli("--ttl 3").add.to_api(PortKind::Tap, None).unwrap_err();
+        assert!(error.to_string().contains("not for kind tap, only for vxlan"), "{error}");
     }
 
     #[test]
@@ -160,11 +170,11 @@ mod tests {
         let address = "10.0.0.2".parse().unwrap();
         info.remotes.push(protocol::VxlanRemote { address, learned: 3, is_extern: false });
         info.mtu = Some(1450);
-        assert!(show(&info).contains("inner mtu        1450\n"));
-        assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
-    }
-}
         assert!(show(&info).contains("inner mtu        1450, but no remote has a route\n"));
         info.path_mtu = Some(1400);
         assert!(show(&info).contains("inner mtu        1450, but the routes leave 1400\n"));
         info.path_mtu = Some(1450);
+        assert!(show(&info).contains("inner mtu        1450\n"));
+        assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
+    }
+}

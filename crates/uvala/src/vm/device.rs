@@ -44,10 +44,11 @@ pub fn qemu(
     memory: Memory,
 ) -> Result<Vec<(&'static str, String)>, Impossible> {
     if qemu.version < KNOWS_VFIO_USER {
-        return impossible(
-            "this QEMU has no vfio-user-pci; take one of 10.1 or newer, or QEMU's own card on a \
-             port of --kind stream",
-        );
+        let (major, minor) = qemu.version;
+        return impossible(&format!(
+            "QEMU {major}.{minor} has no vfio-user-pci; name one of 10.1 or newer with --qemu, or \
+             take QEMU's own card on a port of --kind stream"
+        ));
     }
     let Some(path) = socket.to_str() else {
         return impossible("QEMU reads the path of a socket as UTF-8: choose another --socket");

@@ -41,7 +41,7 @@ pub struct Run {
     instance: Option<u16>,
     /// Number of instances, each with a thread and a port of its own: vale0:fw, vale0:fw_1,
     /// vale0:fw_2, ... [default: one for each of --cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = parse::within(1..=u16::MAX))]
     threads: Option<u16>,
     /// CPU core of each thread, such as 0,2-3
     #[arg(long, value_name = "LIST")]
