@@ -495,6 +495,9 @@ fn a_configuration_is_checked_without_a_daemon() {
         assert_eq!(finding["level"], level, "{text}");
         assert!(!finding["cure"].as_str().unwrap().is_empty());
     }
+    let (status, found) = check_file(uvala_path());
+    let cure = found[0]["cure"].as_str().unwrap();
+    assert!(status == Some(1) && cure == "name a configuration file, which is text", "{found}");
     let (status, found) = check_file(Path::new("/no/such.toml"));
     let what = found[0]["what"].as_str().unwrap();
     assert!(status == Some(1) && what.starts_with("/no/such.toml: No such file"), "{found}");

@@ -10,10 +10,10 @@ use terminal::Usage;
 /// The tunnel of a port of kind vxlan.
 #[derive(Debug, clap::Args)]
 pub struct VxlanArgs {
-    /// VXLAN network identifier, 0 to 16777215 (vxlan)
+    /// VXLAN network identifier, 0 to 16777215 (vxlan, which needs it)
     #[arg(long, value_name = "N", value_parser = parse::within(0..=0xff_ffff_u32))]
     vni: Option<u32>,
-    /// Address of this host for the tunnel (vxlan)
+    /// Address of this host for the tunnel (vxlan, which needs it)
     #[arg(long, value_name = "IP")]
     local: Option<IpAddr>,
     /// Address of another host of the tunnel; repeat for each (vxlan)

@@ -34,6 +34,9 @@ fn refused(error: &ConfigError) -> Finding {
         ConfigError::Read { error, .. } if error.kind() == io::ErrorKind::NotFound => {
             "name a file that exists: docs/uvala.toml shows all of one"
         }
+        ConfigError::Read { error, .. } if error.kind() == io::ErrorKind::InvalidData => {
+            "name a configuration file, which is text"
+        }
         ConfigError::Read { .. } => "name a file that this user may read",
         ConfigError::Parse { .. } => "correct the file: man uvala.toml has every key",
     };

@@ -16,9 +16,13 @@ fn stall(worker: &WorkerInfo) -> Option<Finding> {
     let last = worker.last_stall.as_ref().filter(|last| last.ago_s < RECENT_S)?;
     let place = last.port.as_ref().map(|port| format!(" {port}")).unwrap_or_default();
     let (did, cause) = (last.stage.describe(), last.cause.describe());
+    let times = match worker.stalls {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    };
     let what = format!(
-        "worker {} stood still {} times, last {} s ago for {} ms or more, {did}{place}: {cause}",
-        worker.worker, worker.stalls, last.ago_s, last.lasted_ms
+        "worker {} stood still {times}, last {} s ago for {} ms or more, {did}{place}: {cause}",
+        worker.worker, last.ago_s, last.lasted_ms
     );
     let cure = match (&last.port, last.cause) {
         (_, StallCause::NoCpu) => {
@@ -69,7 +73,7 @@ mod tests {
     fn test_a_stall_is_named_with_its_port_for_an_hour() {
         let found = stalls(&[worker(None), worker(Some(stall(5, StallCause::Busy)))]);
         let [Finding { what, cure, .. }] = &found[..] else { panic!("{found:?}") };
-        assert!(what.contains("60 ms") && what.contains("vale0:a"), "{what}");
+        assert!(what.contains("stood still once, last") && what.contains("vale0:a"), "{what}");
         assert!(cure.contains("vale0:a"), "{cure}");
         assert_eq!(stalls(&[worker(Some(stall(RECENT_S, StallCause::Busy)))]), []);
     }
