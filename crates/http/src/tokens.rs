@@ -127,7 +127,7 @@ pub fn make(args: &Args) -> Result<()> {
     // A line that is deleted takes all away that has this name.
     let is_taken = text.lines().any(|line| line.split_whitespace().next() == Some(name));
     let shown = path.display();
-    ensure!(!is_taken, "tokens {shown}: there is a {name} already; delete its line first");
+    ensure!(!is_taken, "tokens {shown}: {name} has one already; delete its line first");
     let mut bytes = [0; TOKEN_MIN];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -165,7 +165,7 @@ mod tests {
         make(&args("laptop")).unwrap();
         make(&args("phone")).unwrap();
         let twice = make(&args("laptop")).unwrap_err().to_string();
-        assert!(twice.contains("there is a laptop already"), "{twice}");
+        assert!(twice.contains("laptop has one already"), "{twice}");
         assert_eq!(Tokens::read(&path).unwrap().0.len(), 2);
         std::fs::write(&path, "# none\n").unwrap();
         let none = Tokens::read(&path).unwrap_err().to_string();
