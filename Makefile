@@ -71,6 +71,7 @@ build: release libs  ## build what `make install` installs
 	$(step) 'man pages and completions'
 	rm -rf $(assets) && $(release)/uvala assets $(assets)
 	$(release)/uvala-evpn --man > $(assets)/man/uvala-evpn.1
+	$(release)/uvala-http --man > $(assets)/man/uvala-http.1
 
 .PHONY: built
 built:

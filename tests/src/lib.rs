@@ -11,6 +11,7 @@
 //! | [`role`] | the part of a client process (`uvala-peer`), and its report |
 //! | [`frames`] | frames that show whether they were lost, changed or reordered |
 //! | [`guest`] | a real guest in QEMU |
+//! | [`http`] | `uvala-http`, and callers of it |
 //! | [`lab`] | a daemon among namespaces |
 //! | [`machine`] | a VMM and guest driver in one process, without a virtual CPU |
 //! | [`mounts`] | a mount namespace for one thread |
@@ -37,6 +38,7 @@ pub mod fabric;
 pub mod frames;
 pub mod guest;
 pub mod guest_driver;
+pub mod http;
 pub mod lab;
 pub mod ladder;
 pub mod machine;

@@ -300,7 +300,10 @@ fn sibling(name: &str) -> PathBuf {
 
 /// A path by which every user can run a program, though it may lie in a directory that is closed to
 /// others: children inherit the open file.
-fn for_everybody(program: &Path) -> PathBuf {
+///
+/// # Panics
+/// If there is no such program.
+pub fn for_everybody(program: &Path) -> PathBuf {
     static OPEN: Mutex<BTreeMap<PathBuf, OwnedFd>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock().expect("no thread panics with it");
     let file = open.entry(program.to_path_buf()).or_insert_with(|| {

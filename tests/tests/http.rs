@@ -1,167 +1,18 @@
-//! `uvala-http`: its API, its page, and what hostile callers get.
+//! `uvala-http`: its API, and what hostile callers get.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
-use harness::browser::Browser;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::announcement;
-use harness::process::{Owned, Scratch, USER, uvala_path};
-use harness::{is_root, measure, skip, wait};
+use harness::http::{Http, Messages, exchange, program, request};
+use harness::process::{Owned, USER};
+use harness::{Random, is_root, measure, root, skip, wait};
 use rustix::process::{Signal, Uid};
 use serde_json::{Value, json};
-
-/// A `uvala-http` of a daemon, at a socket and at an address.
-struct Http {
-    process: Owned,
-    log: BufReader<std::process::ChildStderr>,
-    socket: PathBuf,
-    address: String,
-    place: Scratch,
-    /// Tokens: one that may look, one that may change things.
-    read: String,
-    write: String,
-}
-
-/// What a server answered.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Answer {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    /// The words of a problem of this status and code.
-    fn problem(&self, status: u16, code: &str) -> String {
-        let problem = self.json();
-        assert!(self.head.contains("application/problem+json"), "{self:?}");
-        assert_eq!((self.status, &problem["code"]), (status, &json!(code)), "{self:?}");
-        assert_eq!(problem["status"], status);
-        problem["detail"].as_str().expect("words").to_owned()
-    }
-}
-
-fn program() -> Command {
-    Command::new(uvala_path().with_file_name("uvala-http"))
-}
-
-fn token(file: &Path, words: &[&str]) -> String {
-    let output = program().arg("token").args(words).arg(file).output().expect("a program");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
-}
-
-impl Http {
-    fn start(daemon: &Daemon) -> Self {
-        let place = Scratch::new("http");
-        let tokens = place.path().join("tokens");
-        let [read, write] = [&["a"][..], &["b", "--write"]].map(|words| token(&tokens, words));
-        let socket = place.path().join("http.sock");
-        let mut command = program();
-        command.arg("--dir").arg(daemon.dir()).arg("--tokens").arg(&tokens);
-        command.args(["--listen=127.0.0.1:0", &format!("--listen=unix:{}", socket.display())]);
-        let mut process = Owned::spawn(command.stdin(Stdio::null()).stderr(Stdio::piped()));
-        let mut log = BufReader::new(process.stderr());
-        let mut line = || {
-            let mut line = String::new();
-            log.read_line(&mut line).expect("text");
-            line.trim().strip_prefix("uvala-http: listens at ").expect(&line).to_owned()
-        };
-        let address = line().strip_prefix("http://").expect("an address").to_owned();
-        assert_eq!(line(), format!("unix:{}", socket.display()));
-        Self { process, log, socket, address, place, read, write }
-    }
-
-    /// Asks at the socket.
-    fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
-        exchange(
-            UnixStream::connect(&self.socket).expect("a server"),
-            &request(method, path, "", body),
-        )
-    }
-
-    fn get(&self, path: &str) -> Answer {
-        self.ask("GET", path, None)
-    }
-
-    /// Asks at the address, with more lines in the head.
-    fn ask_tcp(&self, method: &str, path: &str, lines: &str, body: Option<Value>) -> Answer {
-        self.send(request(method, path, lines, body))
-    }
-
-    /// Sends bytes to the address.
-    fn send(&self, bytes: impl AsRef<[u8]>) -> Answer {
-        exchange(TcpStream::connect(&self.address).expect("a server"), bytes.as_ref())
-    }
-
-    /// Reads a stream of the API.
-    fn listen(&self, path: &str) -> Messages {
-        let mut stream = UnixStream::connect(&self.socket).expect("a server");
-        stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
-        stream.write_all(&request("GET", path, "", None)).unwrap();
-        Messages(BufReader::new(stream))
-    }
-
-    fn bearer(&self, token: &str) -> String {
-        format!("Authorization: Bearer {token}\r\n")
-    }
-}
-
-/// The data of the messages of a stream.
-struct Messages(BufReader<UnixStream>);
-
-impl Messages {
-    /// The first line of the answer.
-    fn status(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("a status");
-        line
-    }
-
-    fn next(&mut self) -> Value {
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.0.read_line(&mut line).expect("a message"), 0, "the stream ended");
-            if let Some(data) = line.strip_prefix("data: ") {
-                return serde_json::from_str(data).expect(&line);
-            }
-        }
-    }
-}
-
-fn request(method: &str, path: &str, lines: &str, body: Option<Value>) -> Vec<u8> {
-    let host = if lines.contains("Host:") { "" } else { "Host: localhost\r\n" };
-    let (kind, text) = match body {
-        Some(body) => ("Content-Type: application/json\r\n", body.to_string()),
-        None => ("", String::new()),
-    };
-    let length = text.len();
-    format!(
-        "{method} {path} HTTP/1.1\r\n{host}{lines}{kind}Content-Length: {length}\r\n\
-         Connection: close\r\n\r\n{text}"
-    )
-    .into_bytes()
-}
-
-fn exchange(mut stream: impl Read + Write, request: &[u8]) -> Answer {
-    // A server that refuses a request may close before it has read all of it.
-    let _ = stream.write_all(request);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
-}
 
 /// What a command says that fails, without the program's name.
 fn said(output: &Output) -> String {
@@ -300,74 +151,14 @@ fn streams_have_counters_and_what_changes() {
 }
 
 #[test]
-fn the_document_describes_what_the_server_answers() {
-    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
-    let http = Http::start(&daemon);
-    let answer = http.ask_tcp("GET", "/openapi.json", "", None);
-    let document = answer.json();
-    assert!(document["openapi"].as_str().unwrap().starts_with("3.1."), "{}", document["openapi"]);
-    for reference in answer.body.split(r#""$ref":""#).skip(1) {
-        let reference = reference.split('"').next().unwrap();
-        let found = document.pointer(reference.trim_start_matches('#'));
-        assert!(found.is_some(), "{reference} leads nowhere");
-    }
-    let paths = document["paths"].as_object().unwrap();
-    let mut names = Vec::new();
-    for (path, item) in paths {
-        for (method, operation) in item.as_object().unwrap() {
-            names.push(operation["operationId"].as_str().unwrap().to_owned());
-            assert!(operation["summary"].is_string(), "{method} {path} says nothing");
-            assert!(operation["responses"]["default"].is_object(), "{method} {path}");
-            let in_path = operation["parameters"].as_array().into_iter().flatten();
-            let in_path = in_path.filter(|parameter| parameter["in"] == "path").count();
-            assert_eq!(in_path, path.matches('{').count(), "{method} {path}");
-        }
-        let get = &item["get"]["responses"]["200"]["content"]["application/json"]["schema"];
-        let path = path.replace("{switch}", "vale0").replace("{port}", "vale0:a");
-        if !get.is_null() {
-            check(&document, get, &http.get(&path).json(), &path);
-        }
-    }
-    names.sort_unstable();
-    assert!(names.len() > 25 && names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
-}
-
-/// Checks that a value has the properties of its schema, as far as the schema says.
-fn check(document: &Value, schema: &Value, value: &Value, at: &str) {
-    let schema = match schema["$ref"].as_str() {
-        Some(name) => document.pointer(name.trim_start_matches('#')).unwrap(),
-        None => schema,
-    };
-    if let Some(any) = schema["oneOf"].as_array() {
-        let is = |schema: &&Value| (schema["type"] == "null") == value.is_null();
-        let found = any.iter().find(is).unwrap_or_else(|| panic!("{at}: {value}"));
-        return check(document, found, value, at);
-    }
-    for name in schema["required"].as_array().into_iter().flatten() {
-        assert!(value.get(name.as_str().unwrap()).is_some(), "{at} lacks {name}: {value}");
-    }
-    for (name, value) in value.as_object().into_iter().flatten() {
-        let at = format!("{at} {name}");
-        match (&schema["properties"][name], &schema["additionalProperties"]) {
-            (Value::Null, Value::Object(_)) => {}
-            (Value::Null, _) => assert!(schema["properties"].is_null(), "{at} is not described"),
-            (schema, _) => check(document, schema, value, &at),
-        }
-    }
-    for item in value.as_array().into_iter().flatten() {
-        check(document, &schema["items"], item, at);
-    }
-}
-
-#[test]
 fn a_token_says_what_a_caller_by_tcp_may() {
     let daemon = Daemon::start();
     let http = Http::start(&daemon);
-    let [read, write] = [&http.read, &http.write].map(|token| http.bearer(token));
+    let [read, write] = [&http.read, &http.write].map(|token| Http::bearer(token));
     for path in ["/", "/app.js", "/style.css", "/openapi.json"] {
         assert_eq!(http.ask_tcp("GET", path, "", None).status, 200, "{path}");
     }
-    for lines in ["", &http.bearer("0123"), &read.replace("Bearer", "Basic"), &read.to_uppercase()]
+    for lines in ["", &Http::bearer("0123"), &read.replace("Bearer", "Basic"), &read.to_uppercase()]
     {
         let refused = http.ask_tcp("GET", "/v1/switches", lines, None);
         refused.problem(401, "token");
@@ -426,7 +217,7 @@ fn another_user_gets_no_rights_by_the_socket() {
 fn pages_of_other_servers_and_broken_requests_get_nothing() {
     let daemon = Setup::new("[switch.vale0.port.a]\n").start();
     let mut http = Http::start(&daemon);
-    let write = http.bearer(&http.write);
+    let write = Http::bearer(&http.write);
     let get = |lines: &str| http.ask_tcp("GET", "/v1/switches", &format!("{write}{lines}"), None);
     let own =
         format!("Host: {0}\r\nOrigin: http://{0}\r\nSec-Fetch-Site: same-origin\r\n", http.address);
@@ -504,7 +295,7 @@ fn slow_and_deaf_callers_keep_no_others_out() {
         stream
     };
     let slow: Vec<_> = (0..200).map(|_| open(b"GET /v1/ports HTT")).collect();
-    let [read, write] = [&http.read, &http.write].map(|token| http.bearer(token));
+    let [read, write] = [&http.read, &http.write].map(|token| Http::bearer(token));
     let head = format!(
         "POST /v1/ports HTTP/1.1\r\nHost: localhost\r\n{write}Connection: close\r\n\
          Content-Type: application/json\r\nContent-Length: 20\r\n\r\n{{"
@@ -556,70 +347,205 @@ fn the_socket_goes_with_the_process_and_its_sandbox_is_whole() {
 }
 
 #[test]
-fn a_browser_shows_rates_finds_addresses_adds_ports_and_says_why_not() {
-    let daemon = Setup::new("[switch.vale0.port.vm1]\n[switch.vale0.port.vm2]\n").start();
+fn a_token_that_may_look_changes_nothing_by_any_operation() {
+    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
     let http = Http::start(&daemon);
-    let Some(mut page) = Browser::start(1000) else {
-        return skip("no Chromium: apt install chromium");
-    };
-    let sender = || {
-        let (mut a, mut b) = (daemon.open("vale0:vm1"), daemon.open("vale0:vm2"));
-        move || {
-            let mut frame = Vec::new();
-            for _ in 0..10 {
-                a.send(&announcement(1)).unwrap();
-                while b.recv_timeout(&mut frame, Some(std::time::Duration::ZERO)).unwrap() {}
-            }
+    let read = Http::bearer(&http.read);
+    let document = http.ask_tcp("GET", "/openapi.json", "", None).json();
+    let mut refused = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let path = path.replace("{switch}", "vale0").replace("{port}", "vale0:a");
+        let path = path.replace("{mac}", "02:00:00:00:00:01");
+        for method in item.as_object().unwrap().keys().filter(|method| *method != "get") {
+            let method = method.to_uppercase();
+            http.ask_tcp(&method, &path, &read, Some(json!({}))).problem(403, "token");
+            refused += 1;
         }
-    };
-    let mut send = sender();
-    page.open(&format!("http://{}/#token={}", http.address, http.write));
-    page.until("document.querySelectorAll('tbody tr').length === 2");
-    // A rate that changes.
-    let row = "document.querySelector('tbody tr').innerText";
-    page.until(&format!("{row}.includes('vale0:vm1') && {row}.includes('0/s')"));
-    wait::until("a rate", || {
-        send();
-        page.value(&format!("/[1-9][0-9.]*( k)?\\/s/.test({row})")) == true
-    });
-    page.until("document.querySelector('polyline').getAttribute('points').includes(' ')");
-    // A port, by the keyboard.
-    page.fill("input[name=port]", "vale0:vm3");
-    page.press("Enter");
-    page.until("document.querySelector('main').innerText.includes('vale0:vm3')");
-    assert!(daemon.port("vale0:vm3").is_some_and(|port| port.persistent));
-    page.until("document.getElementById('status').innerText.includes('added')");
-    // A name that is none, with the words of the command line.
-    page.fill("input[name=port]", "eth0");
-    page.press("Enter");
-    page.until("document.querySelector('form [role=alert]').innerText !== ''");
-    let alert = page.value("document.querySelector('form [role=alert]').innerText");
-    let alert = alert.as_str().unwrap();
-    assert!(said(&daemon.uvala(&["port", "add", "eth0"])).contains(alert), "{alert}");
-    assert_eq!(page.value("document.activeElement.getAttribute('aria-invalid')"), "true");
-    // An address.
-    page.open(&format!("http://{}/#/addresses", http.address));
-    page.until("document.querySelectorAll('tbody tr').length === 1");
-    page.fill("input[type=search]", "no such address");
-    page.until("document.querySelectorAll('tbody tr').length === 0");
-    page.value("document.querySelector('input[type=search]').select()");
-    page.fill("input[type=search]", "00:01");
-    page.until("document.querySelector('tbody tr').innerText.includes('vale0:vm1')");
-    // Each view has a title, and each field a label.
-    let views = ["", "drops", "chains", "events", "port/vale0%3Avm1"];
-    let titles = ["Ports", "Drops", "Chains", "Events", "vale0:vm1"];
-    for (view, title) in views.into_iter().zip(titles) {
-        page.open(&format!("http://{}/#/{view}", http.address));
-        page.until(&format!("document.title === '{title} – uvala'"));
-        let fields = "[...document.querySelectorAll('input,select')]";
-        let unnamed = page.value(&format!("{fields}.filter((it) => !it.labels.length).length"));
-        assert_eq!(unnamed, 0, "{view}");
     }
-    page.until("document.querySelector('dl.facts').innerText.includes('shm')");
-    // A phone: nothing is wider than the screen.
-    let phone = json!({"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": true});
-    page.call("Emulation.setDeviceMetricsOverride", phone);
-    page.open(&format!("http://{}/#/", http.address));
-    page.until("document.querySelectorAll('tbody tr').length === 3");
-    page.until("document.documentElement.scrollWidth <= 360");
+    assert!(refused >= 10, "{refused} operations");
+    // What looks like a look, and the frames of others.
+    for method in ["POST", "DELETE", "PATCH", "PUT", "OPTIONS", "TRACE", "get"] {
+        let lines = format!("{read}X-HTTP-Method-Override: GET\r\n");
+        http.ask_tcp(method, "/v1/ports", &lines, None).problem(403, "token");
+    }
+    let frames = http.ask_tcp("GET", "/v1/ports/vale0:a/frames?limit=1", &read, None);
+    assert!(frames.problem(403, "token").contains("--write"), "{frames:?}");
+    assert_eq!(http.ask_tcp("GET", "/v1/ports/vale0:a/history", &read, None).status, 200);
+    assert_eq!(daemon.ports(), ["vale0:a"]);
+}
+
+/// A body that is nearly one of the API: JSON with parts exchanged, or bytes of one changed.
+fn body(random: &mut Random) -> Vec<u8> {
+    const NAMES: [&str; 12] = [
+        "port",
+        "switch",
+        "settings",
+        "vlan",
+        "kind",
+        "mac",
+        "machine",
+        "rules",
+        "switch_add",
+        "isolated",
+        "port_add",
+        "chain_add",
+    ];
+    fn value(random: &mut Random, depth: usize) -> Value {
+        match random.below(if depth == 0 { 6 } else { 9 }) {
+            0 => Value::Null,
+            1 => json!(random.any().is_multiple_of(2)),
+            2 => json!(random.any()),
+            3 => json!(-(random.below(1 << 40).cast_signed())),
+            4 => json!(*random.one_of(&[
+                "vale0:a",
+                "vale0:b",
+                "vale0",
+                "\u{0}",
+                "access:10",
+                "learning"
+            ])),
+            5 => json!("x".repeat(random.index(300))),
+            6 => (0..random.below(5)).map(|_| value(random, depth - 1)).collect(),
+            _ => (0..random.below(5))
+                .map(|_| (random.one_of(&NAMES).to_string(), value(random, depth - 1)))
+                .collect(),
+        }
+    }
+    let mut bytes = value(random, 4).to_string().into_bytes();
+    for _ in 0..random.below(4) {
+        if let at @ 1.. = bytes.len() {
+            bytes[random.index(at)] = random.any().to_le_bytes()[0];
+        }
+    }
+    bytes
+}
+
+#[test]
+fn bodies_at_random_change_nothing_and_are_each_answered() {
+    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
+    let mut http = Http::start(&daemon);
+    let mut random = Random::seeded(20);
+    let places = [
+        ("POST", "/v1/switches"),
+        ("PATCH", "/v1/switches/vale0"),
+        ("POST", "/v1/switches/vale0/fdb"),
+        ("POST", "/v1/ports"),
+        ("PATCH", "/v1/ports/vale0:a"),
+        ("POST", "/v1/calls"),
+    ];
+    for _ in 0..2000 {
+        let (method, path) = *random.one_of(&places);
+        let body = body(&mut random);
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let stream = UnixStream::connect(&http.socket).expect("a server");
+        let answer = exchange(stream, &[head.as_bytes(), &body].concat());
+        let text = String::from_utf8_lossy(&body);
+        assert!((200..500).contains(&answer.status), "{method} {path} {text}: {answer:?}");
+        if answer.status >= 400 {
+            let problem = answer.json();
+            assert!(problem["detail"].as_str().is_some_and(|words| !words.is_empty()), "{text}");
+        }
+    }
+    assert!(!http.process.has_ended());
+    assert_eq!(http.get("/v1/ports/vale0:a").status, 200);
+}
+
+#[test]
+fn paths_and_queries_at_random_are_refused_with_a_problem() {
+    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
+    let mut http = Http::start(&daemon);
+    let write = Http::bearer(&http.write);
+    let mut random = Random::seeded(21);
+    let parts = [
+        "/",
+        "//",
+        ".",
+        "..",
+        "%2e%2e",
+        "%2f",
+        "%5c",
+        "%00",
+        "%",
+        "%zz",
+        "%c0%af",
+        "v1",
+        "ports",
+        "switches",
+        "vale0:a",
+        "frames",
+        "?",
+        "&",
+        "filter=",
+        "limit=",
+        "from=",
+        "=",
+        ";",
+        "app.js",
+        "etc/passwd",
+        "\\",
+    ];
+    for _ in 0..2000 {
+        let path: String = (0..random.below(8)).map(|_| *random.one_of(&parts)).collect();
+        // A stream, which does not end.
+        if path.contains("frames") {
+            continue;
+        }
+        let answer = http.ask_tcp("GET", &format!("/{path}"), &write, None);
+        assert!((200..500).contains(&answer.status), "/{path}: {answer:?}");
+        assert!(!answer.body.contains("root:"), "/{path}: {answer:?}");
+    }
+    assert!(!http.process.has_ended());
+}
+
+#[test]
+fn a_reverse_proxy_gives_it_tls_as_the_manual_says() {
+    let has = |program: &str| Command::new(program).arg("-V").output().is_ok();
+    if !has("nginx") || !has("curl") || !has("openssl") {
+        return skip("no nginx, curl or openssl: apt install nginx-light curl openssl");
+    }
+    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
+    let http = Http::start_with(&daemon, None, &["--host=switch.example.org"]);
+    let place = http.place.path();
+    let run = |line: &str| {
+        let output = Command::new("sh").args(["-c", line]).current_dir(place).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem \
+         -subj /CN=switch.example.org -addext subjectAltName=DNS:switch.example.org");
+    let manual = std::fs::read_to_string(root().join("docs/http.md")).unwrap();
+    let location = manual.split("# nginx\n").nth(1).unwrap().split("```").next().unwrap();
+    let location = location.replace("127.0.0.1:9777", &http.address);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let dir = place.display();
+    let folders: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {dir}/{name};\n"))
+        .concat();
+    let user = if is_root() { "user root;\n" } else { "" };
+    let config = format!(
+        "{user}daemon off;\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\nhttp {{\n\
+         access_log off;\n{folders}server {{\nlisten 127.0.0.1:{port} ssl;\n\
+         ssl_certificate {dir}/cert.pem;\nssl_certificate_key {dir}/key.pem;\n{location}}}\n}}\n"
+    );
+    std::fs::write(place.join("nginx.conf"), config).unwrap();
+    let _nginx = Owned::spawn(Command::new("nginx").arg("-c").arg(place.join("nginx.conf")));
+    wait::until("nginx", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let name = format!("switch.example.org:{port}");
+    let curl = |token: &str, path: &str, more: &str| {
+        run(&format!(
+            "curl -sS --cacert cert.pem --resolve {name}:127.0.0.1 {more} \
+             -H 'Authorization: Bearer {token}' -H 'Origin: https://{name}' https://{name}{path}"
+        ))
+    };
+    assert!(curl(&http.write, "/v1/ports", "").contains("vale0:a"));
+    assert!(curl("0123", "/v1/ports", "").contains("no such token"));
+    // Messages of a stream come as they are sent.
+    let two = curl(&http.read, "/v1/stats/stream", "--no-buffer --max-time 20 | head -n 3; :");
+    assert!(two.matches("data: ").count() >= 2, "{two}");
 }

@@ -24,7 +24,7 @@
 //! | [`port`], [`tx`], [`rx`] | ports and their rings |
 //! | [`wait`] | how threads wait |
 //! | [`nf`] | functions of a chain |
-//! | [`capture`] | copies of the frames of other ports |
+//! | [`capture`], [`filter`] | copies of the frames of other ports, those that match |
 //! | [`netmap`] | ports as netmap programs see them |
 //! | [`ptnet`] | ports of a guest's own devices |
 //! | [`control`], [`listing`] | the daemon's control connection; its messages are in [`protocol`] |
@@ -37,6 +37,7 @@ pub mod control;
 mod error;
 #[cfg(test)]
 mod fake;
+pub mod filter;
 mod geometry;
 mod half;
 mod kick;

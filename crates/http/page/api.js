@@ -54,12 +54,17 @@ export async function all(path, most = 10_000) {
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** Reads a stream to its end, or until `signal`: `hear(type, data)`. */
+export async function hearOnce(path, signal, hear) {
+  const response = await request(path, { signal });
+  await read(response.body.pipeThrough(new TextDecoderStream()).getReader(), hear);
+}
+
 /** Reads a stream until `signal`, again after each failure: `hear(type, data)`, `fail(problem)`. */
 export async function listen(path, signal, hear, fail) {
   while (!signal.aborted) {
     try {
-      const response = await request(path, { signal });
-      await read(response.body.pipeThrough(new TextDecoderStream()).getReader(), hear);
+      await hearOnce(path, signal, hear);
     } catch (problem) {
       if (signal.aborted) return;
       fail(problem);

@@ -32,7 +32,10 @@ async function show(moves = true) {
     if (turn !== shows) return view.end?.();
     current?.end?.();
     current = view;
+    const active = document.activeElement;
+    const focused = main.contains(active) && active.getAttribute("href");
     main.replaceChildren(h("h2", { id: "title" }, view.title), view.element);
+    if (focused) main.querySelector(`a[href=${JSON.stringify(focused)}]`)?.focus();
     document.title = `${view.title} – uvala`;
     view.tick?.();
   } catch (problem) {

@@ -78,31 +78,57 @@ export function short(value, unit = "") {
   return `${value.toFixed(digits)} ${prefixes[at]}${unit}`.trim();
 }
 
+/** A rate of frames. */
+export const frames = (rate) => `${short(rate)}/s`;
+
+/** A rate of bits. */
+export const bits = (rate) => short(rate, "bit/s");
+
+/** Where the view of a port is. */
+export const portPlace = (name) => `#/port/${encodeURIComponent(name)}`;
+
+/** A link to a port. */
+export const portLink = (name) => h("a", { href: portPlace(name) }, name);
+
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A line of the last values; screen readers have the figures beside it. */
+/** An element of a picture. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+/** A line of the last values, `null` for unknown ones; screen readers have the figures beside it. */
 export function history(large = false) {
-  const svg = document.createElementNS(SVG, "svg");
-  const line = document.createElementNS(SVG, "polyline");
-  svg.setAttribute("class", large ? "history large" : "history");
-  svg.setAttribute("aria-hidden", "true");
-  svg.setAttribute("viewBox", "0 0 100 20");
-  svg.setAttribute("preserveAspectRatio", "none");
-  for (const [name, value] of [
-    ["fill", "none"],
-    ["stroke", "currentColor"],
-    ["vector-effect", "non-scaling-stroke"],
-    ["stroke-width", "1.5"],
-  ]) {
-    line.setAttribute(name, value);
-  }
-  svg.append(line);
-  svg.draw = (values) => {
+  const line = svg("path", {
+    fill: "none",
+    stroke: "currentColor",
+    "vector-effect": "non-scaling-stroke",
+    "stroke-width": "1.5",
+  });
+  const picture = svg(
+    "svg",
+    {
+      class: large ? "history large" : "history",
+      "aria-hidden": "true",
+      viewBox: "0 0 100 20",
+      preserveAspectRatio: "none",
+    },
+    line,
+  );
+  picture.draw = (values) => {
     const most = Math.max(1, ...values);
     const step = 100 / Math.max(1, values.length - 1);
-    const point = (value, at) =>
-      `${(at * step).toFixed(1)},${(19 - (value / most) * 18).toFixed(1)}`;
-    line.setAttribute("points", values.map(point).join(" "));
+    let isDown = false;
+    const point = (value, at) => {
+      const place = `${(at * step).toFixed(1)},${(19 - (value / most) * 18).toFixed(1)}`;
+      const word = value == null ? "" : `${isDown ? "L" : "M"}${place}`;
+      isDown = value != null;
+      return word;
+    };
+    line.setAttribute("d", values.map(point).join(" "));
   };
-  return svg;
+  return picture;
 }

@@ -1,4 +1,5 @@
-// Counters as they come, and the rates between them. The page keeps ten minutes of rates.
+// Counters as they come, and the rates between them. The page keeps ten minutes of rates; the
+// server keeps the last hour.
 
 const KEPT = 600;
 
@@ -30,7 +31,9 @@ export function take(page) {
       rxBits: 8 * per((it) => it.rx.bytes),
       drops: per(dropped),
     };
-    const history = [...(old?.history ?? []), rates.tx + rates.rx].slice(-KEPT);
+    const history = old?.history ?? [];
+    history.push(rates.tx + rates.rx);
+    if (history.length > KEPT) history.shift();
     live.set(item.port, { counters: item, rates, history });
   }
   return changed;

@@ -2,15 +2,15 @@
 // says something in the status line, and makes the view again.
 
 import { all, call, listen } from "/api.js";
-import { facts, field, h, history, short, table } from "/html.js";
+import { watch } from "/frames.js";
+import { bits, facts, field, frames, h, history, portLink, short, table } from "/html.js";
 import { dropped, live } from "/live.js";
+
+export { map } from "/map.js";
 
 const KINDS = ["shm", "null", "tap", "vhost-user", "stream", "dgram", "packet", "xdp", "stack"];
 
-const portLink = (name) => h("a", { href: `#/port/${encodeURIComponent(name)}` }, name);
 const switchOf = (port) => port.split(":")[0];
-const frames = (rate) => `${short(rate)}/s`;
-const bits = (rate) => short(rate, "bit/s");
 
 /** What is behind a port, in a word or two. */
 function holder(port) {
@@ -101,7 +101,7 @@ export async function port(page, name) {
   const [info, reasons] = [await call("GET", path), await call("GET", "/v1/drop-reasons")];
   const { settings } = info;
   const [sends, receives] = [h("span"), h("span")];
-  const [svg, drops] = [history(true), h("div")];
+  const [svg, hour, drops, seen] = [history(true), lastHour(path), h("div"), watch(path)];
   const about = facts([
     ["Kind", info.kind],
     [
@@ -178,14 +178,46 @@ export async function port(page, name) {
     "div",
     {},
     about,
-    h("h3", {}, "Frames in a second"),
+    h("h3", {}, "Frames in a second, the last ten minutes"),
     svg,
+    hour.element,
+    h("h3", {}, "Drops"),
     drops,
+    seen.element,
     change,
     enable,
     remove,
   );
-  return { title: name, element, tick };
+  const end = () => {
+    hour.end();
+    seen.end();
+  };
+  return { title: name, element, tick, end };
+}
+
+/** The last hour of a port, as the server has kept it. */
+function lastHour(path) {
+  const [svg, text] = [history(true), h("p", { class: "soft" })];
+  const show = async () => {
+    const { steps, step_s: seconds } = await call("GET", `${path}/history`);
+    const rates = steps.map((it) => it && (it.tx_frames + it.rx_frames) / seconds);
+    const known = steps.filter((it) => it);
+    const sum = (name) => known.reduce((all, it) => all + it[name], 0);
+    svg.draw(rates);
+    text.textContent =
+      `${Math.round((steps.length * seconds) / 60)} minutes: sent ${short(sum("tx_frames"))} ` +
+      `frames (${short(sum("tx_bytes"), "B")}), received ${short(sum("rx_frames"))} ` +
+      `(${short(sum("rx_bytes"), "B")}), dropped ${short(sum("dropped"))}; at most ` +
+      `${frames(Math.max(0, ...rates))}`;
+  };
+  const again = () =>
+    show().catch((problem) => {
+      text.textContent = problem.message;
+    });
+  const timer = setInterval(again, 10_000);
+  again();
+  const element = h("div", {}, h("h3", {}, "The last hour"), svg, text);
+  return { element, end: () => clearInterval(timer) };
 }
 
 function dropTable(list, reasons) {

@@ -28,6 +28,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use utoipa_axum::router::OpenApiRouter;
 
+use crate::history::History;
 use crate::problem::Problem;
 
 /// Calls that wait for the daemon at once; more of them wait for these.
@@ -36,16 +37,22 @@ pub const CALLS_MAX: usize = 16;
 const CLIENT: &str = concat!("uvala-http ", env!("CARGO_PKG_VERSION"));
 /// Answers without an end at once.
 pub const STREAMS_MAX: usize = 32;
+/// Captures at once. Each has a thread, and a ring of the daemon's.
+pub const CAPTURES_MAX: usize = 4;
 
 /// What operations need.
 #[derive(Debug)]
 pub struct Api {
     /// Directory of the daemon's socket, if it was chosen.
-    dir: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
     /// A permit for each call that waits for the daemon.
     calls: Arc<Semaphore>,
     /// A permit for each answer without an end.
     pub streams: Arc<Semaphore>,
+    /// A permit for each capture.
+    pub captures: Arc<Semaphore>,
+    /// The last hour.
+    pub history: History,
 }
 
 /// State that all operations share.
@@ -65,8 +72,9 @@ pub fn operations() -> OpenApiRouter<Shared> {
 impl Api {
     /// For the daemon whose socket is in `dir`, or where clients look for it.
     pub fn new(dir: Option<PathBuf>) -> Self {
-        let [calls, streams] = [CALLS_MAX, STREAMS_MAX].map(|most| Arc::new(Semaphore::new(most)));
-        Self { dir, calls, streams }
+        let limits = [CALLS_MAX, STREAMS_MAX, CAPTURES_MAX];
+        let [calls, streams, captures] = limits.map(|most| Arc::new(Semaphore::new(most)));
+        Self { dir, calls, streams, captures, history: History::default() }
     }
 
     /// Makes a call, by a connection of its own.
@@ -107,19 +115,28 @@ impl Api {
         what: impl FnOnce(&Connection) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<(Connection, T), Problem> {
         let dir = self.dir.clone();
-        let ended = |_| Problem::busy("the server ends; ask the next one");
-        // A caller that goes while it waits here leaves nothing to do behind.
-        let permit = self.calls.clone().acquire_owned().await.map_err(ended)?;
         let work = move || {
-            let _permit = permit;
             let connection = Connection::open(dir.as_deref())?;
             connection.hello(CLIENT)?;
             let done = what(&connection)?;
             Ok((connection, done))
         };
-        let done = tokio::task::spawn_blocking(work).await;
-        let failed = |_| Problem::busy("the call failed; ask again");
-        done.map_err(failed)?.map_err(|error: ControlError| error.into())
+        self.block(work).await?.map_err(|error: ControlError| error.into())
+    }
+
+    /// Does what blocks in a thread beside, with a permit.
+    pub async fn block<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let ended = |_| Problem::busy("the server ends; ask the next one");
+        // A caller that goes while it waits here leaves nothing to do behind.
+        let permit = self.calls.clone().acquire_owned().await.map_err(ended)?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work()
+        });
+        done.await.map_err(|_| Problem::busy("the call failed; ask again"))
     }
 }
 

@@ -66,9 +66,12 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Checks a request before all else.
-pub async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     let mut response = match guard.judge(&request) {
-        Ok(()) => next.run(request).await,
+        Ok(right) => {
+            request.extensions_mut().insert(right);
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
     };
     for (name, value) in HEADERS {
@@ -83,7 +86,8 @@ impl Guard {
         Self { tokens, hosts: hosts.to_vec() }
     }
 
-    fn judge(&self, request: &Request) -> Result<(), Problem> {
+    /// What the caller may do.
+    fn judge(&self, request: &Request) -> Result<Right, Problem> {
         let visitor = request.extensions().get::<Arc<Visitor>>();
         let caller = visitor.map_or(Caller::Unknown, |visitor| visitor.caller);
         if let Caller::Foreign(user) = caller {
@@ -101,23 +105,24 @@ impl Guard {
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "host", detail));
         }
         if is_public(request.uri().path()) {
-            return Ok(());
+            return Ok(Right::Read);
         }
         check_origin(request, host)?;
-        if caller == Caller::Unknown {
-            self.check_token(request)?;
-        }
+        let right = match caller {
+            Caller::Own => Right::Write,
+            Caller::Foreign(_) | Caller::Unknown => self.check_token(request)?,
+        };
         if let Some(visitor) = visitor {
             visitor.known.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(right)
     }
 
     fn is_host(&self, host: &str) -> bool {
         is_own(host) || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host_name(host)))
     }
 
-    fn check_token(&self, request: &Request) -> Result<(), Problem> {
+    fn check_token(&self, request: &Request) -> Result<Right, Problem> {
         let refused = |detail| Err(Problem::new(StatusCode::UNAUTHORIZED, "token", detail));
         let Some(shown) = one(request, &AUTHORIZATION)?.and_then(bearer) else {
             return refused("this needs a token: send the header Authorization: Bearer TOKEN");
@@ -131,7 +136,7 @@ impl Guard {
                 let detail = "this token may only look; make one with: uvala-http token --write";
                 Err(Problem::new(StatusCode::FORBIDDEN, "token", detail))
             }
-            Some(_) => Ok(()),
+            Some(right) => Ok(right),
         }
     }
 }

@@ -12,14 +12,19 @@
 //! the user that runs this process. It therefore lends that user's rights only to callers that have
 //! them already ([`serve`](mod@serve): the same user, by a UNIX socket) or that were given them
 //! ([`tokens`]: by TCP). One thread serves all connections; calls, which block, are made by a few
-//! others. After its start the process is confined: it opens no file and connects to no network.
+//! others, and each capture has one ([`frames`]). After its start the process is confined: it opens
+//! no file and connects to no network.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
 
 mod api;
+mod counters;
 mod extract;
+mod frames;
 mod guard;
+mod history;
 mod listen;
+mod manual;
 mod page;
 mod problem;
 mod router;
@@ -40,6 +45,7 @@ use terminal::place::Place;
 use terminal::say;
 use tokio::signal::unix::{SignalKind, signal};
 
+use api::{Api, Shared};
 use guard::Guard;
 use listen::Socket;
 use serve::Server;
@@ -80,6 +86,9 @@ struct Args {
         num_args = 0..=1, require_equals = true
     )]
     sandbox: Mode,
+    /// Print the manual page
+    #[arg(long, hide = true)]
+    man: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -100,6 +109,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match &args.command {
         Some(Command::Token(token)) => tokens::make(token),
+        None if args.man => manual::print(),
         None => run(&args),
     };
     match done {
@@ -118,15 +128,18 @@ fn run(args: &Args) -> Result<()> {
     for socket in &sockets {
         say::remark(format_args!("uvala-http: listens at {}", socket.place()));
     }
+    // While files may be opened. Without it, captures with a filter are refused.
+    let _ = client::filter::load();
     enter_sandbox(args.sandbox, &sockets)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(api::CALLS_MAX)
+        .max_blocking_threads(api::CALLS_MAX + api::CAPTURES_MAX)
         .build()
         .context("cannot start")?;
     let guard = Guard::new(tokens.unwrap_or_default(), &args.host);
-    let served = runtime.block_on(serve(sockets, router::router(args.dir.clone(), guard)));
-    // Calls that wait for a daemon need not end.
+    let api = Arc::new(Api::new(args.dir.clone()));
+    let served = runtime.block_on(serve(sockets, api, guard));
+    // Calls that wait for a daemon need not end, nor captures.
     runtime.shutdown_background();
     served
 }
@@ -169,8 +182,9 @@ fn enter_sandbox(mode: Mode, sockets: &[Socket]) -> Result<()> {
 }
 
 /// Serves until a signal. The sockets go with their handles.
-async fn serve(sockets: Vec<Socket>, router: axum::Router) -> Result<()> {
-    let server = Arc::new(Server::new(router));
+async fn serve(sockets: Vec<Socket>, api: Shared, guard: Guard) -> Result<()> {
+    tokio::spawn(counters::keep(api.clone()));
+    let server = Arc::new(Server::new(router::router(api, guard)));
     for socket in &sockets {
         tokio::spawn(server.clone().accept(socket.listener()?));
     }

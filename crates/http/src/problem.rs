@@ -71,6 +71,22 @@ impl From<ControlError> for Problem {
     }
 }
 
+impl From<client::Error> for Problem {
+    fn from(error: client::Error) -> Self {
+        let detail = error.to_string();
+        match error {
+            client::Error::Control(error) => error.into(),
+            client::Error::Lost(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_daemon", detail)
+            }
+            client::Error::CaptureEnded(_) | client::Error::Deleted(_) => {
+                Self::new(StatusCode::NOT_FOUND, &word(ErrorCode::NotFound), detail)
+            }
+            _ => Self::new(StatusCode::BAD_GATEWAY, &word(ErrorCode::Internal), detail),
+        }
+    }
+}
+
 /// The status for a code of the daemon.
 fn status(code: ErrorCode) -> StatusCode {
     match code {

@@ -1,6 +1,5 @@
 //! Everything that the server answers to.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,15 +7,16 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 
-use crate::api::{Api, document, json, operations};
+use crate::api::{Shared, document, json, operations};
 use crate::guard::{self, Guard};
 use crate::page;
 use crate::problem::Problem;
-use crate::streams;
+use crate::{frames, streams};
 
-/// A router for a daemon, whose socket may be in a directory that was chosen.
-pub fn router(dir: Option<PathBuf>, guard: Guard) -> Router {
-    let (router, document) = operations().merge(streams::operations()).split_for_parts();
+/// A router for a daemon.
+pub fn router(api: Shared, guard: Guard) -> Router {
+    let operations = operations().merge(streams::operations()).merge(frames::operations());
+    let (router, document) = operations.split_for_parts();
     let document = document::complete(document);
     page::add(router)
         .route(page::DOCUMENT, get(move || async move { json(&document) }))
@@ -25,6 +25,6 @@ pub fn router(dir: Option<PathBuf>, guard: Guard) -> Router {
             let detail = "this path has other methods: see /openapi.json";
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", detail)
         })
-        .with_state(Arc::new(Api::new(dir)))
+        .with_state(api)
         .layer(from_fn_with_state(Arc::new(guard), guard::check))
 }

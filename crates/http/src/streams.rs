@@ -18,9 +18,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event as Message, KeepAlive, Sse};
-use client::control::{Connection, ControlError, unexpected};
+use client::control::Connection;
 use futures_util::stream::{Stream, unfold};
-use protocol::{Event, Events, EventsQuery, PortRequest, Reply, Request, StatsPage, StatsQuery};
+use protocol::{Event, Events, EventsQuery, StatsPage, StatsQuery};
 use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -30,6 +30,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::{Answer, Api, STREAMS_MAX, Shared};
+use crate::counters;
 use crate::extract::Parameters;
 use crate::problem::Problem;
 
@@ -43,7 +44,7 @@ fn permit(api: &Api) -> Result<OwnedSemaphorePermit, Problem> {
 
 /// The operations.
 pub fn operations() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(events)).routes(routes!(counters))
+    OpenApiRouter::new().routes(routes!(events)).routes(routes!(stats))
 }
 
 /// Says what changes, as it changes. The data of a message is an Event.
@@ -63,11 +64,11 @@ async fn events(State(api): State<Shared>, Parameters(query): Parameters<EventsQ
 /// Shows counters every second; rates are what two of them differ in the time `at_ns` between. The
 /// data of a message is a StatsPage of all ports.
 #[utoipa::path(
-    get, path = "/v1/stats/stream", tag = "streams",
+    get, path = "/v1/stats/stream", tag = "streams", operation_id = "counters",
     params(("switch" = Option<String>, Query), ("port" = Option<String>, Query)),
     responses((status = 200, content_type = "text/event-stream", body = StatsPage))
 )]
-async fn counters(State(api): State<Shared>, Parameters(query): Parameters<StatsQuery>) -> Answer {
+async fn stats(State(api): State<Shared>, Parameters(query): Parameters<StatsQuery>) -> Answer {
     let permit = permit(&api)?;
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -78,13 +79,15 @@ async fn counters(State(api): State<Shared>, Parameters(query): Parameters<Stats
     })))
 }
 
-fn answer(
+/// Messages as an answer.
+pub fn answer(
     messages: impl Stream<Item = Result<Message, Infallible>> + Send + 'static,
 ) -> axum::response::Response {
     Sse::new(messages).keep_alive(KeepAlive::default()).into_response()
 }
 
-fn message(data: &impl Serialize) -> Message {
+/// A message with this data, in JSON.
+pub fn message(data: &impl Serialize) -> Message {
     Message::default().data(serde_json::to_string(data).unwrap_or_default())
 }
 
@@ -100,25 +103,9 @@ impl Sampler {
     async fn next(&mut self) -> Message {
         self.ticks.tick().await;
         let query = self.query.clone();
-        match self.api.connect(|connection| all(connection, query)).await {
+        match self.api.connect(|connection| counters::all(connection, query)).await {
             Ok(page) => message(&page),
             Err(problem) => message(&problem).event("problem"),
-        }
-    }
-}
-
-/// Counters of all pages.
-fn all(connection: &Connection, mut query: StatsQuery) -> Result<StatsPage, ControlError> {
-    let mut items = Vec::new();
-    loop {
-        let page = match connection.call(Request::Port(PortRequest::Stats(query.clone())))? {
-            Reply::Stats(page) => page,
-            other => return Err(unexpected(&other)),
-        };
-        items.extend(page.items);
-        query.from = page.next;
-        if query.from.is_none() {
-            return Ok(StatsPage { at_ns: page.at_ns, items, next: None });
         }
     }
 }

@@ -22,6 +22,7 @@
 //! | [`rule`] | rules of chains, and whether they go with each other |
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
+//! | [`summary`] | a frame in one line of text |
 //! | [`text`] | rule fields as people write them |
 //! | [`too_big`] | the answer to a packet that is too long for a link |
 //! | [`vxlan`] | the header of VXLAN |
@@ -45,6 +46,7 @@ pub mod metadata;
 pub mod offload;
 pub mod port;
 pub mod rule;
+pub mod summary;
 pub mod text;
 pub mod too_big;
 pub mod vlan;

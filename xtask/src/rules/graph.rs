@@ -28,7 +28,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
         "nic",
         &["client", "confine", "device", "packet", "protocol", "ring", "terminal", "vfio-user"],
     ),
-    ("http", &["client", "confine", "protocol", "terminal"]),
+    ("http", &["client", "confine", "packet", "protocol", "terminal"]),
     ("evpn", &["client", "packet", "protocol", "terminal"]),
     ("hostif", &["packet", "protocol"]),
     ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),

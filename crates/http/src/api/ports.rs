@@ -8,8 +8,9 @@ use protocol::{
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Answer, Shared};
+use super::{Answer, Shared, json};
 use crate::extract::{JsonBody, Parameters};
+use crate::history::PortHistory;
 
 /// The operations.
 pub fn operations() -> OpenApiRouter<Shared> {
@@ -18,6 +19,7 @@ pub fn operations() -> OpenApiRouter<Shared> {
         .routes(routes!(show, set, delete))
         .routes(routes!(enable))
         .routes(routes!(stats))
+        .routes(routes!(history))
 }
 
 /// Lists ports.
@@ -93,4 +95,17 @@ async fn enable(State(api): State<Shared>, Parameters(port): Parameters<PortRef>
 )]
 async fn stats(State(api): State<Shared>, Parameters(query): Parameters<StatsQuery>) -> Answer {
     api.answer(Request::Port(PortRequest::Stats(query))).await
+}
+
+/// Shows what a port did in the last hour, in steps of ten seconds.
+///
+/// A port that is new has no steps yet. Of more than 1024 ports, the later ones have none.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/history", tag = "ports", operation_id = "port_history",
+    params(("port" = String, Path)), responses((status = 200, body = PortHistory))
+)]
+async fn history(State(api): State<Shared>, Parameters(port): Parameters<PortRef>) -> Answer {
+    // The daemon says whether there is such a port.
+    api.call(Request::Port(PortRequest::Show(port.clone()))).await?;
+    Ok(json(&api.history.of(port.port)))
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use client::capture::Capture;
 use client::control::Connection;
+use client::filter::Filter;
 use client::{Error, Stop};
 use packet::PortId;
 use packet::dropped::Dropped;
@@ -17,7 +18,6 @@ use protocol::{CaptureOf, DropReasonName, DropsOf, PortInfo};
 
 use super::{Global, port};
 use crate::pcap::files::{Files, Rotation};
-use crate::pcap::filter::Filter;
 use crate::pcap::{Lost, Seen, decode, write::Interface};
 use terminal::Usage;
 use terminal::say;

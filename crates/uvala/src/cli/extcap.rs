@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use client::filter::Filter;
 
 use super::{Global, capture, port};
-use crate::pcap::filter::Filter;
 use terminal::{Usage, say};
 
 /// Run as a Wireshark extcap program, which lists each port as an interface

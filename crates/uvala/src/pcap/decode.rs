@@ -1,11 +1,6 @@
 //! A frame as one line of text.
 
-use std::fmt::Write as _;
-use std::net::Ipv4Addr;
-
-use packet::ethernet::{ETHERNET_HEADER, Header, network_header};
-use packet::flow::{FlowKey, Prefix};
-use packet::{EtherType, MacAddr, PortId, VlanId};
+use packet::summary::summary;
 
 use super::{Lost, Seen};
 
@@ -18,7 +13,7 @@ pub fn line(seen: Seen<'_>) -> String {
         Some(Lost { reason, at, from }) if at == from => format!("{reason} at {at}:"),
         Some(Lost { reason, at, from }) => format!("{reason} at {at}, from {from}:"),
     };
-    let (time, frame) = (time_of_day(seen.time_ns), frame(seen.bytes));
+    let (time, frame) = (time_of_day(seen.time_ns), summary(seen.bytes));
     format!("{time} {what} {frame}, {} bytes\n", seen.bytes.len())
 }
 
@@ -30,71 +25,10 @@ pub fn time_of_day(time_ns: u64) -> String {
     format!("{hour:02}:{minute:02}:{second:02}.{ns:09}")
 }
 
-/// What is in a frame.
-fn frame(bytes: &[u8]) -> String {
-    let Some(head) = bytes.first_chunk::<16>() else { return "short frame".to_owned() };
-    let header = Header::new(*head);
-    let (src, dst) = (header.src(), header.dst());
-    let mut text = format!("{src} > {dst} ");
-    if let Some(tag) = header.tag() {
-        let _ = write!(text, "vlan {} ", tag.vid);
-    }
-    let (ethertype, at) = network_header(bytes);
-    text + &packet(bytes, ethertype, at)
-}
-
-fn packet(bytes: &[u8], ethertype: EtherType, at: usize) -> String {
-    if ethertype == EtherType::ARP
-        && let Some(arp) = bytes.get(at..).and_then(arp)
-    {
-        return arp;
-    }
-    let port = PortId::from_low_bits(0);
-    let key = FlowKey::read(Prefix::of(bytes), VlanId::DEFAULT, port);
-    match key.five_tuple() {
-        Some(flow) if packet::flow::has_ports(flow.protocol) => {
-            let [src, dst] = [flow.src, flow.dst].map(|ip| match ip.is_ipv6() {
-                true => format!("[{ip}]"),
-                false => ip.to_string(),
-            });
-            let [from, to] = flow.ports;
-            format!("{} {src}:{from} > {dst}:{to}", protocol(flow.protocol))
-        }
-        Some(flow) => format!("{} {} > {}", protocol(flow.protocol), flow.src, flow.dst),
-        None if ethertype.is_length() => "802.3".to_owned(),
-        None => format!("ethertype {:#06x}", ethertype.0),
-    }
-}
-
-fn protocol(number: u8) -> String {
-    match number {
-        1 => "icmp".to_owned(),
-        6 => "tcp".to_owned(),
-        17 => "udp".to_owned(),
-        58 => "icmpv6".to_owned(),
-        132 => "sctp".to_owned(),
-        _ => format!("ip proto {number}"),
-    }
-}
-
-/// An ARP packet for IPv4.
-fn arp(packet: &[u8]) -> Option<String> {
-    let (head, rest) = packet.split_first_chunk::<8>()?;
-    let body = rest.first_chunk::<20>()?;
-    let ip = |at: usize| Some(Ipv4Addr::from(*body.get(at..)?.first_chunk::<4>()?));
-    let (sender, target) = (ip(6)?, ip(16)?);
-    let mac = MacAddr::new(*body.first_chunk::<6>()?);
-    match head {
-        [0, 1, 8, 0, 6, 4, 0, 1] => Some(format!("arp who-has {target} tell {sender}")),
-        [0, 1, 8, 0, 6, 4, 0, 2] => Some(format!("arp {sender} is-at {mac}")),
-        _ => None,
-    }
-}
-
-const _: () = assert!(ETHERNET_HEADER < 16, "a header and what follows it are looked at");
-
 #[cfg(test)]
 mod tests {
+    use packet::MacAddr;
+
     use super::*;
     use crate::expression::{self, Ends};
 
@@ -117,9 +51,6 @@ mod tests {
                 text.strip_prefix(head).unwrap(),
                 format!("{expected}, {} bytes\n", bytes.len())
             );
-        }
-        for len in 0..64 {
-            frame(&vec![8; len]);
         }
     }
 

@@ -1,8 +1,7 @@
-//! Frames in files, on terminals and in filters: reads pcap and pcapng, writes pcapng.
+//! Frames in files and on terminals: reads pcap and pcapng, writes pcapng.
 
 pub mod decode;
 pub mod files;
-pub mod filter;
 pub mod read;
 pub mod write;
 

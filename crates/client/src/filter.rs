@@ -1,13 +1,14 @@
-//! Filters in tcpdump's language, compiled and run by libpcap.
+//! Filters of captured frames in tcpdump's language, compiled and run by libpcap.
 //!
-//! The library is loaded when a filter is given, so that programs without filters need no libpcap,
-//! neither to build nor to run. Its calls and its two structures are those of `pcap/pcap.h`, which
-//! have not changed since 1999.
+//! The library is loaded when a filter is compiled, or before by [`load`], so that programs without
+//! filters need no libpcap, neither to build nor to run. It stays until the program ends. Its calls
+//! and its two structures are those of `pcap/pcap.h`, which have not changed since 1999.
 
 #![allow(unsafe_code)] // UNSAFETY: libpcap is a C library.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
 use std::ptr::NonNull;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Names under which systems have the library.
 const LIBRARIES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
@@ -24,6 +25,7 @@ type Compile =
 type Error = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 type Run = unsafe extern "C" fn(*const Program, *const Packet, *const u8) -> c_int;
 type Close = unsafe extern "C" fn(*mut c_void);
+type Free = unsafe extern "C" fn(*mut Program);
 
 /// `struct bpf_program`.
 #[repr(C)]
@@ -40,11 +42,15 @@ struct Packet {
     len: u32,
 }
 
-/// A compiled filter. It stays until the program ends, as does the library.
+/// A compiled filter.
 pub struct Filter {
     program: Program,
     run: Run,
+    free: Free,
 }
+
+// SAFETY: the instructions belong to the filter alone, and no call changes them until it is dropped.
+unsafe impl Send for Filter {}
 
 impl Filter {
     /// Compiles an expression.
@@ -52,13 +58,17 @@ impl Filter {
     /// # Errors
     /// There is no libpcap, or it does not understand the expression.
     pub fn compile(expression: &str) -> Result<Self, String> {
+        /// The compiler of libpcap before 1.8 has one state for all threads.
+        static COMPILER: Mutex<()> = Mutex::new(());
         let text = CString::new(expression).map_err(|_| "the filter has a zero byte".to_owned())?;
-        let library = Library::load()?;
+        let library = Library::get()?;
         let open: OpenDead = library.function(c"pcap_open_dead")?;
         let compile: Compile = library.function(c"pcap_compile")?;
         let error: Error = library.function(c"pcap_geterr")?;
         let run: Run = library.function(c"pcap_offline_filter")?;
         let close: Close = library.function(c"pcap_close")?;
+        let free: Free = library.function(c"pcap_freecode")?;
+        let _alone = COMPILER.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the function takes two numbers.
         let handle = unsafe { open(ETHERNET, SNAP) };
         let handle = NonNull::new(handle).ok_or("libpcap has no memory")?.as_ptr();
@@ -66,7 +76,7 @@ impl Filter {
         // SAFETY: the handle is open, the text ends with a zero, and the program is ours.
         let compiled = unsafe { compile(handle, &raw mut program, text.as_ptr(), 1, NO_NETMASK) };
         let result = match compiled {
-            0 => Ok(Self { program, run }),
+            0 => Ok(Self { program, run, free }),
             _ => {
                 // SAFETY: the handle is open; its text of the error ends with a zero.
                 let why = unsafe { CStr::from_ptr(error(handle)) };
@@ -88,16 +98,38 @@ impl Filter {
     }
 }
 
+impl Drop for Filter {
+    fn drop(&mut self) {
+        // SAFETY: the program was compiled, and is used no more.
+        unsafe { (self.free)(&raw mut self.program) };
+    }
+}
+
+/// Loads the library: for programs that confine themselves before the first filter.
+///
+/// # Errors
+/// There is none.
+pub fn load() -> Result<(), String> {
+    Library::get().map(drop)
+}
+
 /// The library, which is never unloaded.
 struct Library(NonNull<c_void>);
 
+// SAFETY: the handle is never written, and `dlsym` may be called from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
 impl Library {
-    fn load() -> Result<Self, String> {
+    fn get() -> Result<&'static Self, String> {
+        static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
         let open = |name: &&CStr| {
             // SAFETY: a name that ends with a zero; what libpcap does when it is loaded is sound.
             NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) })
         };
-        LIBRARIES.iter().find_map(open).map(Self).ok_or_else(|| {
+        let library = LIBRARY.get_or_init(|| LIBRARIES.iter().find_map(open).map(Self));
+        library.as_ref().ok_or_else(|| {
             "a filter needs libpcap, which is not installed (Debian: apt install libpcap0.8)"
                 .to_owned()
         })

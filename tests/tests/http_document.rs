@@ -1,0 +1,124 @@
+//! The description of the HTTP API: what the server answers, a linter and a generated client.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use harness::daemon::{Daemon, Setup};
+use harness::http::Http;
+use harness::{root, skip};
+use serde_json::Value;
+
+/// A program of `.ci/prepare`'s environment for Python.
+fn tool(name: &str) -> Option<PathBuf> {
+    let path = root().join("target/python/bin").join(name);
+    if !path.exists() {
+        skip(&format!("no {name}: run .ci/prepare"));
+        return None;
+    }
+    Some(path)
+}
+
+#[test]
+fn the_document_describes_what_the_server_answers() {
+    let daemon = Setup::new("[switch.vale0.port.a]\n").start();
+    let http = Http::start(&daemon);
+    let answer = http.ask_tcp("GET", "/openapi.json", "", None);
+    let document = answer.json();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1."), "{}", document["openapi"]);
+    for reference in answer.body.split(r#""$ref":""#).skip(1) {
+        let reference = reference.split('"').next().unwrap();
+        let found = document.pointer(reference.trim_start_matches('#'));
+        assert!(found.is_some(), "{reference} leads nowhere");
+    }
+    let paths = document["paths"].as_object().unwrap();
+    let mut names = Vec::new();
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            names.push(operation["operationId"].as_str().unwrap().to_owned());
+            assert!(operation["summary"].is_string(), "{method} {path} says nothing");
+            assert!(operation["responses"]["default"].is_object(), "{method} {path}");
+            let in_path = operation["parameters"].as_array().into_iter().flatten();
+            let in_path = in_path.filter(|parameter| parameter["in"] == "path").count();
+            assert_eq!(in_path, path.matches('{').count(), "{method} {path}");
+        }
+        let get = &item["get"]["responses"]["200"]["content"]["application/json"]["schema"];
+        let path = path.replace("{switch}", "vale0").replace("{port}", "vale0:a");
+        if !get.is_null() {
+            check(&document, get, &http.get(&path).json(), &path);
+        }
+    }
+    names.sort_unstable();
+    assert!(names.len() > 27 && names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+}
+
+/// Checks that a value has the properties of its schema, as far as the schema says.
+fn check(document: &Value, schema: &Value, value: &Value, at: &str) {
+    let schema = match schema["$ref"].as_str() {
+        Some(name) => document.pointer(name.trim_start_matches('#')).unwrap(),
+        None => schema,
+    };
+    if let Some(any) = schema["oneOf"].as_array() {
+        let is = |schema: &&Value| (schema["type"] == "null") == value.is_null();
+        let found = any.iter().find(is).unwrap_or_else(|| panic!("{at}: {value}"));
+        return check(document, found, value, at);
+    }
+    for name in schema["required"].as_array().into_iter().flatten() {
+        assert!(value.get(name.as_str().unwrap()).is_some(), "{at} lacks {name}: {value}");
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let at = format!("{at} {name}");
+        match (&schema["properties"][name], &schema["additionalProperties"]) {
+            (Value::Null, Value::Object(_)) => {}
+            (Value::Null, _) => assert!(schema["properties"].is_null(), "{at} is not described"),
+            (schema, _) => check(document, schema, value, &at),
+        }
+    }
+    for item in value.as_array().into_iter().flatten() {
+        check(document, &schema["items"], item, at);
+    }
+}
+
+#[test]
+fn a_linter_finds_no_fault_in_the_document() {
+    let Some(linter) = tool("openapi-spec-validator") else { return };
+    let daemon = Daemon::start();
+    let http = Http::start(&daemon);
+    let path = http.place.path().join("openapi.json");
+    std::fs::write(&path, http.ask_tcp("GET", "/openapi.json", "", None).body).unwrap();
+    let output = Command::new(linter).arg(&path).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("OK"), "{output:?}");
+    // The linter sees faults at all.
+    std::fs::write(&path, r#"{"openapi": "3.1.0", "info": {"title": "x"}, "paths": {}}"#).unwrap();
+    assert!(
+        !Command::new(tool("openapi-spec-validator").unwrap())
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn a_generated_client_makes_switches_and_ports_and_sees_errors() {
+    let (Some(generator), Some(python)) = (tool("openapi-python-client"), tool("python3")) else {
+        return;
+    };
+    let daemon = Daemon::start();
+    let http = Http::start(&daemon);
+    let place = http.place.path();
+    let document = place.join("openapi.json");
+    std::fs::write(&document, http.ask_tcp("GET", "/openapi.json", "", None).body).unwrap();
+    let mut generate = Command::new(generator);
+    generate.args(["generate", "--meta=none", "--fail-on-warning", "--path"]).arg(&document);
+    let output = generate.arg("--output-path").arg(place.join("uvala_api")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let mut drive = Command::new(python);
+    drive.arg(root().join("tests/python/http_client.py")).env("PYTHONPATH", place);
+    drive.args([format!("http://{}", http.address), http.write.clone(), http.read.clone()]);
+    let output = drive.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // What the client has left.
+    assert_eq!(daemon.ports(), ["vale0:kept"]);
+    assert_eq!(daemon.port("vale0:kept").unwrap().settings.isolated, Some(true));
+}
