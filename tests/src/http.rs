@@ -103,7 +103,9 @@ impl Http {
         let socket = place.path().join("http.sock");
         let mut command = program();
         if let Some(user) = user {
-            [place.path(), &tokens].map(|path| chown(path, Some(user), Some(user)).expect("root"));
+            for path in [place.path(), &tokens] {
+                chown(path, Some(user), Some(user)).expect("root");
+            }
             command = Command::new(for_everybody(Path::new(command.get_program())));
             command.uid(user).gid(user).current_dir("/");
         }

@@ -110,9 +110,18 @@ fn a_generated_client_makes_switches_and_ports_and_sees_errors() {
     let document = place.join("openapi.json");
     std::fs::write(&document, http.ask_tcp("GET", "/openapi.json", "", None).body).unwrap();
     let mut generate = Command::new(generator);
-    generate.args(["generate", "--meta=none", "--fail-on-warning", "--path"]).arg(&document);
+    generate.args(["generate", "--meta=none", "--path"]).arg(&document);
     let output = generate.arg("--output-path").arg(place.join("uvala_api")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    // It knows no variants of an object (Event, SocketPlace), and leaves out no operation for that.
+    for (path, item) in http.get("/openapi.json").json()["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let [tag, name] = [&operation["tags"][0], &operation["operationId"]];
+            let module = format!("{}/{}.py", tag.as_str().unwrap(), name.as_str().unwrap());
+            assert!(place.join("uvala_api/api").join(module).exists(), "{path}: {said}");
+        }
+    }
     let mut drive = Command::new(python);
     drive.arg(root().join("tests/python/http_client.py")).env("PYTHONPATH", place);
     drive.args([format!("http://{}", http.address), http.write.clone(), http.read.clone()]);

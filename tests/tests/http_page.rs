@@ -42,7 +42,7 @@ fn a_browser_shows_rates_finds_addresses_adds_ports_and_says_why_not() {
             let mut frame = Vec::new();
             for _ in 0..10 {
                 a.send(&announcement(1)).unwrap();
-                while b.recv_timeout(&mut frame, Some(std::time::Duration::ZERO)).unwrap() {}
+                while b.recv_timeout(&mut frame, Some(Duration::ZERO)).unwrap() {}
             }
         }
     };
@@ -94,15 +94,16 @@ fn a_browser_shows_rates_finds_addresses_adds_ports_and_says_why_not() {
 
 /// Sends frames from one port to another, back and forth, a few at each call.
 fn traffic(daemon: &Daemon) -> impl FnMut() {
-    let [mut a, mut b] = ["vale0:vm1", "vale0:vm2"].map(|name| daemon.open(name));
+    let mut ports = ["vale0:vm1", "vale0:vm2"].map(|name| daemon.open(name));
     let (mut sent, mut got) = (Vec::new(), Vec::new());
     move || {
-        for (from, to, stations) in [(&mut a, &mut b, (1, 2)), (&mut b, &mut a, (2, 1))] {
+        for station in [1, 2] {
             for number in 0..10 {
-                fill(&mut sent, mac(stations.1), stations.0, number, 100);
-                from.send(&sent).unwrap();
+                fill(&mut sent, mac(3 - station), station, number, 100);
+                ports[0].send(&sent).unwrap();
             }
-            while to.recv_timeout(&mut got, Some(Duration::ZERO)).unwrap() {}
+            while ports[1].recv_timeout(&mut got, Some(Duration::ZERO)).unwrap() {}
+            ports.reverse();
         }
     }
 }
