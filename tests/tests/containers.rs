@@ -279,6 +279,8 @@ fn a_runtime_adds_checks_and_deletes_containers() {
         assert!(!again.0 && again.1["code"].as_u64() >= Some(1), "{}", again.1);
         let port = daemon.ports().into_iter().next().unwrap();
         assert_eq!(host(daemon, &port).state, LinkState::Up);
+        let label = daemon.port(&port).unwrap().settings.label.unwrap();
+        assert!(label.starts_with("container-"), "{label}");
         let previous = runtime.config(&format!("\"prevResult\":{red_is},"));
         let blue_again = runtime.config(&format!("\"prevResult\":{blue_is},"));
         let (good, said) = runtime.call("CHECK", &blue.name(), &blue_again);

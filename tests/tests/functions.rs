@@ -205,6 +205,7 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
         mode = \"640\"\n[switch.valenf.port.fw]\nservice = \"fw\"\n\
         [switch.valenf.port.sink]\nkind = \"null\"\nstatic = [\"02:00:00:00:00:07@3\"]\n\
         [switch.valenf.port.in]\nchain = \"web\"\nisolated = true\n\
+        label = \"way in\"\n\
         [[switch.valenf.chain]]\nname = \"web\"\nservices = [\"fw\"]\nout = \"sink\"\n\
         [[switch.valenf.rule]]\naction = \"drop\"\nsrc = \"192.0.2.0/24\"\npriority = 3\n";
     let (place, started, changed) = (Scratch::new("apply"), Setup::new(TEXT), Daemon::start());

@@ -47,6 +47,40 @@ fn a_change_without_a_setting_and_an_instance_without_a_service_are_refused_with
     done(&daemon, &["port", "set", "vale0:a", "--instance", "4"]);
 }
 
+#[test]
+fn a_label_says_what_is_behind_a_port_in_lists_and_metrics() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["port", "add", "vale0:a"]);
+    done(&daemon, &["port", "add", "vale0:kept", "--label", "kept"]);
+    daemon.kill();
+    daemon.restart();
+    let said = |words: &[&str]| String::from_utf8(daemon.uvala(words).stdout).unwrap();
+    assert!(said(&["port", "list"]).contains("yes  kept"), "a label is saved");
+    done(&daemon, &["port", "set", "vale0:kept", "--label", ""]);
+    assert!(!said(&["port", "list"]).contains("LABEL"), "no column for nothing");
+    done(&daemon, &["port", "add", "vale0:b", "--label", "web server"]);
+    done(&daemon, &["port", "set", "vale0:a", "--label", r#"the "db""#]);
+    let list = said(&["port", "list"]);
+    let ends = |name: &str, label: &str| {
+        list.lines().any(|line| line.starts_with(name) && line.ends_with(label))
+    };
+    assert!(ends("PORT", "LABEL") && ends("vale0:b ", "web server"), "{list}");
+    assert!(said(&["port", "list", "--json"]).contains(r#""label":"web server""#));
+    assert!(said(&["port", "show", "vale0:b"]).contains("\nlabel            web server\n"));
+    let metrics = said(&["metrics"]);
+    let sample = r#"uvala_port_info{switch="vale0",port="a",kind="shm",label="the \"db\""} 1"#;
+    assert!(metrics.lines().any(|line| line == sample), "{metrics}");
+    for bad in ["a\tb", "\u{1b}[31m", " a", &"x".repeat(65)] {
+        let output = daemon.uvala(&["port", "set", "vale0:b", "--label", bad]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("64 characters at most"), "{said}");
+    }
+    done(&daemon, &["port", "set", "vale0:b", "--isolated"]);
+    assert!(said(&["port", "list"]).contains("web server"), "what is not named stays");
+    done(&daemon, &["port", "set", "vale0:b", "--label", ""]);
+    assert!(!said(&["port", "list"]).contains("web server"));
+}
+
 /// What a command says that fails with the status for something that exists.
 fn exists(daemon: &Daemon, args: &[&str]) -> String {
     let output = daemon.uvala(args);

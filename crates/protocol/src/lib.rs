@@ -75,7 +75,8 @@ pub use netmap::{
     MonitorOf, Pool, PortGeometry, RingChoice, Room,
 };
 pub use port::{
-    ClientInfo, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings, QUEUE_FRAMES_MAX,
+    ClientInfo, LABEL_MAX, PortAdd, PortInfo, PortList, PortRef, PortSet, PortSettings,
+    QUEUE_FRAMES_MAX,
 };
 pub use program::{
     PROGRAM_ENTRIES_MAX, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,

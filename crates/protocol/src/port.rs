@@ -74,6 +74,9 @@ impl PortSet {
     }
 }
 
+/// Most characters of a port's label.
+pub const LABEL_MAX: usize = 64;
+
 /// Settings of a port; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -143,6 +146,10 @@ pub struct PortSettings {
     /// The chain that its frames enter; empty for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
+    /// What an operator calls what is behind it, such as a container: at most [`LABEL_MAX`]
+    /// printable characters; empty for none. It changes no frame's way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The ports whose frames it gets copies of: it is a mirror port. For permanent ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<Mirror>,

@@ -80,6 +80,10 @@ pub fn change_port(
     if let Some(frames) = settings.queue_frames {
         config.queue_frames = in_range("queue_frames", frames, 0, QUEUE_FRAMES_MAX)?;
     }
+    if settings.label.is_some() {
+        let label = check::label(settings.label.as_deref()).map_err(BadValue)?;
+        config.label = label.map(str::to_owned);
+    }
     config.security = asked_security(settings)?.or(config.security);
     change_role(&mut config.role, settings)?;
     if let Some(mirror) = &settings.mirror {
@@ -188,6 +192,7 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         service: config.role.service.clone(),
         instance: config.role.service.as_ref().map(|_| config.role.instance),
         chain: config.role.chain.clone(),
+        label: config.label.clone(),
         mirror: config.mirror.as_deref().map(choices::show_mirror),
         ..show_security(&config.security)
     }
@@ -339,6 +344,7 @@ mod tests {
             service: Some("fw".to_owned()),
             instance: Some(3),
             chain: None,
+            label: Some("web server".to_owned()),
             mirror: Some(protocol::Mirror {
                 from: vec!["a".to_owned(), "b".to_owned()],
                 direction: protocol::Direction::Out,
@@ -368,6 +374,8 @@ mod tests {
         let settings = PortSettings { mac_lock: Some("on".to_owned()), ..Default::default() };
         let refusal = change_port(PortConfig::default(), &settings).unwrap_err();
         assert!(refusal.to_string().starts_with("mac_lock: expected"), "{refusal}");
+        let settings = PortSettings { label: Some("a\tb".to_owned()), ..Default::default() };
+        assert!(change_port(PortConfig::default(), &settings).is_err());
         let mut attach = Attach::new("vale0:a".parse().unwrap());
         attach.tx_slots = Some(3);
         let refusal = rings(&attach, &Config::default().rings).unwrap_err();

@@ -15,7 +15,9 @@ pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
 pub use vxlan::{extern_learn, vxlan};
 
-use crate::{MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind, PortSettings, QUEUE_FRAMES_MAX};
+use crate::{
+    LABEL_MAX, MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind, PortSettings, QUEUE_FRAMES_MAX,
+};
 
 /// The names of the options that are set, in one line.
 fn named(each: &[(&str, bool)]) -> String {
@@ -72,6 +74,7 @@ pub fn port_settings(settings: &PortSettings) -> Result<(), String> {
     if settings.instance.is_some() && service.is_none() {
         return Err(INSTANCE.to_owned());
     }
+    label(settings.label.as_deref())?;
     if let Some(it) = &settings.mirror {
         mirror(it)?;
     }
@@ -133,6 +136,29 @@ pub fn role_name<'a>(what: &str, name: Option<&'a str>) -> Result<Option<&'a str
     }
 }
 
+/// Checks the label of a port; an empty one stands for none. What it may have neither moves a
+/// terminal's cursor nor turns its text around.
+///
+/// # Errors
+/// What a label may have.
+pub fn label(text: Option<&str>) -> Result<Option<&str>, String> {
+    let text = text.filter(|text| !text.is_empty());
+    match text.is_none_or(is_label) {
+        true => Ok(text),
+        false => Err(format!(
+            "label: only letters, digits, ASCII punctuation and single blanks between them, \
+             {LABEL_MAX} characters at most, as in \"web server\""
+        )),
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let is_shown = |c: char| c.is_alphanumeric() || c.is_ascii_graphic();
+    let words = || text.split(' ');
+    text.chars().count() <= LABEL_MAX
+        && words().all(|word| !word.is_empty() && word.chars().all(is_shown))
+}
+
 /// Checks that an instance of a service enters no chain.
 ///
 /// # Errors
@@ -169,6 +195,22 @@ mod tests {
         assert_eq!(port_settings(&settings(None, None)), Ok(()));
         for none in [None, Some("")] {
             assert_eq!(port_settings(&settings(none, Some(3))), Err(INSTANCE.to_owned()));
+        }
+    }
+
+    #[test]
+    fn test_a_label_is_short_and_printable() {
+        let longest = "ü".repeat(LABEL_MAX);
+        for good in ["web", "web server (10%)", "shop/frontend-7d4b", "Küche", &longest] {
+            assert_eq!(label(Some(good)), Ok(Some(good)));
+        }
+        for none in [None, Some("")] {
+            assert_eq!(label(none), Ok(None));
+        }
+        let too_long = "a".repeat(LABEL_MAX + 1);
+        for bad in ["a\nb", "\u{1b}[2J", "a  b", " a", "a ", "\u{202e}txet", "a\u{200b}", &too_long]
+        {
+            assert!(label(Some(bad)).unwrap_err().starts_with("label: only"), "{bad:?}");
         }
     }
 }

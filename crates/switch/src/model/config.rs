@@ -75,6 +75,8 @@ pub struct PortConfig {
     pub vnet_header: u8,
     /// Frames that may wait in front of a guest's ring. The kind of the port sees to that.
     pub queue_frames: u32,
+    /// What listings call what is behind the port.
+    pub label: Option<String>,
     /// The part that the port has in chains of functions.
     pub role: Role,
     /// Whether the port is a mirror port, and of which ports.
@@ -102,6 +104,7 @@ impl Default for PortConfig {
             worker: None,
             vnet_header: 0,
             queue_frames: 0,
+            label: None,
             role: Role::default(),
             mirror: None,
             zero_source: false,

@@ -43,7 +43,7 @@ enum Action {
     /// PID, USER and CLIENT are of the process that holds the port; PID and CLIENT also of a VMM.
     /// OWNER and MODE say which users may attach. LINK is the state of a network interface (up,
     /// down, gone) or of a virtual machine: waiting (no VMM is connected), connected (the guest has
-    /// no driver for the device), up, or closed (no socket).
+    /// no driver for the device), up, or closed (no socket). LABEL is there if a port has one.
     List {
         /// Show ports of this switch only
         switch: Option<String>,
@@ -156,6 +156,10 @@ macro_rules! on_off {
             /// (vhost-user) [default: 0]
             #[arg(long, value_name = "N", value_parser = parse::number32)]
             queue_frames: Option<u32>,
+            /// What listings call what is behind the port: at most 64 printable characters; '' for
+            /// none
+            #[arg(long, value_name = "TEXT")]
+            label: Option<String>,
             /// Service that this port is an instance of, for service chains; '' for none
             #[arg(long, value_name = "NAME")]
             service: Option<String>,
@@ -405,6 +409,7 @@ impl Settings {
             service: self.service.clone(),
             instance: self.instance,
             chain: self.chain.clone(),
+            label: self.label.clone(),
             ..self.security.to_api()
         })
     }
@@ -422,7 +427,7 @@ pub fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Res
 }
 
 fn table(ports: &[PortInfo]) -> String {
-    let columns = [
+    let mut columns = vec![
         left("PORT", |info: &PortInfo| info.port.to_string()),
         left("KIND", |info| info.kind.name().to_owned()),
         left("VLAN", |info| {
@@ -444,6 +449,11 @@ fn table(ports: &[PortInfo]) -> String {
         }),
         left("PERM", |info| yes(info.persistent)),
     ];
+    if ports.iter().any(|info| info.settings.label.is_some()) {
+        columns.push(left("LABEL", |info| {
+            or_dash(info.settings.label.as_ref().map(|label| cut(label, 24)))
+        }));
+    }
     Table::of(ports, &columns).to_string()
 }
 
@@ -565,6 +575,7 @@ fn show(info: &PortInfo, is_now: bool) -> String {
     };
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     for (name, value) in [
+        ("label", settings.label.clone()),
         ("owner", Some(users::user_name(owner.unwrap_or(info.creator)))),
         ("unix group", group.map(users::group_name)),
         ("mode", mode.map(|mode| mode.to_string())),
@@ -642,6 +653,7 @@ Examples:
   uvala port add vale0:old --kind stream                  for an e1000 or another card
   uvala port add vale0:vm2 --owner alice                  only alice may attach
   uvala port add vale0:fabric --kind vxlan --vni 100 --local 10.0.0.1 --remote 10.0.0.2
+  uvala port set vale0:vm1 --label 'web server'           shown in lists and metrics
   uvala port set vale0:fabric --add-remote 10.0.0.3       one more host
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port set vale0:vm1 --mac-lock 02:00:00:00:00:01,02:00:00:00:00:02

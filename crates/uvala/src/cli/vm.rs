@@ -12,7 +12,7 @@ use protocol::name::PortName;
 use protocol::parse;
 use protocol::{
     ErrorCode, Failure, Machine, MachineInfo, MachineState, PortAdd, PortInfo, PortKind, PortRef,
-    PortRequest, PortSettings, Request, SessionRequest, exit,
+    PortRequest, PortSet, PortSettings, Request, SessionRequest, check, exit,
 };
 use rustix::io::Errno;
 
@@ -78,6 +78,9 @@ struct Run {
     /// Port of the guest [default: the first free one of vale0:vm1, vale0:vm2 …]
     #[arg(long, value_name = "PORT")]
     name: Option<String>,
+    /// Label of the port, if this command adds it [default: the kernel's file name]
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
     /// QEMU program [default: qemu-system-x86_64 in the search path]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
@@ -165,7 +168,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         (Some(_), Some(name)) => Place::beside(global, name.parse()?)?,
         _ => match args.nic.device() {
             Some(model) => Place::with_device(global, args, model)?,
-            None => Place::take(global, args.name.as_deref())?,
+            None => Place::take(global, args)?,
         },
     };
     let made = busybox.map(|busybox| {
@@ -252,17 +255,24 @@ impl Place {
     /// A port with a device that this command starts.
     fn with_device(global: &Global, args: &Run, model: &str) -> Result<Self> {
         // A daemon that is missing is said here, once.
-        drop(global.connect()?);
+        let connection = global.connect()?;
         let dir = global.dir.as_deref();
         let wanted: Option<PortName> = args.name.as_deref().map(str::parse).transpose()?;
         let is_named = wanted.is_some();
         let usecs = args.coalesce_usecs.map(|usecs| ["--coalesce-usecs".into(), usecs.to_string()]);
         let options = usecs.as_ref().map_or(&[][..], |words| words);
         for port in wanted.into_iter().chain(names()) {
-            if !is_named && is_there(global, &port)? {
-                continue;
-            }
+            let is_ours = match is_there(global, &port) {
+                Ok(true) if !is_named => continue,
+                Err(error) if !is_named => return Err(error),
+                there => there.is_ok_and(|there| !there),
+            };
             if let Some(running) = device::start(dir, &port, model, options)? {
+                let settings = settings(args);
+                if is_ours && settings != PortSettings::default() {
+                    let set = PortSet { port: port.clone(), settings, vxlan: None };
+                    connection.call(Request::Port(PortRequest::Set(set)))?;
+                }
                 let behind = Behind::Device(running.socket.clone());
                 return Ok(Self { port, behind, held: None, _device: Some(running) });
             }
@@ -274,16 +284,16 @@ impl Place {
         Err(all_taken())
     }
 
-    fn take(global: &Global, name: Option<&str>) -> Result<Self> {
-        let connection = global.connect()?;
-        let (port, is_ours) = match name {
+    fn take(global: &Global, args: &Run) -> Result<Self> {
+        let (connection, settings) = (global.connect()?, settings(args));
+        let (port, is_ours) = match &args.name {
             Some(name) => {
                 let port: PortName = name.parse()?;
                 // Of another's switch, a port may be this user's all the same.
-                let is_ours = !is_there(global, &port)? && add(&connection, &port)?;
+                let is_ours = !is_there(global, &port)? && add(&connection, &port, &settings)?;
                 (port, is_ours)
             }
-            None => (add_free(&connection)?, true),
+            None => (add_free(&connection, &settings)?, true),
         };
         let machine = usable(&port, show(global, &port)?)?;
         reachable(&port, &machine)?;
@@ -303,9 +313,22 @@ impl Drop for Place {
     }
 }
 
+/// The settings of a port that this command adds: its label, which is left out if only the default
+/// cannot be one.
+fn settings(args: &Run) -> PortSettings {
+    let kernel = args.kernel.file_name().and_then(|name| name.to_str());
+    let kernel = kernel.filter(|name| check::label(Some(name)).is_ok());
+    let label = args.label.as_deref().or(kernel).map(str::to_owned);
+    PortSettings { label, ..PortSettings::default() }
+}
+
 /// Adds a port that goes with the connection; false if there is one already.
-fn add(connection: &Connection, port: &PortName) -> Result<bool, ControlError> {
-    let (kind, settings) = (PortKind::VhostUser, PortSettings::default());
+fn add(
+    connection: &Connection,
+    port: &PortName,
+    settings: &PortSettings,
+) -> Result<bool, ControlError> {
+    let (kind, settings) = (PortKind::VhostUser, settings.clone());
     let machine = Some(Machine { held: true, ..Machine::default() });
     let add = PortAdd { port: port.clone(), kind, settings, host: None, machine, vxlan: None };
     match connection.call(Request::Port(PortRequest::Add(Box::new(add)))) {
@@ -347,9 +370,9 @@ fn names() -> impl Iterator<Item = PortName> {
     (1..=254).map(|n| format!("vale0:vm{n}").parse().expect("a name"))
 }
 
-fn add_free(connection: &Connection) -> Result<PortName> {
+fn add_free(connection: &Connection, settings: &PortSettings) -> Result<PortName> {
     for port in names() {
-        if add(connection, &port)? {
+        if add(connection, &port, settings)? {
             return Ok(port);
         }
     }
@@ -521,6 +544,14 @@ mod tests {
         let words = command_line(&run, qemu, &port, &machine, "i".as_ref()).unwrap().join("|");
         let card = format!("|-device|virtio-net-pci,netdev=uvala,mac={}|", port.guest_mac());
         assert!(words.contains(&card) && words.contains("ifname=port0,"), "{words}");
+    }
+
+    #[test]
+    fn test_a_machine_is_labelled_by_its_kernel_unless_it_has_a_label() {
+        let label = |line: &str| settings(&args(line)).label;
+        assert_eq!(label("run /boot/vmlinuz-6.1").as_deref(), Some("vmlinuz-6.1"));
+        assert_eq!(label("run /boot/k --label db").as_deref(), Some("db"));
+        assert_eq!(label(&format!("run /boot/{}", "k".repeat(100))), None);
     }
 
     #[test]

@@ -28,8 +28,8 @@ use packet::MacAddr;
 use packet::hash::fnv1a;
 use protocol::name::PortName;
 use protocol::{
-    ErrorCode, HostIf, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortRequest, PortSettings,
-    Reply, Request,
+    ErrorCode, HostIf, LABEL_MAX, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortRequest,
+    PortSettings, Reply, Request, check,
 };
 use serde_json::json;
 
@@ -211,9 +211,30 @@ impl Environment {
         Ok(Self { command, container, netns, ifname, paths, args })
     }
 
-    /// The MAC address that the arguments ask for. Others are for other plugins.
+    /// An argument of the runtime. Those that are not asked for are for other plugins.
+    fn arg(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.args.split(';').filter_map(|arg| arg.split_once('='));
+        pairs.find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    /// The MAC address that the arguments ask for.
     fn mac(&self) -> Option<&str> {
-        self.args.split(';').find_map(|arg| arg.strip_prefix("MAC="))
+        self.arg("MAC")
+    }
+
+    /// The container as its operator knows it: the name that Kubernetes and podman pass on, else
+    /// the beginning of its number. It decorates a listing, so a name that is too long is cut, and
+    /// one that cannot be shown is left out.
+    fn label(&self) -> Option<String> {
+        let pod = self.arg("K8S_POD_NAME").filter(|name| !name.is_empty());
+        let namespace = self.arg("K8S_POD_NAMESPACE").filter(|name| !name.is_empty());
+        let label: String = match (namespace, pod) {
+            (Some(namespace), Some(pod)) => format!("{namespace}/{pod}"),
+            (None, Some(pod)) => pod.to_owned(),
+            (_, None) => self.container.chars().take(12).collect(),
+        };
+        let label: String = label.chars().take(LABEL_MAX).collect();
+        check::label(Some(&label)).ok().flatten().map(str::to_owned)
     }
 }
 
@@ -291,6 +312,7 @@ impl<'a> Call<'a> {
         let settings = PortSettings {
             vlan: vlan.map_err(|error| Trouble::new(code::CONFIG, format!("vlan: {error}")))?,
             isolated: self.network.isolated,
+            label: self.environment.label(),
             ..PortSettings::default()
         };
         let (port, kind) = (self.port.clone(), PortKind::Tap);
@@ -516,6 +538,23 @@ mod tests {
         let environment = asked("IgnoreUnknown=1;MAC=02:00:00:00:00:03;K8S_POD_NAME=x");
         assert_eq!(environment.mac(), Some("02:00:00:00:00:03"));
         assert_eq!(asked("").mac(), None);
+    }
+
+    #[test]
+    fn test_a_container_is_labelled_as_its_runtime_calls_it() {
+        let label = |container: &str, args: &str| {
+            let (container, args) = (container.to_owned(), args.to_owned());
+            Environment { container, args, ..Environment::default() }.label()
+        };
+        let id = "8f3c0a9d2b7e41c6a5";
+        let pod = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0";
+        assert_eq!(label(id, pod).as_deref(), Some("shop/web-0"));
+        assert_eq!(label(id, "K8S_POD_NAME=web;MAC=").as_deref(), Some("web"));
+        assert_eq!(label(id, "K8S_POD_NAME=").as_deref(), Some("8f3c0a9d2b7e"));
+        assert_eq!(label("", "").as_deref(), None);
+        assert_eq!(label(id, "K8S_POD_NAME=a\nb"), None);
+        let long = label(id, &format!("K8S_POD_NAME={}", "x".repeat(253))).unwrap();
+        assert_eq!(long.len(), LABEL_MAX);
     }
 
     #[test]

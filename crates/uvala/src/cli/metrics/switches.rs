@@ -22,7 +22,7 @@ pub const FAMILIES: [Family; 27] = [
         Counter,
         "Seconds in which addresses moved back and forth between two ports.",
     ),
-    ("port_info", Gauge, "A port, with its kind; always 1."),
+    ("port_info", Gauge, "A port, with its kind and label; always 1."),
     ("port_attached", Gauge, "Whether a program or a virtual machine is at a port."),
     ("port_link_up", Gauge, "Whether the interface or virtual machine of a port is up."),
     ("port_disabled", Gauge, "Whether the switch has disabled a port (BPDU guard, loop)."),
@@ -78,8 +78,10 @@ fn labels(port: &PortName) -> [(&'static str, String); 2] {
 
 fn port(page: &mut Page, info: &PortInfo) {
     let own = labels(&info.port);
-    let kind = [("kind", info.kind.name().to_owned())];
-    page.add("port_info", &[&own[..], &kind].concat(), 1);
+    let about =
+        [("kind", Some(info.kind.name().to_owned())), ("label", info.settings.label.clone())];
+    let about = about.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    page.add("port_info", &own.iter().cloned().chain(about).collect::<Vec<_>>(), 1);
     let machine = info.machine.as_ref().map(|machine| machine.state);
     let has_machine = matches!(machine, Some(MachineState::Connected | MachineState::Up));
     page.add("port_attached", &own, u8::from(info.client.is_some() || has_machine));
