@@ -1,7 +1,7 @@
 //! The daemon's life: start, refusals, end, other users, and what it costs when nothing happens.
 
 use std::os::unix::fs::chown;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use client::control::Connection;
@@ -9,7 +9,7 @@ use client::{Error, Port};
 use harness::daemon::{Daemon, Setup, launch};
 use harness::frames::{BROADCAST, Tally, fill};
 use harness::measure::{own_memory, switches};
-use harness::process::{OTHER_USER, Owned, Peer, Scratch, USER, outcome, uvala};
+use harness::process::{OTHER_USER, Owned, Peer, Scratch, USER, outcome, uvala, uvala_path};
 use harness::role::{At, Become, Report, Role};
 use harness::{is_root, skip, wait};
 use protocol::paths;
@@ -503,4 +503,28 @@ fn a_log_in_json_is_an_object_on_each_line() {
     assert!(said("ready")["socket"].as_str().unwrap().ends_with("/uvala.sock"), "{log}");
     assert_eq!(said("attached vale0:a")["thread"], "main");
     assert!(said("stopping")["timestamp"].as_str().unwrap().ends_with('Z'), "{log}");
+}
+
+/// As programs of the host are for a daemon in a container: the kernel gives them no number there.
+#[test]
+fn clients_of_another_pid_namespace_exchange_frames() {
+    if !is_root() {
+        return skip("needs root, for a PID namespace");
+    }
+    let place = Scratch::new("pids");
+    let dir = place.path().join("run");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(uvala_path());
+    let _daemon = Owned::spawn(command.args(["daemon", "--dir"]).arg(&dir).stdin(Stdio::null()));
+    let options = client::Options::new().dir(dir);
+    let mut receiver = None;
+    wait::until("the daemon", || {
+        receiver = options.open("vale0:b").ok();
+        receiver.is_some()
+    });
+    let (mut sender, mut receiver) = (options.open("vale0:a").unwrap(), receiver.unwrap());
+    let (mut frame, mut got) = (Vec::new(), Vec::new());
+    fill(&mut frame, BROADCAST, 1, 0, 60);
+    sender.send(&frame).unwrap();
+    assert!(receiver.recv_timeout(&mut got, SOON).unwrap() && got == frame);
 }

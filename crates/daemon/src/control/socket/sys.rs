@@ -1,22 +1,21 @@
 //! The credentials of a socket's peer, and the bytes that it has not read.
-// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use.
+// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use, and rustix reads of
+// SO_PEERCRED a process number that is never 0.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-
 use crate::model::policy::Caller;
+use rustix::io::Errno;
 
-/// The process that connected, as the kernel saw it at that moment.
+/// The process that connected, as the kernel saw it at that moment. Its number is 0 if it is in
+/// another PID namespace, as the host is for a daemon in a container.
 pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {
-    let credentials = socket_peercred(socket)?;
-    let uid = credentials.uid.as_raw();
+    let libc::ucred { pid, uid, gid } = peer_credentials(socket)?;
     Ok(Caller {
-        pid: u32::try_from(credentials.pid.as_raw_pid()).unwrap_or(0),
+        pid: u32::try_from(pid).unwrap_or(0),
         uid,
-        gid: credentials.gid.as_raw(),
+        gid,
         groups: peer_groups(socket)?,
         privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
     })
@@ -30,6 +29,30 @@ pub fn is_read(socket: BorrowedFd<'_>) -> bool {
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, (&raw mut unread).cast::<()>()) };
     // While the kernel frees the last message, which is larger, one byte is left.
     status != 0 || unread <= 1
+}
+
+fn peer_credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred, Errno> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&credentials)).expect("a few bytes");
+    // SAFETY: the kernel writes at most `bytes` bytes to `credentials`, which has that many and
+    // whose fields are numbers.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut bytes,
+        )
+    };
+    match status {
+        0 => Ok(credentials),
+        _ => Err(last_error()),
+    }
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 /// The supplementary groups of the peer.
@@ -49,15 +72,15 @@ fn peer_groups(socket: BorrowedFd<'_>) -> Result<Vec<u32>, Errno> {
                 &raw mut bytes,
             )
         };
-        let error = std::io::Error::last_os_error();
+        let error = last_error();
         let count = bytes as usize / size_of::<u32>();
-        match (status, error.raw_os_error()) {
+        match (status, error) {
             (0, _) => {
                 groups.truncate(count);
                 return Ok(groups);
             }
-            (_, Some(libc::ERANGE)) if count > groups.len() => groups.resize(count, 0),
-            _ => return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)),
+            (_, Errno::RANGE) if count > groups.len() => groups.resize(count, 0),
+            _ => return Err(error),
         }
     }
 }
