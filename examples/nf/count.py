@@ -1,28 +1,29 @@
 #!/usr/bin/env python3
 """A function in Python: counts frames by EtherType and passes them on.
 
+    pip install uvala
     uvala port add vale0:count --service count
-    LD_LIBRARY_PATH=target/release python3 examples/nf/count.py vale0:count
+    python3 examples/nf/count.py vale0:count
 """
 import collections
 import itertools
 import sys
 
-import functions
+import uvala
 
 
-class Count(functions.Function):
+class Count(uvala.Function):
     seen = collections.Counter()
 
     def frame(self, frame):
         self.seen[frame.data[12] << 8 | frame.data[13]] += 1
-        return functions.NEXT
+        return uvala.NEXT
 
 
 def main():
     count = Count(sys.argv[1])
     while True:
-        slots = count.step(1_000_000)
+        slots = count.step(1.0)
         # A function has at most 256 counters, and a sender can use more types than that.
         for kind, frames in itertools.islice(count.seen.items(), 255):
             count.count(f"type_{kind:04x}", frames)

@@ -47,10 +47,17 @@ pub fn compile(source: &str, library: &Path, place: &Scratch) -> PathBuf {
     compiler.arg(root().join("include")).arg(&source);
     compiler.arg("-o").arg(&program).arg("-L").arg(library).arg("-luvala");
     assert!(compiler.status().expect("cc").success(), "{source:?} does not compile");
-    // Programs ask for the library by its soname.
+    soname(library, place);
+    program
+}
+
+/// Gives the libuvala of a directory the name in `place` by which programs ask for it.
+///
+/// # Panics
+/// If there is no room.
+pub fn soname(library: &Path, place: &Scratch) {
     let soname = place.path().join("libuvala.so.0");
     if !soname.exists() {
         std::os::unix::fs::symlink(library.join("libuvala.so"), soname).expect("our own directory");
     }
-    program
 }

@@ -23,6 +23,7 @@
 //! | [`siege`] | a pair that may lose nothing, and attackers beside it |
 //! | [`ptrace`] | a thread that stands still |
 //! | [`pty`] | a program on a terminal of its own |
+//! | [`python`] | programs in Python |
 //! | [`unprivileged`] | a switch of an ordinary user in a user namespace |
 //! | [`wait`] | waiting for a condition, with a deadline |
 //!
@@ -49,6 +50,7 @@ pub mod netmap;
 pub mod process;
 pub mod ptrace;
 pub mod pty;
+pub mod python;
 pub mod role;
 pub mod service;
 pub mod siege;

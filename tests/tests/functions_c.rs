@@ -12,7 +12,8 @@ use harness::c::{self, has_compiler};
 use harness::chain::{audit, functions};
 use harness::daemon::Daemon;
 use harness::process::{Owned, Scratch, outcome};
-use harness::{root, skip, wait};
+use harness::python::python;
+use harness::{root, wait};
 use protocol::FunctionInfo;
 use rustix::process::Signal;
 
@@ -108,27 +109,17 @@ fn frames_are_delayed(daemon: &Daemon, command: &mut Command) {
     assert_eq!(audit(daemon).len(), 1);
 }
 
-/// A Python program of the examples.
-fn python(name: &str, library: &Path) -> Command {
-    let mut command = Command::new("python3");
-    command.arg(root().join("examples/nf").join(name)).arg("valenf:count");
-    command.env("LD_LIBRARY_PATH", library).env("PYTHONDONTWRITEBYTECODE", "1");
-    command
-}
-
 #[test]
 fn functions_in_python_count_and_delay() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip("there is no python3");
-    }
-    let library = library();
+    let (place, library) = (Scratch::new("nf_python"), library());
     for (name, check) in [
         ("count.py", frames_are_counted as fn(&Daemon, &mut Command)),
         ("delay.py", frames_are_delayed),
     ] {
+        let Some(mut command) = python(&library, &place) else { return };
         let daemon = Daemon::start();
         chain_of_one(&daemon);
-        check(&daemon, &mut python(name, &library));
+        check(&daemon, command.arg(root().join("examples/nf").join(name)).arg("valenf:count"));
     }
 }
 
@@ -331,19 +322,15 @@ fn the_example_in_c_sends_tcp_to_another_service() {
 
 #[test]
 fn a_function_in_python_finds_numbers_by_names() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip("there is no python3");
-    }
-    const SCRIPT: &str = "import functions\nf = functions.Function('valenf:count')\n\
+    const SCRIPT: &str = "import uvala\nf = uvala.Function('valenf:count')\n\
         print(f.port_number('valenf:out'), f.chain_number('counted'))\n\
         print(f.service_number('count'), f.service_number('nobody'))\n";
-    let (library, daemon) = (library(), Daemon::start());
+    let (place, library) = (Scratch::new("nf_python"), library());
+    let Some(mut command) = python(&library, &place) else { return };
+    let daemon = Daemon::start();
     chain_of_one(&daemon);
     let _out = daemon.open("valenf:out");
-    let mut command = Command::new("python3");
-    command.args(["-c", SCRIPT]).current_dir(root().join("examples/nf"));
-    command.env("UVALA_DIR", daemon.dir()).env("LD_LIBRARY_PATH", library);
-    let output = command.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    let output = command.args(["-c", SCRIPT]).env("UVALA_DIR", daemon.dir()).output().unwrap();
     let [said, complaint] =
         [output.stdout, output.stderr].map(|all| String::from_utf8(all).unwrap());
     assert!(
