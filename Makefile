@@ -34,11 +34,12 @@ release:
 bindir     = $(PREFIX)/bin
 libdir     = $(PREFIX)/lib
 libexecdir = $(PREFIX)/libexec
+unitdir    = $(PREFIX)/lib/systemd
 datadir    = $(PREFIX)/share
 sysconfdir = /etc
 version   := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 soversion := 0
-fill       = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(bindir)|' \
+fill       = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(bindir)|' -e 's|@LIBDIR@|$(libdir)|' \
 	-e 's|@LIBEXECDIR@|$(libexecdir)|' -e 's|@VERSION@|$(version)|' -e 's|@SYSCONFDIR@|$(sysconfdir)|'
 to         = $(DESTDIR)
 
@@ -112,17 +113,17 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 	install -m 644 $(assets)/completions/_uvala '$(to)$(datadir)'/zsh/site-functions/_uvala
 	install -m 644 $(assets)/completions/uvala.fish \
 		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
-	install -d '$(to)$(libdir)'/pkgconfig '$(to)$(libdir)'/systemd/system '$(to)$(libdir)'/systemd/user
+	install -d '$(to)$(libdir)'/pkgconfig '$(to)$(unitdir)'/system '$(to)$(unitdir)'/user
 	$(fill) dist/uvala.pc.in > '$(to)$(libdir)'/pkgconfig/uvala.pc
 	$(fill) dist/uvala-netmap.pc.in > '$(to)$(libdir)'/pkgconfig/uvala-netmap.pc
-	$(fill) dist/uvala.service.in > '$(to)$(libdir)'/systemd/system/uvala.service
-	$(fill) dist/uvala.user.service.in > '$(to)$(libdir)'/systemd/user/uvala.service
-	$(fill) dist/uvala-metrics.service.in > '$(to)$(libdir)'/systemd/system/uvala-metrics.service
-	$(fill) dist/uvala-http.service.in > '$(to)$(libdir)'/systemd/system/uvala-http.service
-	$(fill) dist/uvala-http.user.service.in > '$(to)$(libdir)'/systemd/user/uvala-http.service
-	$(fill) dist/uvala-evpn@.service.in > '$(to)$(libdir)'/systemd/system/uvala-evpn@.service
-	$(fill) dist/uvala-helper.socket > '$(to)$(libdir)'/systemd/system/uvala-helper.socket
-	$(fill) dist/uvala-helper@.service.in > '$(to)$(libdir)'/systemd/system/uvala-helper@.service
+	$(fill) dist/uvala.service.in > '$(to)$(unitdir)'/system/uvala.service
+	$(fill) dist/uvala.user.service.in > '$(to)$(unitdir)'/user/uvala.service
+	$(fill) dist/uvala-metrics.service.in > '$(to)$(unitdir)'/system/uvala-metrics.service
+	$(fill) dist/uvala-http.service.in > '$(to)$(unitdir)'/system/uvala-http.service
+	$(fill) dist/uvala-http.user.service.in > '$(to)$(unitdir)'/user/uvala-http.service
+	$(fill) dist/uvala-evpn@.service.in > '$(to)$(unitdir)'/system/uvala-evpn@.service
+	$(fill) dist/uvala-helper.socket > '$(to)$(unitdir)'/system/uvala-helper.socket
+	$(fill) dist/uvala-helper@.service.in > '$(to)$(unitdir)'/system/uvala-helper@.service
 	install -d -m 755 '$(to)$(sysconfdir)'/uvala
 	test -e '$(to)$(sysconfdir)'/uvala/helper.toml || \
 		install -m 644 dist/helper.toml '$(to)$(sysconfdir)'/uvala/helper.toml
@@ -137,8 +138,8 @@ install: built  ## install what was built, under PREFIX (/usr/local), below DEST
 
 .PHONY: uninstall
 uninstall:  ## remove the installed files; the configuration stays
-	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(libdir)'/systemd/system/uvala-helper*
-	rm -f '$(to)$(bindir)'/uvala-evpn '$(to)$(libdir)'/systemd/system/uvala-evpn@.service
+	rm -f '$(to)$(libexecdir)'/uvala-helper '$(to)$(unitdir)'/system/uvala-helper*
+	rm -f '$(to)$(bindir)'/uvala-evpn '$(to)$(unitdir)'/system/uvala-evpn@.service
 	rm -f '$(to)$(bindir)'/uvala '$(to)$(bindir)'/uvala-device '$(to)$(libdir)'/libuvala.* \
 		'$(to)$(libdir)'/libuvala_netmap.so '$(to)$(PREFIX)'/include/uvala*.h
 	rm -f '$(to)$(datadir)'/man/man1/uvala*.1 '$(to)$(datadir)'/man/man5/uvala.toml.5
@@ -147,11 +148,11 @@ uninstall:  ## remove the installed files; the configuration stays
 		'$(to)$(datadir)'/fish/vendor_completions.d/uvala.fish
 	rm -rf '$(to)$(PREFIX)'/include/uvala '$(to)$(libdir)'/uvala
 	rm -f '$(to)$(libdir)'/pkgconfig/uvala.pc '$(to)$(libdir)'/pkgconfig/uvala-netmap.pc
-	rm -f '$(to)$(libdir)'/systemd/system/uvala.service \
-		'$(to)$(libdir)'/systemd/user/uvala.service
-	rm -f '$(to)$(libdir)'/systemd/system/uvala-metrics.service
-	rm -f '$(to)$(bindir)'/uvala-http '$(to)$(libdir)'/systemd/system/uvala-http.service \
-		'$(to)$(libdir)'/systemd/user/uvala-http.service
+	rm -f '$(to)$(unitdir)'/system/uvala.service \
+		'$(to)$(unitdir)'/user/uvala.service
+	rm -f '$(to)$(unitdir)'/system/uvala-metrics.service
+	rm -f '$(to)$(bindir)'/uvala-http '$(to)$(unitdir)'/system/uvala-http.service \
+		'$(to)$(unitdir)'/user/uvala-http.service
 	rm -rf '$(to)$(datadir)'/doc/uvala '$(to)$(datadir)'/uvala
 
 # ---- packages ----
@@ -169,12 +170,46 @@ deb: built  ## make a Debian package of what was built
 	$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(packaged)/root
 	dist/deb/build $(packaged)/root $(version)-$(revision) $(package)
 
-# As root, with mmdebstrap; minutes of building before it, and one of its own.
+# For systems with 64-bit libraries in lib64, as Fedora has them.
+rpm = $(target)/uvala-$(version)-$(revision).$(shell uname -m).rpm
+
+.PHONY: rpm
+rpm: built  ## make an RPM package of what was built (rpmbuild)
+	$(step) 'packaging $(notdir $(rpm))'
+	rm -rf $(packaged) && mkdir -p $(packaged)
+	$(MAKE) --no-print-directory install PREFIX=/usr libdir=/usr/lib64 DESTDIR=$(packaged)/root
+	dist/rpm/build $(packaged)/root $(version) $(revision) $(rpm)
+
+CONTAINER_TOOL ?= podman
+image = localhost/uvala:$(version)
+
+.PHONY: image
+image: built  ## make a container image of what was built (podman, or CONTAINER_TOOL=docker)
+	$(step) 'packaging $(image)'
+	rm -rf $(packaged) && mkdir -p $(packaged)
+	$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(packaged)/root
+	dist/image/build $(packaged)/root $(CONTAINER_TOOL) $(image)
+
+# The library, without what only debuggers read, and the package around it.
+.PHONY: wheel
+wheel: built  ## make a Python wheel of the library that was built
+	$(step) 'packaging the wheel'
+	rm -rf $(target)/wheel && mkdir -p $(target)/wheel
+	strip --strip-unneeded -o $(target)/wheel/libuvala.so.0 $(release)/libuvala.so
+	UVALA_LIBRARY=$(target)/wheel/libuvala.so.0 \
+		python3 -m pip wheel --quiet --no-deps --wheel-dir $(target)/wheel ./python
+
+# As root, with mmdebstrap, rpm and podman; minutes of building before it, and a few of its own.
 .PHONY: test-packages
-test-packages: build  ## install, use, upgrade, remove and purge the package in a fresh Debian
+test-packages: build  ## build all packages; install, use, upgrade and remove them in fresh places
 	$(MAKE) --no-print-directory deb revision=1
 	$(MAKE) --no-print-directory deb revision=2
-	.ci/packages $(target)/uvala_$(version)-[12]_*.deb
+	$(MAKE) --no-print-directory rpm wheel image
+	rm -rf $(packaged) && $(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(packaged)
+	.ci/packages $(packaged) $(target)/uvala_$(version)-[12]_*.deb
+	.ci/rpm $(packaged) $(rpm)
+	.ci/wheel $(release)/uvala $(target)/wheel/*.whl
+	.ci/image $(release)/uvala $(image)
 
 # ---- checks, the quick ones first ----
 #
