@@ -1,6 +1,6 @@
 //! Hostile clients attack the memory, the doorbells, the socket. No other client notices.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -167,7 +167,8 @@ fn flags_of_descriptors_are_the_clients_own() {
     let hostile = Hostile::attach(&daemon, "vale0:hostile");
     let (mut a, mut b) = sleepers(&daemon);
     for flags in [OFlags::empty(), OFlags::NONBLOCK, OFlags::APPEND, OFlags::ASYNC] {
-        for fd in [&hostile.fds.kick, &hostile.fds.wake, &hostile.fds.region] {
+        let fds = &hostile.fds;
+        for fd in [fds.kick.as_fd(), fds.wake.as_fd(), fds.region.as_fd()] {
             // What may be changed is changed; what may not is refused.
             let _ = rustix::fs::fcntl_setfl(fd, flags);
         }

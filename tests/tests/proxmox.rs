@@ -117,7 +117,7 @@ fn a_port_that_is_there_stays_as_it_is() {
 
 #[test]
 fn a_machine_does_not_start_without_its_port_and_the_log_says_why() {
-    let mut node = Node::new();
+    let node = Node::new();
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     node.configure("-cpu host");
     let output = node.hook("pre-start");
