@@ -7,7 +7,8 @@
 
 use Check::{Any, Both, Is, Masked, OwnProcess};
 use Thread::{
-    Collapser, Control, Disk, Exporter, Function, Looker, Machine, Opener, Reader, Watchdog, Worker,
+    Collapser, Control, Disk, Exporter, Function, Looker, Machine, Opener, Reader, Speaker,
+    Watchdog, Worker,
 };
 
 /// A kind of thread.
@@ -35,6 +36,8 @@ pub enum Thread {
     Function,
     /// Such a process that sends what it counts to a collector, too.
     Exporter,
+    /// A process of one thread that speaks with the daemon and, by TCP, with a BGP speaker.
+    Speaker,
 }
 
 /// All threads of the daemon.
@@ -42,7 +45,8 @@ const DAEMON: &[Thread] =
     &[Control, Worker, Disk, Opener, Collapser, Reader, Looker, Machine, Watchdog];
 /// All threads.
 const ALL: &[Thread] = &[
-    Control, Worker, Disk, Opener, Collapser, Reader, Looker, Machine, Watchdog, Function, Exporter,
+    Control, Worker, Disk, Opener, Collapser, Reader, Looker, Machine, Watchdog, Function,
+    Exporter, Speaker,
 ];
 /// Threads that make sockets.
 const SOCKETS: &[Thread] = &[Control, Opener, Looker, Machine, Watchdog, Function, Exporter];
@@ -128,11 +132,15 @@ const TAP_NAMESPACE: Check = Is(1, &[0x54e3]);
 const DESCRIPTORS: Check = Is(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO]);
 /// Local sockets, and questions to the kernel about interfaces.
 const LOCAL_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64]);
+const UNIX_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64]);
 /// Sockets for a collector.
 const INTERNET_SOCKETS: Check = Is(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
 /// Sockets of tunnels: UDP, no connections.
 const DATAGRAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &Both(&DATAGRAMS, &Is(2, &[0])));
 const DATAGRAMS: Check = Masked(1, &[(SOCKET_TYPE, libc::SOCK_DGRAM as u64)]);
+/// Sockets for a BGP speaker: TCP.
+const STREAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &STREAMS);
+const STREAMS: Check = Masked(1, &[(SOCKET_TYPE, libc::SOCK_STREAM as u64)]);
 /// The type of a socket, without the flags beside it.
 const SOCKET_TYPE: u64 = 0xf;
 /// Sockets that see the frames of an interface.
@@ -205,7 +213,7 @@ const TABLE: &[Row] = &[
         SYS_pwrite64 SYS_io_uring_enter],
     ),
     row(DAEMON, DEVICES, calls![SYS_ioctl]),
-    row(&[Function, Exporter], DESCRIPTORS, calls![SYS_ioctl]),
+    row(&[Function, Exporter, Speaker], DESCRIPTORS, calls![SYS_ioctl]),
     row(&[Control, Opener], TAP_NAMESPACE, calls![SYS_ioctl]),
     row(&[Exporter], INTERNET_SOCKETS, calls![SYS_socket]),
     // Signals to guests that never wait.
@@ -224,6 +232,11 @@ const TABLE: &[Row] = &[
         ],
     ),
     row(&[Worker, Looker], Any, calls![SYS_setsockopt SYS_io_destroy]),
+    // The daemon's socket, of which the owner is checked, and GoBGP's, of which Landlock knows the
+    // port.
+    row(&[Speaker], Any, calls![SYS_connect SYS_setsockopt SYS_newfstatat SYS_statx SYS_getcwd]),
+    row(&[Speaker], STREAM_SOCKETS, calls![SYS_socket]),
+    row(&[Speaker], UNIX_SOCKETS, calls![SYS_socket]),
     // Sockets: the daemon's own, those of VMMs, netlink, the helper's, systemd's.
     row(SOCKETS, LOCAL_SOCKETS, calls![SYS_socket]),
     row(
@@ -295,6 +308,7 @@ const OLD: &[Row] = &[
             SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_unlink SYS_chmod SYS_getdents
         ],
     ),
+    row(&[Speaker], Any, calls![SYS_stat SYS_lstat]),
     row(&[Control, Disk], Any, calls![SYS_mkdir SYS_rename]),
     row(&[Control], Any, calls![SYS_chown SYS_lchown]),
 ];
@@ -329,7 +343,7 @@ pub(crate) fn of_thread(thread: Thread) -> Vec<Allowed> {
 /// The calls of the process whose first thread this is.
 pub(crate) fn of_process(first: Thread) -> Vec<Allowed> {
     match first {
-        Function | Exporter => of_thread(first),
+        Function | Exporter | Speaker => of_thread(first),
         _ => {
             let all = has_capabilities();
             let is_daemons = |row: &Row| row.threads.iter().any(|thread| DAEMON.contains(thread));

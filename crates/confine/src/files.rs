@@ -49,7 +49,8 @@ mod right {
     pub const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
 }
 
-/// To bind and to connect TCP sockets.
+/// To connect TCP sockets, and to bind them, too.
+const CONNECT_TCP: u64 = 2;
 const TCP: u64 = 3;
 /// Abstract UNIX sockets, and signals, of processes outside.
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
@@ -70,7 +71,15 @@ struct Beneath {
     rights: u64,
     parent: RawFd,
 }
+
+/// A rule for a port: `landlock_net_port_attr`.
+#[repr(C)]
+struct NetPort {
+    rights: u64,
+    port: u64,
+}
 const _: () = assert!(size_of::<Handled>() == 24 && size_of::<Beneath>() == 12);
+const _: () = assert!(size_of::<NetPort>() == 16);
 
 /// What a process may do below a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +124,7 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     places: Vec<Place>,
+    ports: Vec<u16>,
     abstract_sockets: bool,
 }
 
@@ -140,6 +150,13 @@ impl Files {
     #[must_use]
     pub fn and(mut self, path: impl AsRef<Path>, access: Access) -> Self {
         self.places.push(Place { path: path.as_ref().to_owned(), access });
+        self
+    }
+
+    /// Also servers at this TCP port.
+    #[must_use]
+    pub fn and_tcp(mut self, port: u16) -> Self {
+        self.ports.push(port);
         self
     }
 
@@ -171,6 +188,9 @@ impl Files {
         for place in &self.places {
             add(&rules, place, handled.files)?;
         }
+        for &port in self.ports.iter().filter(|_| handled.net != 0) {
+            add_port(&rules, port)?;
+        }
         // SAFETY: the kernel reads numbers.
         done(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })
     }
@@ -188,8 +208,9 @@ impl Files {
     }
 }
 
-/// The type of such a rule.
+/// The types of rules.
 const PATH_BENEATH: libc::c_int = 1;
+const NET_PORT: libc::c_int = 2;
 
 /// Allows a place, if it is there.
 fn add(rules: &OwnedFd, Place { path, access }: &Place, handled: u64) -> io::Result<()> {
@@ -204,6 +225,14 @@ fn add(rules: &OwnedFd, Place { path, access }: &Place, handled: u64) -> io::Res
     done(unsafe {
         libc::syscall(libc::SYS_landlock_add_rule, rules, PATH_BENEATH, &raw const rule, 0)
     })
+}
+
+/// Allows connections to a TCP port.
+fn add_port(rules: &OwnedFd, port: u16) -> io::Result<()> {
+    let rule = NetPort { rights: CONNECT_TCP, port: port.into() };
+    let rules = rules.as_raw_fd();
+    // SAFETY: the kernel reads the rule, and takes no ownership of the descriptor.
+    done(unsafe { libc::syscall(libc::SYS_landlock_add_rule, rules, NET_PORT, &raw const rule, 0) })
 }
 
 fn new_fd(result: libc::c_long) -> io::Result<OwnedFd> {

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // UNSAFETY: calls that no safe wrapper would make.
 
 use std::io::{Error, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -90,6 +91,49 @@ fn a_confined_control_thread_opens_sockets_for_datagrams_and_no_others() {
         };
         std::thread::scope(|scope| scope.spawn(work).join()).expect("no panic");
     });
+}
+
+/// `uvala-evpn`: the daemon's socket, and one TCP port.
+#[test]
+fn a_confined_speaker_reaches_one_port_and_opens_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let [own, other] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [own, other] = [&own, &other].map(|it| it.local_addr().expect("it is bound"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let daemon = dir.path().join("socket");
+    let _daemon = UnixListener::bind(&daemon).expect("room");
+    let work = || {
+        let files = Files::none().and_tcp(own.port());
+        let report = confine::enter(Mode::On, Thread::Speaker, &files).expect("no new privileges");
+        report.calls.as_ref().expect("a kernel with seccomp");
+        UnixStream::connect(&daemon).expect("the daemon's socket");
+        TcpStream::connect(own).expect("its port");
+        if confine::landlock_version().is_some_and(|version| version >= 4) {
+            let refused = TcpStream::connect(other).expect_err("another port");
+            assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        }
+        let number = |value: i32| usize::try_from(value).expect("small");
+        let [inet, unix] = [libc::AF_INET, libc::AF_UNIX].map(number);
+        let path = c"/etc/passwd".as_ptr().expose_provenance();
+        let at = usize::MAX; // no directory
+        for (what, call, args) in [
+            ("execve", libc::SYS_execve, [path, 0, 0, 0, 0]),
+            ("openat", libc::SYS_openat, [at, path, 0, 0, 0]),
+            ("unlinkat", libc::SYS_unlinkat, [at, path, 0, 0, 0]),
+            ("bind", libc::SYS_bind, [0; 5]),
+            ("listen", libc::SYS_listen, [0; 5]),
+            ("a datagram socket", libc::SYS_socket, [inet, number(libc::SOCK_DGRAM), 0, 0, 0]),
+            ("a packet socket", libc::SYS_socket, [number(libc::AF_PACKET), 3, 0, 0, 0]),
+            ("a netlink socket", libc::SYS_socket, [number(libc::AF_NETLINK), 3, 0, 0, 0]),
+            ("a thread", libc::SYS_clone, [number(libc::CLONE_THREAD), 0, 0, 0, 0]),
+            ("kill", libc::SYS_kill, [0; 5]),
+            ("ptrace", libc::SYS_ptrace, [0; 5]),
+        ] {
+            assert_eq!(error_of(call, args), libc::EPERM, "{what}");
+        }
+        assert_ne!(error_of(libc::SYS_socket, [unix, 1, 0, 0, 0]), libc::EPERM);
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).expect("no panic");
 }
 
 #[test]
