@@ -9,11 +9,14 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use client::Stop;
+use client::capture::Capture;
 use harness::fabric::{FABRIC, Host, Underlay};
 use harness::lab;
 use harness::net::{Namespace, tcp};
 use harness::process::{Owned, Scratch, uvala_path};
 use harness::wait;
+use protocol::CaptureOf;
 use rustix::process::Signal;
 
 const MEGABYTE: usize = 1 << 20;
@@ -49,7 +52,7 @@ fn gobgpd_conf(number: u8, others: &[u8]) -> String {
 impl Member {
     fn new(underlay: &Underlay, number: u8, others: &[u8]) -> Option<Self> {
         let host = underlay.host(number, &[])?;
-        host.done(&["port", "set", FABRIC, "--learning=false"]);
+        host.done(&["port", "set", FABRIC, "--learning=false", "--neigh-suppress"]);
         let scratch = Scratch::new("evpn");
         std::fs::write(scratch.path().join("gobgpd.conf"), gobgpd_conf(number, others))
             .expect("room");
@@ -88,6 +91,13 @@ impl Member {
     fn knows(&self, mac: &str) -> bool {
         let listed = self.host.done(&["fdb", "list", "vale0"]);
         listed.lines().any(|line| line.contains(mac) && line.contains("extern_learn"))
+    }
+
+    /// The IP addresses that the port has by routes.
+    fn neighbours(&self) -> Vec<String> {
+        let listed = self.host.done(&["neigh", "list", FABRIC]);
+        let named = listed.lines().filter(|line| line.contains("extern_learn"));
+        named.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
     }
 
     fn log(&self) -> String {
@@ -185,6 +195,95 @@ fn stations_of_other_hosts_are_known_before_they_send_there_and_not_flooded() {
     three.restart_evpn("1");
     three.host.daemon.kill();
     wait::until("no remote is left", || one.remotes().is_empty());
+}
+
+fn ping(from: &Namespace, to: &str) {
+    let output = from.within(|| {
+        Command::new("ping").args(["-n", "-c", "1", "-W", "5", to]).output().expect("ping")
+    });
+    assert!(output.status.success(), "{to}: {output:?}");
+}
+
+/// Frames by which stations ask all others for an address, among those that a capture has.
+fn requests(eye: &mut Capture) -> usize {
+    let mut count = 0;
+    let taken = eye.take(|seen| {
+        let is_arp = seen.frame[..6] == [0xff; 6] && seen.frame[12..14] == [8, 6];
+        let is_nd = seen.frame[..3] == [0x33, 0x33, 0xff];
+        count += usize::from(is_arp || is_nd);
+        true
+    });
+    taken.expect("the daemon is there");
+    count
+}
+
+#[test]
+fn the_request_for_a_known_station_is_answered_here_and_crosses_no_tunnel() {
+    let Some((_underlay, all)) = members([1, 2]) else { return };
+    let [(one, first), (two, second)] = &all[..] else { panic!("two") };
+    for (number, station) in [(1, first), (2, second)] {
+        station.ip(&format!("addr add fd07::{number}/64 dev eth0 nodad"));
+    }
+    let of = CaptureOf { entering: true, leaving: false };
+    let stop = Stop::new().expect("an eventfd");
+    let fabric = FABRIC.parse().expect("a name");
+    let mut eye =
+        Capture::open(Some(&two.host.daemon.dir()), fabric, of, 1024, &stop).expect("it may");
+    for to in ["192.168.7.2", "fd07::2"] {
+        ping(first, to);
+        wait::until(to, || one.neighbours().contains(&to.to_owned()));
+    }
+    wait::until("the first at the second", || two.neighbours().contains(&"192.168.7.1".to_owned()));
+    wait::until("the requests that no port could answer", || requests(&mut eye) > 0);
+    let before = one.host.tunnel().neigh.expect("it is on").suppressed;
+    for _ in 0..5 {
+        for to in ["192.168.7.2", "fd07::2"] {
+            first.ip("neigh flush dev eth0");
+            ping(first, to);
+        }
+    }
+    assert_eq!(requests(&mut eye), 0, "{:?}", one.host.tunnel());
+    let answered = one.host.tunnel().neigh.expect("it is on").suppressed - before;
+    assert!(answered >= 10, "{answered}");
+    assert!(one.host.done(&["metrics"]).contains("uvala_vxlan_neigh_suppressed_total{"));
+    // It is asked for as before when it is gone there.
+    lab::delete(&two.host.daemon, "vale0:station");
+    wait::until("a withdrawal", || one.neighbours().is_empty());
+    first.ip("neigh flush dev eth0");
+    first.within(|| drop(Command::new("ping").args(["-c1", "-W1", "192.168.7.2"]).output()));
+    assert!(requests(&mut eye) > 0);
+}
+
+#[test]
+fn a_port_that_is_made_again_gets_its_remotes_stations_and_addresses_again() {
+    let Some((_underlay, all)) = members([1, 2]) else { return };
+    let [(one, first), (_, _)] = &all[..] else { panic!("two") };
+    ping(first, "192.168.7.2");
+    let address = "192.168.7.2".to_owned();
+    wait::until("the address", || one.neighbours().contains(&address));
+    one.host.done(&["port", "del", FABRIC]);
+    let add = ["port", "add", FABRIC, "--kind=vxlan", "--vni=100", "--local=10.0.0.1"];
+    one.host.done(&[&add[..], &["--learning=false", "--neigh-suppress"]].concat());
+    wait::until("the remote", || one.remotes() == ["10.0.0.2"]);
+    wait::until("the station", || one.knows("02:00:00:00:00:02"));
+    wait::until("the address again", || one.neighbours().contains(&address));
+    ping(first, "192.168.7.2");
+}
+
+#[test]
+fn the_process_is_confined_and_reaches_nothing_beside_uvala_and_gobgp() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let Some(one) = Member::new(&underlay, 1, &[]) else { return };
+    wait::until("it speaks", || one.log().contains("route distinguisher"));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", one.evpn.pid()));
+    let status = status.expect("it runs");
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).expect(name);
+        line.split_whitespace().nth(1).expect(name).to_owned()
+    };
+    assert_eq!((field("Seccomp:"), field("NoNewPrivs:")), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(field("Threads:"), "1");
+    assert!(!one.log().contains("denied"), "{}", one.log());
 }
 
 /// Pings all the time while `job` runs; returns how many were not answered.
@@ -340,6 +439,14 @@ impl FrrHost {
         Some(Self { home, _processes: [bgpd, zebra], _scratch: scratch })
     }
 
+    /// What the kernel has of IP addresses.
+    fn neigh(&self) -> String {
+        self.home.within(|| {
+            let output = Command::new("ip").args(["neigh", "show", "dev", "br0"]).output();
+            String::from_utf8(output.expect("iproute2").stdout).expect("text")
+        })
+    }
+
     /// What the kernel has of stations behind its vxlan device.
     fn fdb(&self) -> String {
         self.home.within(|| {
@@ -361,6 +468,13 @@ fn frr_with_the_kernels_bridge_is_a_far_end() {
     wait::until("our station at the kernel", || frr.fdb().contains(&ours));
     assert!(frr.fdb().contains("00:00:00:00:00:00 dst 10.0.0.1"), "{}", frr.fdb());
     wait::until("the remote", || one.remotes() == ["10.0.0.2"]);
+    // With an address, which the host's own stack then believes.
+    first.within(|| drop(Command::new("ping").args(["-c1", "-W1", "192.168.7.2"]).output()));
+    let address = format!("192.168.7.1 lladdr {mac}");
+    wait::until("our address at the kernel", || {
+        let neigh = frr.neigh();
+        neigh.lines().any(|line| line.starts_with(&address) && line.contains("extern_learn"))
+    });
     // FRR announces what the bridge has learned on ports other than the vxlan device.
     let guest = Namespace::new().expect("as before");
     frr.home.within(|| {
@@ -371,6 +485,10 @@ fn frr_with_the_kernels_bridge_is_a_far_end() {
     finish_checksums(&guest, "eth0");
     tcp(&guest, &first, "192.168.7.1", 1000);
     wait::until("their station at our switch", || one.knows("02:00:00:00:00:03"));
+    // Its address, once the host itself knows that.
+    ping(&frr.home, "192.168.7.3");
+    let theirs = "192.168.7.3".to_owned();
+    wait::until("their address at our port", || one.neighbours().contains(&theirs));
     tcp(&first, &guest, "192.168.7.3", MEGABYTE);
     one.evpn.signal(Signal::TERM);
     assert!(one.evpn.wait().success(), "{}", one.log());

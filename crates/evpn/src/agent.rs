@@ -10,23 +10,26 @@
 //! A side that is lost is tried again, after a time that doubles up to [`RETRY_MAX_MS`]. A side
 //! that says that something has changed is read whole, but not again before [`GAP_MS`] have passed,
 //! and four times what reading took: a peer that changes its routes all the time costs a fifth of a
-//! core at most. Each side is read every [`RESYNC_MS`] even if it says nothing.
+//! core at most. Each side is read every [`RESYNC_MS`] even if it says nothing. A port that listens
+//! to IP addresses has no events for these: it is looked at every [`LOOK_MS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use anyhow::bail;
 use packet::MacAddr;
+use protocol::EXTERN_NEIGH_MAX;
 use protocol::name::PortName;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use terminal::say;
 
-use crate::bgp::{Distinguisher, Export, Import, Subject, Target, own};
+use crate::bgp::{Distinguisher, Export, Import, Mobility, Route, Subject, Target, own};
 use crate::fabric::{Fabric, Network};
 use crate::gobgp::{Change, GoBgp};
 use crate::grpc::CallError;
@@ -41,10 +44,16 @@ const GAP_MS: u64 = 100;
 const AGAIN_MS: u64 = 1_000;
 /// The most, while it is there.
 const RESYNC_MS: u64 = 30_000;
+/// Between two looks at a port that listens to IP addresses.
+const LOOK_MS: u64 = 1_000;
 /// Most stations of this host that are announced.
 const ANNOUNCED_MAX: usize = 65_536;
-/// Most routes of the network that are looked at.
-const ROUTES_MAX: usize = 1 << 20;
+/// Most routes of the network that are looked at, whatever host announces them.
+const ROUTES_MAX: usize = 1 << 18;
+/// IP addresses for each station of [`Settings::stations`], all together.
+const ADDRESSES_FOR_STATION: usize = 4;
+/// Most messages of GoBGP that are read at once; all of them say only that something has changed.
+const MESSAGES_MAX: usize = 1024;
 
 /// What the operator wants.
 #[derive(Clone, Debug)]
@@ -54,7 +63,7 @@ pub struct Settings {
     /// Directory of the daemon's socket.
     pub dir: Option<PathBuf>,
     /// Address of GoBGP's gRPC interface.
-    pub gobgp: String,
+    pub gobgp: SocketAddr,
     /// Route distinguisher; by default of the speaker and the VNI.
     pub distinguisher: Option<Distinguisher>,
     /// Route targets; by default of the VNI.
@@ -155,6 +164,9 @@ pub struct Agent {
     sweep_at: Option<u64>,
     duplicates: BTreeSet<MacAddr>,
     refused: usize,
+    /// What the port had of IP addresses when they were read, and when to look again.
+    changes: Option<u64>,
+    look_at: u64,
 }
 
 impl Agent {
@@ -175,6 +187,8 @@ impl Agent {
             sweep_at: None,
             duplicates: BTreeSet::new(),
             refused: 0,
+            changes: None,
+            look_at: 0,
         }
     }
 
@@ -189,8 +203,7 @@ impl Agent {
     pub fn run(&mut self) -> io::Result<()> {
         loop {
             self.connect();
-            self.read();
-            self.act();
+            self.work();
             if self.wait()? {
                 return Ok(());
             }
@@ -240,7 +253,7 @@ impl Agent {
                     self.bgp_timing.begin(now);
                 }
                 Err(error) => {
-                    let address = &self.settings.gobgp;
+                    let address = self.settings.gobgp;
                     self.bgp_timing.fail(now, format_args!("{error} ({address})"));
                 }
             }
@@ -256,6 +269,7 @@ impl Agent {
         let limits = Limits {
             remotes: fabric.room(),
             stations: self.settings.stations,
+            neighbours: EXTERN_NEIGH_MAX.min(self.settings.stations * ADDRESSES_FOR_STATION),
             announced: ANNOUNCED_MAX,
             hold_ms: self.settings.hold_ms,
         };
@@ -270,8 +284,21 @@ impl Agent {
 
     fn lose_fabric(&mut self, why: impl Display) {
         let now = self.now();
-        self.fabric = None;
         self.fabric_timing.fail(now, why);
+        self.drop_fabric(now);
+    }
+
+    /// What the port has of this process may be gone.
+    fn reopen_fabric(&mut self) {
+        let now = self.now();
+        remark("uvala: the port has changed; it is read again");
+        // That is no failure: the time until the next try stays what it is.
+        self.fabric_timing.next = now + RETRY_MS;
+        self.drop_fabric(now);
+    }
+
+    fn drop_fabric(&mut self, now: u64) {
+        self.fabric = None;
         if let Some((_, plan)) = &mut self.known {
             plan.lose_switch(now);
         }
@@ -287,30 +314,67 @@ impl Agent {
         }
     }
 
-    /// Reads the sides that are due.
-    fn read(&mut self) {
-        let now = self.now();
-        if let Some(fabric) = self.fabric.as_ref().filter(|_| self.fabric_timing.is_due(now)) {
-            match fabric.stations() {
-                Ok(stations) => {
-                    let (_, plan) = self.known.as_mut().expect("a port has a network");
-                    plan.see_stations(&stations);
-                    (self.has_stations, self.is_new) = (true, true);
-                    self.fabric_timing.was_read(now, self.now());
-                }
-                Err(error) => self.lose_fabric(error),
+    /// Reads the sides that are due, and does what is to be done. All of that counts for the pause.
+    fn work(&mut self) {
+        let from = self.now();
+        let (fabric, bgp) = (self.read_fabric(from), self.read_bgp(from));
+        self.act();
+        let to = self.now();
+        if fabric && self.fabric.is_some() {
+            self.fabric_timing.was_read(from, to);
+        }
+        if bgp && self.bgp.is_some() {
+            self.bgp_timing.was_read(from, to);
+        }
+    }
+
+    /// Reads the port and its switch, if that is due; returns whether it has.
+    fn read_fabric(&mut self, now: u64) -> bool {
+        self.look(now);
+        let Some(fabric) = self.fabric.as_ref().filter(|_| self.fabric_timing.is_due(now)) else {
+            return false;
+        };
+        let (_, plan) = self.known.as_mut().expect("a port has a network");
+        match see_fabric(fabric, plan) {
+            Ok(changes) => self.changes = changes,
+            Err(error) => {
+                self.lose_fabric(format_args!("{error:#}"));
+                return false;
             }
         }
-        let now = self.now();
-        if let Some(bgp) = self.bgp.as_mut().filter(|_| self.bgp_timing.is_due(now)) {
-            let (network, plan) = self.known.as_mut().expect("GoBGP comes after the port");
-            match bgp.routes(*network) {
-                Ok((routes, announced)) => {
-                    plan.see_routes(&routes, announced, now);
-                    self.is_new = true;
-                    self.bgp_timing.was_read(now, self.now());
-                }
-                Err(error) => self.lose_bgp(error),
+        self.look_at = now + LOOK_MS;
+        (self.has_stations, self.is_new) = (true, true);
+        true
+    }
+
+    /// Whether the port has heard of other IP addresses.
+    fn look(&mut self, now: u64) {
+        let is_time = self.changes.is_some() && now >= self.look_at;
+        let Some(fabric) = self.fabric.as_ref().filter(|_| is_time) else { return };
+        self.look_at = now + LOOK_MS;
+        match fabric.look() {
+            Ok(shown) => self.fabric_timing.is_dirty |= shown.changes != self.changes,
+            Err(error) => self.lose_fabric(format_args!("{error:#}")),
+        }
+    }
+
+    /// Reads the routes, if that is due; returns whether it has.
+    fn read_bgp(&mut self, now: u64) -> bool {
+        if self.bgp.is_none() || !self.bgp_timing.is_due(now) {
+            return false;
+        }
+        self.hear_bgp();
+        let Some(bgp) = &mut self.bgp else { return false };
+        let (network, plan) = self.known.as_mut().expect("GoBGP comes after the port");
+        match bgp.routes(*network) {
+            Ok((routes, announced)) => {
+                plan.see_routes(&routes, announced, now);
+                self.is_new = true;
+                true
+            }
+            Err(error) => {
+                self.lose_bgp(error);
+                false
             }
         }
     }
@@ -388,6 +452,7 @@ impl Agent {
             self.known.as_ref().map(|_| self.bgp_timing.end(self.bgp.is_some())),
             self.known.as_ref().and_then(|(_, plan)| plan.next_end()),
             self.sweep_at.filter(|_| self.fabric.is_some()),
+            Some(self.look_at).filter(|_| self.fabric.is_some() && self.changes.is_some()),
         ];
         let next = ends.into_iter().flatten().min().expect("the first").saturating_sub(now);
         let timeout = std::time::Duration::from_millis(next);
@@ -399,7 +464,8 @@ impl Agent {
         let mut fds = [
             PollFd::from_borrowed_fd(signals, PollFlags::IN),
             PollFd::from_borrowed_fd(fabric, watched(self.fabric.is_some())),
-            PollFd::from_borrowed_fd(bgp, watched(self.bgp.is_some())),
+            // What is to be read anyway says no more.
+            PollFd::from_borrowed_fd(bgp, watched(self.bgp.is_some() && !self.bgp_timing.is_dirty)),
         ];
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -418,25 +484,51 @@ impl Agent {
     fn hear_fabric(&mut self) {
         let Some(fabric) = &self.fabric else { return };
         match fabric.news() {
-            // What it has of this process may be gone with it.
-            Ok(news) if news.port => self.lose_fabric("the port has changed"),
+            Ok(news) if news.port => self.reopen_fabric(),
             Ok(news) => self.fabric_timing.is_dirty |= news.stations,
             Err(error) => self.lose_fabric(error),
         }
     }
 
     fn hear_bgp(&mut self) {
-        let Some(bgp) = &mut self.bgp else { return };
-        match bgp.gobgp.is_told() {
-            Ok(is_told) => self.bgp_timing.is_dirty |= is_told,
-            Err(error) => self.lose_bgp(error),
+        for _ in 0..MESSAGES_MAX {
+            let Some(bgp) = self.bgp.as_mut().filter(|it| is_readable(&it.gobgp)) else { return };
+            match bgp.gobgp.is_told() {
+                Ok(is_told) => self.bgp_timing.is_dirty |= is_told,
+                Err(error) => self.lose_bgp(error),
+            }
         }
     }
 }
 
+/// Whether there is something to read.
+fn is_readable(side: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(side, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads the port and its switch whole; returns how often the port has heard of IP addresses.
+fn see_fabric(fabric: &Fabric, plan: &mut Plan) -> anyhow::Result<Option<u64>> {
+    let shown = fabric.look()?;
+    if !plan.has_remotes(&shown.remotes) {
+        bail!("the port does not have the remotes that it was given");
+    }
+    let stations = fabric.stations()?;
+    plan.see_named(&stations.named);
+    plan.see_stations(&stations.here);
+    match shown.changes {
+        None => plan.see_neighbours(None),
+        Some(_) => {
+            let [local, answered] = fabric.neighbours()?;
+            plan.see_neighbours(Some((&local, &answered)));
+        }
+    }
+    Ok(shown.changes)
+}
+
 impl Speaking {
     fn open(settings: &Settings, network: Network) -> Result<Self, CallError> {
-        let mut gobgp = GoBgp::open(&settings.gobgp)?;
+        let mut gobgp = GoBgp::open(settings.gobgp)?;
         let speaker = gobgp.speaker()?;
         let Network { vni, local, .. } = network;
         let derived = || Distinguisher::of(speaker.router, vni);
@@ -453,31 +545,27 @@ impl Speaking {
     }
 
     /// The routes of other hosts, and what GoBGP has of this one.
-    fn routes(
-        &mut self,
-        network: Network,
-    ) -> Result<(Vec<crate::bgp::Route>, Announced), CallError> {
-        let (mut routes, mut announced) = (Vec::new(), Announced::default());
+    fn routes(&mut self, network: Network) -> Result<(Vec<Route>, Announced), CallError> {
+        let (mut routes, mut announced, mut seen) = (Vec::new(), Announced::default(), 0);
         let mut hosts = BTreeMap::<IpAddr, bool>::new();
         let Self { gobgp, export, import } = self;
         gobgp.paths(|path| {
             let is_own = path.is_local && own(path.nlri, export.distinguisher).is_some();
-            if !is_own && (path.is_local || !path.is_best || routes.len() >= ROUTES_MAX) {
+            if !is_own && (path.is_local || !path.is_best) {
                 return;
             }
             let Ok(Some(route)) = import.route(path.nlri, &path.attributes) else { return };
             if !is_own {
+                seen += 1;
+                if seen > ROUTES_MAX {
+                    return;
+                }
                 let is_host = || network.has_remote(route.host);
                 if *hosts.entry(route.host).or_insert_with(is_host) {
                     routes.push(route);
                 }
             } else if route.host == export.local {
-                match route.subject {
-                    Subject::Floods => announced.floods = true,
-                    Subject::Station(mac, mobility) => {
-                        announced.stations.insert(mac, mobility);
-                    }
-                }
+                announced.insert(route.subject);
             }
         })?;
         Ok((routes, announced))
@@ -490,7 +578,10 @@ impl Speaking {
                 let subject = match subject {
                     // GoBGP compares the number of a route that goes, too.
                     Subject::Station(mac, _) if is_withdraw => {
-                        Subject::Station(*mac, crate::bgp::Mobility::default())
+                        Subject::Station(*mac, Mobility::default())
+                    }
+                    Subject::Neighbour(neighbour, _) if is_withdraw => {
+                        Subject::Neighbour(*neighbour, Mobility::default())
                     }
                     subject => *subject,
                 };

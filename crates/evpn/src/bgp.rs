@@ -1,5 +1,6 @@
 //! Routes of BGP EVPN as bytes: RFC 7432 (NLRI of types 2 and 3, MAC mobility), RFC 8365 (VXLAN),
-//! RFC 4271 and 4760 (path attributes), RFC 4360 (extended communities), RFC 6514 (PMSI tunnel).
+//! RFC 4271 and 4760 (path attributes), RFC 4360 (extended communities), RFC 6514 (PMSI tunnel),
+//! RFC 9047 (ARP/ND extended community).
 //!
 //! What is read comes from any BGP speaker that the operator's own one trusts: every length is
 //! checked. What a route must be in order to count is in [`Import::route`].
@@ -9,6 +10,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use packet::MacAddr;
+use packet::neigh::{Neighbour, is_unicast};
 
 /// Address family: AFI 25 (L2VPN), SAFI 70 (EVPN).
 pub const AFI: u16 = 25;
@@ -33,6 +35,8 @@ const TARGET_AS4: [u8; 2] = [0x02, 0x02];
 const ENCAPSULATION: [u8; 2] = [0x03, 0x0c];
 const MOBILITY: [u8; 2] = [0x06, 0x00];
 const STICKY: u8 = 1;
+const ARP_ND: [u8; 2] = [0x06, 0x08];
+const ROUTER: u8 = 1;
 const VXLAN: u16 = 8;
 const INGRESS_REPLICATION: u8 = 6;
 
@@ -124,6 +128,8 @@ pub struct Mobility {
 pub enum Subject {
     /// A station (type 2).
     Station(MacAddr, Mobility),
+    /// A station and an IP address of it (type 2).
+    Neighbour(Neighbour, Mobility),
     /// The host gets floods (type 3).
     Floods,
 }
@@ -160,11 +166,12 @@ pub struct Export {
 }
 
 impl Export {
-    /// The bytes of a route to this host. In `Station`, a mobility that says nothing is left out.
+    /// The bytes of a route to this host. A mobility that says nothing is left out.
     #[must_use]
     pub fn encode(&self, subject: Subject) -> Encoded {
         let nlri = match subject {
-            Subject::Station(mac, _) => self.station(mac),
+            Subject::Station(mac, _) => self.station(mac, &[]),
+            Subject::Neighbour(Neighbour { mac, ip, .. }, _) => self.station(mac, &octets(ip)),
             Subject::Floods => self.floods(),
         };
         let mut communities = [self.target.0, encapsulation()].concat();
@@ -174,21 +181,25 @@ impl Export {
             self.reach(&nlri),
         ];
         match subject {
-            Subject::Station(_, mobility) if mobility != Mobility::default() => {
-                communities.extend(mobility_community(mobility));
+            Subject::Station(_, mobility) | Subject::Neighbour(_, mobility) => {
+                let is_said = mobility != Mobility::default();
+                communities.extend(is_said.then(|| mobility_community(mobility)).iter().flatten());
             }
-            Subject::Station(..) => {}
             Subject::Floods => attributes.push(self.tunnel()),
+        }
+        if matches!(subject, Subject::Neighbour(Neighbour { is_router: true, .. }, _)) {
+            communities.extend([ARP_ND[0], ARP_ND[1], ROUTER, 0, 0, 0, 0, 0]);
         }
         attributes.push(attribute(OPTIONAL | TRANSITIVE, EXTENDED_COMMUNITIES, &communities));
         Encoded { nlri, attributes }
     }
 
-    fn station(&self, mac: MacAddr) -> Vec<u8> {
+    fn station(&self, mac: MacAddr, ip: &[u8]) -> Vec<u8> {
         let segment_and_tag = [0; 10 + 4];
         let [_, label @ ..] = self.vni.to_be_bytes();
-        let parts: [&[u8]; 6] =
-            [&self.distinguisher.0, &segment_and_tag, &[48], &mac.octets(), &[0], &label];
+        let ip_bits = u8::try_from(ip.len() * 8).expect("0, 32 or 128");
+        let (rd, mac) = (&self.distinguisher.0, mac.octets());
+        let parts: [&[u8]; 7] = [rd, &segment_and_tag, &[48], &mac, &[ip_bits], ip, &label];
         nlri(MAC_ROUTE, &parts.concat())
     }
 
@@ -262,6 +273,7 @@ struct Attributes {
     is_target: bool,
     encapsulations: Vec<u16>,
     mobility: Mobility,
+    is_router: bool,
     tunnel: Option<(u8, u32)>,
 }
 
@@ -278,8 +290,8 @@ impl Import {
         let of = self.attributes(attributes)?;
         let (subject, label) = match kind {
             MAC_ROUTE => {
-                let (mac, label) = station(&mut body)?;
-                (Subject::Station(mac, of.mobility), label)
+                let (mac, ip, label) = station(&mut body)?;
+                (subject(mac, ip, of.is_router, of.mobility), label)
             }
             MULTICAST_ROUTE => match of.tunnel {
                 Some((INGRESS_REPLICATION, label)) => (Subject::Floods, label),
@@ -324,6 +336,7 @@ impl Import {
                     let sequence = u32::from_be_bytes([c, d, e, f]);
                     all.mobility = Mobility { sequence, is_sticky: flags & STICKY != 0 };
                 }
+                ARP_ND => all.is_router = flags & ROUTER != 0,
                 _ => all.is_target |= self.is_target(Target(*community)),
             }
         }
@@ -337,8 +350,8 @@ impl Import {
     }
 }
 
-/// The subject of a route whose key has this distinguisher; of a station, nothing
-/// is known of its moves.
+/// The subject of a route whose key has this distinguisher; of a station, nothing is known of its
+/// moves, and whether it is a router.
 #[must_use]
 pub fn own(nlri: &[u8], distinguisher: Distinguisher) -> Option<Subject> {
     let mut nlri = Bytes(nlri);
@@ -346,26 +359,40 @@ pub fn own(nlri: &[u8], distinguisher: Distinguisher) -> Option<Subject> {
     let is_own = nlri.0.starts_with(&distinguisher.0);
     match kind {
         MAC_ROUTE if is_own => {
-            station(&mut nlri).ok().map(|(mac, _)| Subject::Station(mac, Mobility::default()))
+            let (mac, ip, _) = station(&mut nlri).ok()?;
+            Some(subject(mac, ip, false, Mobility::default()))
         }
         MULTICAST_ROUTE if is_own => Some(Subject::Floods),
         _ => None,
     }
 }
 
-/// The address and the first label of a route of type 2; an address of the network layer may stand
-/// between. An Ethernet tag would name one of several networks in a VNI: that is not the port's.
-fn station(body: &mut Bytes<'_>) -> Result<(MacAddr, u32), Malformed> {
+/// The subject of a route of type 2. An address that no station can have is passed over.
+fn subject(mac: MacAddr, ip: Option<IpAddr>, is_router: bool, mobility: Mobility) -> Subject {
+    match ip.filter(|ip| is_unicast(*ip)) {
+        Some(ip) => Subject::Neighbour(Neighbour { ip, mac, is_router }, mobility),
+        None => Subject::Station(mac, mobility),
+    }
+}
+
+/// The addresses and the first label of a route of type 2. An Ethernet tag would name one of
+/// several networks in a VNI: that is not the port's.
+fn station(body: &mut Bytes<'_>) -> Result<(MacAddr, Option<IpAddr>, u32), Malformed> {
     body.take(8 + 10)?;
     let tag = body.array::<4>()?;
     let [bits] = body.array()?;
     let mac = body.array::<6>()?;
     let [ip_bits] = body.array()?;
-    if tag != [0; 4] || bits != 48 || !matches!(ip_bits, 0 | 32 | 128) {
+    if tag != [0; 4] || bits != 48 {
         return Err(Malformed);
     }
-    body.take(usize::from(ip_bits) / 8)?;
-    Ok((MacAddr::new(mac), from_label(body.array()?)))
+    let ip = match ip_bits {
+        0 => None,
+        32 => Some(IpAddr::from(body.array::<4>()?)),
+        128 => Some(IpAddr::from(body.array::<16>()?)),
+        _ => return Err(Malformed),
+    };
+    Ok((MacAddr::new(mac), ip, from_label(body.array()?)))
 }
 
 fn from_label([a, b, c]: [u8; 3]) -> u32 {
@@ -450,6 +477,12 @@ mod tests {
 
     const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
 
+    fn neighbour(ip: &str, is_router: bool) -> Subject {
+        let ip = ip.parse().unwrap();
+        let mobility = Mobility { sequence: 3, is_sticky: false };
+        Subject::Neighbour(Neighbour { ip, mac: MAC, is_router }, mobility)
+    }
+
     #[test]
     fn routes_of_one_host_are_read_by_another() {
         let moved = Mobility { sequence: 7, is_sticky: true };
@@ -458,6 +491,8 @@ mod tests {
                 Subject::Floods,
                 Subject::Station(MAC, Mobility::default()),
                 Subject::Station(MAC, moved),
+                neighbour("192.168.7.1", false),
+                neighbour("fd00:7::1", true),
             ] {
                 let route = export(local).encode(subject);
                 let expected = Route { subject, host: local.parse().unwrap() };
@@ -465,6 +500,9 @@ mod tests {
                 let known = own(&route.nlri, export(local).distinguisher).unwrap();
                 match (known, subject) {
                     (Subject::Station(mac, _), Subject::Station(..)) => assert_eq!(mac, MAC),
+                    (Subject::Neighbour(known, _), Subject::Neighbour(it, _)) => {
+                        assert_eq!((known.mac, known.ip), (MAC, it.ip));
+                    }
                     (known, subject) => assert_eq!(known, subject),
                 }
                 assert_eq!(own(&route.nlri, "10.0.0.2:100".parse().unwrap()), None);
@@ -522,15 +560,25 @@ mod tests {
         }
     }
 
+    /// As FRR has it where the network has a router (RFC 9135, 3.2.1).
     #[test]
-    fn an_address_of_the_network_layer_and_a_second_label_are_passed_over() {
-        let mut route = export("10.0.0.1").encode(Subject::Station(MAC, Mobility::default()));
-        route.nlri[1] += 7;
-        let label = route.nlri.split_off(32);
-        *route.nlri.last_mut().unwrap() = 32;
-        route.nlri.extend([[192, 168, 7, 1].as_slice(), &label, &[0, 0, 9]].concat());
+    fn a_second_label_is_passed_over() {
+        let mut route = export("10.0.0.1").encode(neighbour("192.168.7.1", false));
+        // The last byte of the MAC, then 32 bits.
+        assert_eq!(route.nlri[30..36], [1, 32, 192, 168, 7, 1]);
+        route.nlri[1] += 3;
+        route.nlri.extend([0, 0, 9]);
         let read = read(&import(100, &[]), &route).unwrap().unwrap();
-        assert_eq!(read.subject, Subject::Station(MAC, Mobility::default()));
+        assert_eq!(read.subject, neighbour("192.168.7.1", false));
+    }
+
+    #[test]
+    fn an_address_that_no_station_can_have_is_passed_over() {
+        for ip in ["224.0.0.1", "0.0.0.0", "127.0.0.1", "ff02::1"] {
+            let route = export("10.0.0.1").encode(neighbour(ip, false));
+            let read = read(&import(100, &[]), &route).unwrap().unwrap();
+            assert!(matches!(read.subject, Subject::Station(MAC, _)), "{ip}");
+        }
     }
 
     #[test]
@@ -557,8 +605,8 @@ mod tests {
 
         /// Cut or changed at one place.
         #[test]
-        fn a_damaged_route_is_read_or_refused(at in 0usize..120, value: u8, cut: bool) {
-            let route = export("10.0.0.1").encode(Subject::Station(MAC, Mobility::default()));
+        fn a_damaged_route_is_read_or_refused(at in 0usize..140, value: u8, cut: bool) {
+            let route = export("10.0.0.1").encode(neighbour("fd00:7::1", true));
             let mut parts = [vec![route.nlri], route.attributes].concat();
             let (mut part, mut at) = (0, at);
             while part + 1 < parts.len() && at >= parts[part].len() {

@@ -1,6 +1,7 @@
 //! The port, by uvala's control socket: what it is, which stations its switch has on other ports,
 //! and what this process sets.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -9,18 +10,21 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError};
 use client::listing;
+use packet::neigh::Neighbour;
 use packet::{MacAddr, VlanId};
 use protocol::name::PortName;
 use protocol::{
-    Change, EventsQuery, ExternLearn, FdbEntry, FdbList, FdbRequest, PortInfo, PortKind, PortRef,
-    PortRequest, PortSet, PortSettings, REMOTES_MAX, Reply, Request, Vxlan, VxlanChange,
-    VxlanStation, check,
+    Change, EventsQuery, ExternLearn, ExternNeigh, FdbEntry, FdbList, FdbRequest, NeighEntry,
+    NeighList, PortInfo, PortKind, PortRef, PortRequest, PortSet, PortSettings, REMOTES_MAX, Reply,
+    Request, Vxlan, VxlanChange, VxlanInfo, VxlanStation, check,
 };
 
 use crate::plan::{Station, Todo};
 
 /// Stations in one call, whose message has 64 KiB.
 const STATIONS_IN_CALL: usize = 800;
+/// IP addresses in one call.
+const NEIGHBOURS_IN_CALL: usize = 400;
 
 /// What the network is, as the port has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,7 @@ impl Network {
             ttl: None,
             dscp: None,
             df: None,
+            neigh_suppress: false,
             fdb: Vec::new(),
             extern_remote: Vec::new(),
         };
@@ -61,6 +66,24 @@ pub struct News {
     pub stations: bool,
     /// The port itself is gone, or another.
     pub port: bool,
+}
+
+/// The port as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Remotes, whose ever.
+    pub remotes: BTreeSet<IpAddr>,
+    /// How often stations of this host have told it of an IP address; `None`: it does not listen.
+    pub changes: Option<u64>,
+}
+
+/// What the switch has of stations.
+#[derive(Clone, Debug, Default)]
+pub struct Stations {
+    /// Stations on other ports.
+    pub here: Vec<Station>,
+    /// Stations that this process, or one before it, has named behind the port.
+    pub named: BTreeSet<MacAddr>,
 }
 
 /// A daemon and a port of it.
@@ -88,28 +111,13 @@ impl Fabric {
         }
         events.listen(EventsQuery { switch: Some(port.switch().clone()) })?;
         let info = show(&calls, port)?;
-        let Some(vxlan) = info.vxlan.as_deref() else {
-            bail!(
-                "{port} is of kind {}, not vxlan; add one: \
-                 uvala port add {port} --kind vxlan --vni 100 --local IP",
-                info.kind.name()
-            );
+        let (network, vxlan) = network_of(&info)?;
+        let remotes = |is_extern| {
+            let those = vxlan.remotes.iter().filter(move |it| it.is_extern == is_extern);
+            those.map(|it| it.address).collect()
         };
-        let mode = info.settings.vlan.clone().unwrap_or_default();
-        let vlan = mode.untagged().context(
-            "the port has no VLAN without a tag: uvala port set … --vlan trunk:…,native=VLAN",
-        )?;
-        let (found, fixed) = vxlan.remotes.iter().partition::<Vec<_>, _>(|it| it.is_extern);
-        let addresses =
-            |list: Vec<&protocol::VxlanRemote>| list.iter().map(|it| it.address).collect();
-        let fabric = Self {
-            port: port.clone(),
-            network: Network { vni: vxlan.vni, local: vxlan.local, vlan },
-            fixed: addresses(fixed),
-            found: addresses(found),
-            calls,
-            events,
-        };
+        let (fixed, found) = (remotes(false), remotes(true));
+        let fabric = Self { port: port.clone(), network, fixed, found, calls, events };
         fabric.learn(|learn| learn.mark = true)?;
         Ok(fabric)
     }
@@ -132,17 +140,55 @@ impl Fabric {
         REMOTES_MAX.saturating_sub(self.fixed.len())
     }
 
-    /// The stations that the switch has on other ports.
+    /// The stations that the switch has.
     ///
     /// # Errors
     /// The daemon is gone, or refuses.
-    pub fn stations(&self) -> Result<Vec<Station>, ControlError> {
+    pub fn stations(&self) -> Result<Stations, ControlError> {
         let switch = self.port.switch();
         let ask = |from| Request::Fdb(FdbRequest::List(FdbList { switch: switch.clone(), from }));
         let entries: Vec<FdbEntry> = listing::all(|request| self.calls.call(request), ask)?;
-        let here =
-            entries.iter().filter(|it| it.port != self.port && it.vlan == self.network.vlan.get());
-        Ok(here.map(|it| Station { mac: it.mac, is_static: it.is_static }).collect())
+        let mut stations = Stations::default();
+        for entry in entries.iter().filter(|it| it.vlan == self.network.vlan.get()) {
+            if entry.port != self.port {
+                let (mac, is_static) = (entry.mac, entry.is_static);
+                stations.here.push(Station { mac, is_static });
+            } else if entry.extern_learn {
+                stations.named.insert(entry.mac);
+            }
+        }
+        Ok(stations)
+    }
+
+    /// Looks at the port, without its lists.
+    ///
+    /// # Errors
+    /// The daemon is gone, or the port is another one.
+    pub fn look(&self) -> anyhow::Result<Shown> {
+        let info = show(&self.calls, &self.port)?;
+        let (network, vxlan) = network_of(&info)?;
+        if network != self.network {
+            bail!("the port has changed");
+        }
+        let remotes = vxlan.remotes.iter().map(|it| it.address).collect();
+        Ok(Shown { remotes, changes: vxlan.neigh.map(|neigh| neigh.changes) })
+    }
+
+    /// The IP addresses of stations of this host, and those behind remotes that the port answers
+    /// for.
+    ///
+    /// # Errors
+    /// The daemon is gone, or the port does not listen to addresses.
+    pub fn neighbours(&self) -> Result<[Vec<Neighbour>; 2], ControlError> {
+        let ask =
+            |from| Request::Fdb(FdbRequest::Neigh(NeighList { port: self.port.clone(), from }));
+        let entries: Vec<NeighEntry> = listing::all(|request| self.calls.call(request), ask)?;
+        Ok([false, true].map(|is_extern| {
+            let those = entries.iter().filter(|it| it.extern_learn == is_extern);
+            let neighbour =
+                |it: &NeighEntry| Neighbour { ip: it.address, mac: it.mac, is_router: it.router };
+            those.map(neighbour).collect()
+        }))
     }
 
     /// Reads what makes [`AsFd`] readable.
@@ -181,6 +227,9 @@ impl Fabric {
     /// # Errors
     /// The daemon is gone, or refuses.
     pub fn change(&self, todo: &Todo) -> Result<(), ControlError> {
+        for some in todo.del_neighbours.chunks(NEIGHBOURS_IN_CALL) {
+            self.learn(|learn| learn.del_neigh = some.to_vec())?;
+        }
         if !todo.add_remotes.is_empty() || !todo.del_remotes.is_empty() {
             let vxlan = VxlanChange {
                 add_extern_remote: todo.add_remotes.clone(),
@@ -198,6 +247,14 @@ impl Fabric {
         for some in todo.del_stations.chunks(STATIONS_IN_CALL) {
             self.learn(|learn| learn.del = some.to_vec())?;
         }
+        for some in todo.add_neighbours.chunks(NEIGHBOURS_IN_CALL) {
+            let named = some.iter().map(|it| ExternNeigh {
+                address: it.ip,
+                mac: it.mac,
+                router: it.is_router,
+            });
+            self.learn(|learn| learn.add_neigh = named.collect())?;
+        }
         Ok(())
     }
 
@@ -210,9 +267,15 @@ impl Fabric {
     }
 
     fn learn(&self, what: impl FnOnce(&mut ExternLearn)) -> Result<(), ControlError> {
-        let (add, del) = (Vec::new(), Vec::<MacAddr>::new());
-        let port = self.port.clone();
-        let mut learn = ExternLearn { port, add, del, mark: false, sweep: false };
+        let mut learn = ExternLearn {
+            port: self.port.clone(),
+            add: Vec::new(),
+            del: Vec::new(),
+            add_neigh: Vec::new(),
+            del_neigh: Vec::new(),
+            mark: false,
+            sweep: false,
+        };
         what(&mut learn);
         done(self.calls.call(Request::Fdb(FdbRequest::ExternLearn(learn)))?)
     }
@@ -222,6 +285,23 @@ impl AsFd for Fabric {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
+}
+
+/// The network of a port, and its tunnel.
+fn network_of(info: &PortInfo) -> anyhow::Result<(Network, &VxlanInfo)> {
+    let port = &info.port;
+    let Some(vxlan) = info.vxlan.as_deref() else {
+        bail!(
+            "{port} is of kind {}, not vxlan; add one: \
+             uvala port add {port} --kind vxlan --vni 100 --local IP",
+            info.kind.name()
+        );
+    };
+    let mode = info.settings.vlan.clone().unwrap_or_default();
+    let vlan = mode.untagged().context(
+        "the port has no VLAN without a tag: uvala port set … --vlan trunk:…,native=VLAN",
+    )?;
+    Ok((Network { vni: vxlan.vni, local: vxlan.local, vlan }, vxlan))
 }
 
 fn show(calls: &Connection, port: &PortName) -> Result<PortInfo, ControlError> {

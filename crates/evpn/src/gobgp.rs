@@ -9,7 +9,7 @@
 //! | `WatchEvent` | sends something whenever the best routes change; what, is read by `ListPath` |
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::bgp::{AFI, Encoded, SAFI};
@@ -96,7 +96,7 @@ impl GoBgp {
     ///
     /// # Errors
     /// No GoBGP listens there.
-    pub fn open(address: &str) -> Result<Self, CallError> {
+    pub fn open(address: SocketAddr) -> Result<Self, CallError> {
         let (calls, mut watch) = (Client::open(address)?, Client::open(address)?);
         // The best routes, from now on.
         let filters = Writer::default().bytes(field::WATCH_FILTERS, &[]);

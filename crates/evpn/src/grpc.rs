@@ -1,6 +1,7 @@
 //! gRPC over [`http2`](crate::http2): calls with one request, and messages that answer it.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::http2::{Connection, Event};
@@ -35,7 +36,7 @@ impl Client {
     ///
     /// # Errors
     /// No server listens there.
-    pub fn open(address: &str) -> io::Result<Self> {
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
         Connection::open(address).map(Self)
     }
 
@@ -87,6 +88,7 @@ impl Client {
     /// # Errors
     /// The server has ended the call, or the connection is lost.
     pub fn is_told(&mut self) -> Result<bool, CallError> {
+        self.0.begin();
         match self.0.event()? {
             Some(Event::Data { ends: false, .. }) => Ok(true),
             None | Some(Event::Headers { ends: false, .. }) => Ok(false),

@@ -7,18 +7,21 @@
 //!              WINDOW_UPDATE ──►            │ other frames are an Event or passed over
 //! ```
 //!
-//! The server may send [`FRAME_MAX`] bytes in a frame and [`BLOCK_MAX`] in headers; more ends the
-//! connection. What it sends is credited back at once, so the window is what may be under way.
+//! The server may send [`FRAME_MAX`] bytes in a frame and [`BLOCK_MAX`] in headers, and take
+//! [`CALL_MAX`] for a request; more ends the connection. What it sends is credited back at once, so
+//! the window is what may be under way.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::hpack;
 
 /// How long the server may keep the client waiting.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request may take with its answer, however much of it comes.
+const CALL_MAX: Duration = Duration::from_secs(30);
 /// The longest frame that a client accepts unless it says otherwise.
 const FRAME_MAX: usize = 16_384;
 /// The longest header block.
@@ -66,6 +69,8 @@ pub struct Connection {
     /// What may still be sent: on the connection, and at first on a stream.
     window: i64,
     stream_window: i64,
+    /// When what goes on now has to be over.
+    deadline: Instant,
 }
 
 struct Frame {
@@ -76,24 +81,24 @@ struct Frame {
 }
 
 impl Connection {
-    /// Connects to `address`, such as 127.0.0.1:50051.
+    /// Connects.
     ///
     /// # Errors
-    /// The address is none, or no server listens there.
-    pub fn open(address: &str) -> io::Result<Self> {
-        let resolved = address.to_socket_addrs()?.next();
-        let resolved = resolved.ok_or_else(|| protocol("the name has no address"))?;
-        let mut socket = TcpStream::connect_timeout(&resolved, TIMEOUT)?;
+    /// No server listens there.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let mut socket = TcpStream::connect_timeout(&address, TIMEOUT)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         socket.set_write_timeout(Some(TIMEOUT))?;
         socket.write_all(PREFACE)?;
+        let deadline = Instant::now() + CALL_MAX;
         let mut connection = Self {
             socket,
-            authority: address.to_owned(),
+            authority: address.to_string(),
             next_stream: 1,
             window: WINDOW,
             stream_window: WINDOW,
+            deadline,
         };
         let none = |name: u16| [&name.to_be_bytes()[..], &[0; 4]].concat();
         let settings = [none(HEADER_TABLE_SIZE), none(ENABLE_PUSH)].concat();
@@ -101,11 +106,17 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Begins to count [`CALL_MAX`] again.
+    pub fn begin(&mut self) {
+        self.deadline = Instant::now() + CALL_MAX;
+    }
+
     /// Sends a request with this body, and returns the number of its stream.
     ///
     /// # Errors
     /// The connection is over; the body is longer than a window.
     pub fn request(&mut self, path: &str, body: &[u8]) -> io::Result<u32> {
+        self.begin();
         let stream = self.next_stream;
         self.next_stream += 2;
         let length = i64::try_from(body.len()).unwrap_or(i64::MAX);
@@ -206,22 +217,56 @@ impl Connection {
 
     fn read(&mut self) -> io::Result<Frame> {
         let mut header = [0; 9];
-        self.socket.read_exact(&mut header)?;
+        self.fill(&mut header)?;
         let [a, b, c, kind, flags, stream @ ..] = header;
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         if length > FRAME_MAX {
             return Err(protocol("a frame is too long"));
         }
         let mut payload = vec![0; length];
-        self.socket.read_exact(&mut payload)?;
+        self.fill(&mut payload)?;
         Ok(Frame { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload })
+    }
+
+    /// A server that sends a byte now and then does not hold the process for ever.
+    fn fill(&mut self, mut space: &mut [u8]) -> io::Result<()> {
+        while !space.is_empty() {
+            self.check_time()?;
+            match self.socket.read(space) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => space = &mut space[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.check_time()?;
+            match self.socket.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_time(&self) -> io::Result<()> {
+        match Instant::now() < self.deadline {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "the server takes too long")),
+        }
     }
 
     fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
         let length = u32::try_from(payload.len()).map_err(|_| protocol("a frame is too long"))?;
         let [_, a, b, c] = length.to_be_bytes();
         let head = [&[a, b, c, kind, flags][..], &stream.to_be_bytes()].concat();
-        self.socket.write_all(&[&head, payload].concat())
+        self.send(&[&head, payload].concat())
     }
 }
 
@@ -261,8 +306,7 @@ mod tests {
     /// A client, and the server's end of its socket after the preface and the settings.
     fn pair() -> (Connection, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let client = Connection::open(&address).unwrap();
+        let client = Connection::open(listener.local_addr().unwrap()).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         let mut start = [0; PREFACE.len() + 9 + 12];
         server.read_exact(&mut start).unwrap();
@@ -319,6 +363,21 @@ mod tests {
             server.write_all(&bytes).unwrap();
             assert!(client.event().is_err(), "{:?}", &bytes[..9]);
         }
+    }
+
+    #[test]
+    fn a_server_that_sends_something_all_the_time_does_not_hold_the_process() {
+        let (mut client, mut server) = pair();
+        let ping = frame(PING, 0, 0, &[0; 8]);
+        server.write_all(&ping.repeat(2)).unwrap();
+        assert!(client.event().unwrap().is_none());
+        client.deadline = Instant::now();
+        assert_eq!(client.event().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // A request for which the server has no window ends then, too.
+        client.begin();
+        client.window = 0;
+        server.write_all(&frame(GOAWAY, 0, 0, &[0; 8])).unwrap();
+        assert!(client.request("/a/b", b"question").is_err());
     }
 
     #[test]

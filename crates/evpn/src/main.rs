@@ -5,6 +5,7 @@
 //!
 //! The process is a client of uvala, as any other, and of a GoBGP on the same host. It has no part
 //! in the way of frames, and keeps nothing on disk: what it needs to know it reads from the two.
+//! After its start the process is confined: it opens no file, and connects to these two alone.
 //!
 //! ```text
 //!   uvala ◄── control socket ──► uvala-evpn ◄── gRPC ──► gobgpd ◄── BGP ──► other hosts
@@ -34,6 +35,7 @@ mod protobuf;
 #[cfg(test)]
 mod simulation;
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -43,6 +45,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
+use confine::{Files, Mode, Thread};
 use protocol::exit;
 use protocol::name::PortName;
 use protocol::parse;
@@ -94,6 +97,12 @@ struct Args {
     /// Directory of the daemon's socket
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Sandbox after the start: on, log (the kernel only logs) or off
+    #[arg(
+        long, value_name = "MODE", default_value = "on", default_missing_value = "on",
+        num_args = 0..=1, require_equals = true
+    )]
+    sandbox: Mode,
     /// Print the manual page
     #[arg(long, hide = true)]
     man: bool,
@@ -127,10 +136,12 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> anyhow::Result<()> {
     let Some(port) = args.port.clone().filter(|_| !args.man) else { return print_page() };
     let (signals, stays) = signals().context("cannot catch signals")?;
+    let gobgp = resolved(&args.gobgp)?;
+    enter_sandbox(args.sandbox, gobgp)?;
     let settings = Settings {
         port,
         dir: args.dir.clone(),
-        gobgp: args.gobgp.clone(),
+        gobgp,
         distinguisher: args.rd,
         targets: args.rt.clone(),
         stations: args.max_macs as usize,
@@ -154,6 +165,31 @@ fn signals() -> std::io::Result<(OwnedFd, Arc<AtomicBool>)> {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
     Ok((read.into(), stays))
+}
+
+/// The address of a name, which cannot be asked for later.
+fn resolved(gobgp: &str) -> anyhow::Result<SocketAddr> {
+    let addresses = gobgp.to_socket_addrs().with_context(|| {
+        format!(
+            "--gobgp {}: give an address and a port, such as 127.0.0.1:50051",
+            gobgp.escape_debug()
+        )
+    })?;
+    addresses.into_iter().next().context("--gobgp: the name has no address")
+}
+
+/// Confines the process, which has one thread.
+fn enter_sandbox(mode: Mode, gobgp: SocketAddr) -> anyhow::Result<()> {
+    if mode == Mode::Off {
+        return Ok(());
+    }
+    let files = Files::none().and_tcp(gobgp.port());
+    let report = confine::enter(mode, Thread::Speaker, &files)
+        .context("cannot enter the sandbox; run without it: --sandbox=off")?;
+    if mode == Mode::On && !report.is_whole() {
+        say::remark(format_args!("uvala-evpn: the sandbox is not complete: {report}"));
+    }
+    Ok(())
 }
 
 fn print_page() -> anyhow::Result<()> {

@@ -31,12 +31,18 @@
 //! before the process started: restarts lose no station. A remote that is withdrawn is kept for
 //! [`GRACE_MS`], for its routes may be announced again at once by a BGP speaker that has started.
 //!
-//! Limits: [`Limits`]. What came first stays.
+//! An IP address goes with its station: this host announces those that the port has heard of for
+//! stations that it claims, and names those of stations that are elsewhere to the port, which then
+//! answers requests for them. An address that two hosts announce for different stations, or that is
+//! one of a station here, too, is not named: the port floods, and the stations find out themselves.
+//!
+//! Limits: [`Limits`], and [`ADDRESSES_MAX`] of a station. What came first stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use packet::MacAddr;
+use packet::neigh::Neighbour;
 
 use crate::bgp::{Mobility, Route, Subject};
 
@@ -47,6 +53,9 @@ const MOVES_MAX: u32 = 5;
 /// How long a remote stays after its route is gone.
 pub const GRACE_MS: u64 = 15_000;
 
+/// Most IP addresses of a station of another host.
+const ADDRESSES_MAX: usize = 64;
+
 /// What the process keeps at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -54,6 +63,8 @@ pub struct Limits {
     pub remotes: usize,
     /// Stations behind them.
     pub stations: usize,
+    /// IP addresses of these.
+    pub neighbours: usize,
     /// Stations of this host that are announced.
     pub announced: usize,
     /// How long a side that is lost counts.
@@ -71,19 +82,23 @@ pub struct Station {
 
 /// Until when something counts: for ever, or not for long.
 type Until = Option<u64>;
+/// IP addresses of a station, and whether it says there that it is a router.
+type Addresses = BTreeMap<IpAddr, bool>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Here {
     is_static: bool,
     /// What this host says of its moves, once it does.
     claim: Option<Mobility>,
+    addresses: Addresses,
     until: Until,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct There {
     host: IpAddr,
     mobility: Mobility,
+    addresses: Addresses,
     until: Until,
 }
 
@@ -100,6 +115,45 @@ pub struct Announced {
     pub floods: bool,
     /// Stations.
     pub stations: BTreeMap<MacAddr, Mobility>,
+    /// Stations with an IP address.
+    pub neighbours: BTreeMap<(MacAddr, IpAddr), (Mobility, bool)>,
+}
+
+impl Announced {
+    /// Notes what a route says.
+    pub fn insert(&mut self, subject: Subject) {
+        match subject {
+            Subject::Floods => self.floods = true,
+            Subject::Station(mac, mobility) => {
+                self.stations.insert(mac, mobility);
+            }
+            Subject::Neighbour(Neighbour { ip, mac, is_router }, mobility) => {
+                self.neighbours.insert((mac, ip), (mobility, is_router));
+            }
+        }
+    }
+
+    /// Takes that out.
+    pub fn remove(&mut self, subject: Subject) {
+        match subject {
+            Subject::Floods => self.floods = false,
+            Subject::Station(mac, _) => {
+                self.stations.remove(&mac);
+            }
+            Subject::Neighbour(Neighbour { ip, mac, .. }, _) => {
+                self.neighbours.remove(&(mac, ip));
+            }
+        }
+    }
+
+    /// The routes that were announced.
+    pub fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
+        let stations = self.stations.iter().map(|(&mac, &said)| Subject::Station(mac, said));
+        let neighbours = self.neighbours.iter().map(|(&(mac, ip), &(said, is_router))| {
+            Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
+        });
+        stations.chain(neighbours).chain(self.floods.then_some(Subject::Floods))
+    }
 }
 
 /// What is to be done.
@@ -113,6 +167,10 @@ pub struct Todo {
     pub add_stations: Vec<(MacAddr, IpAddr)>,
     /// Stations that it loses.
     pub del_stations: Vec<MacAddr>,
+    /// IP addresses of stations that it gets.
+    pub add_neighbours: Vec<Neighbour>,
+    /// IP addresses that it loses.
+    pub del_neighbours: Vec<IpAddr>,
     /// Routes to announce.
     pub announce: Vec<Subject>,
     /// Routes to withdraw.
@@ -125,7 +183,8 @@ impl Todo {
     pub fn is_for_port(&self) -> bool {
         let Self { add_remotes, del_remotes, add_stations, del_stations, .. } = self;
         let no_remotes = add_remotes.is_empty() && del_remotes.is_empty();
-        !(no_remotes && add_stations.is_empty() && del_stations.is_empty())
+        let no_neighbours = self.add_neighbours.is_empty() && self.del_neighbours.is_empty();
+        !(no_remotes && no_neighbours && add_stations.is_empty() && del_stations.is_empty())
     }
 
     /// Whether routes are to be changed.
@@ -150,6 +209,8 @@ pub struct Plan {
     /// Stations that the port has, with the remote of each; none, if the switch has heard the
     /// station elsewhere since.
     port_stations: BTreeMap<MacAddr, Option<IpAddr>>,
+    /// IP addresses that the port answers for; `None`: it does not.
+    port_neighbours: Option<BTreeMap<IpAddr, (MacAddr, bool)>>,
     /// Routes were read since GoBGP was there last.
     has_routes: bool,
     /// Whether the switch is there, or was until lately.
@@ -175,6 +236,7 @@ impl Plan {
             announced: Announced::default(),
             port_remotes: BTreeSet::new(),
             port_stations: BTreeMap::new(),
+            port_neighbours: None,
             has_routes: false,
             has_switch: false,
             switch_until: None,
@@ -215,6 +277,19 @@ impl Plan {
         (self.announced, self.has_routes) = (Announced::default(), false);
     }
 
+    /// Whether a port with these remotes has those that it was given.
+    #[must_use]
+    pub fn has_remotes(&self, remotes: &BTreeSet<IpAddr>) -> bool {
+        self.port_remotes.is_subset(remotes)
+    }
+
+    /// The stations that the switch has as they were named behind the port: all of them. Others are
+    /// named again.
+    pub fn see_named(&mut self, named: &BTreeSet<MacAddr>) {
+        let lost = self.port_stations.iter_mut().filter(|(mac, _)| !named.contains(mac));
+        lost.for_each(|(_, remote)| *remote = None);
+    }
+
     /// The stations that the switch has on ports of this host: all of them.
     pub fn see_stations(&mut self, stations: &[Station]) {
         let seen: BTreeSet<MacAddr> = stations.iter().map(|it| it.mac).collect();
@@ -226,10 +301,26 @@ impl Plan {
             if self.here.len() >= self.limits.announced && !self.here.contains_key(&mac) {
                 continue;
             }
-            let here = Here { is_static, claim: None, until: None };
+            let addresses = Addresses::new();
+            let here = Here { is_static, claim: None, addresses, until: None };
             let it = self.here.entry(mac).or_insert(here);
             (it.is_static, it.until) = (is_static, None);
         }
+    }
+
+    /// The IP addresses that the port has heard of stations of this host, and those that it answers
+    /// for: all of them. `None`: the port does neither. Stations were [seen](Self::see_stations)
+    /// before.
+    pub fn see_neighbours(&mut self, seen: Option<(&[Neighbour], &[Neighbour])>) {
+        let (local, answered) = seen.unzip();
+        self.here.values_mut().filter(|it| it.until.is_none()).for_each(|it| it.addresses.clear());
+        for &Neighbour { ip, mac, is_router } in local.unwrap_or_default() {
+            if let Some(here) = self.here.get_mut(&mac) {
+                here.addresses.insert(ip, is_router);
+            }
+        }
+        let entry = |it: &Neighbour| (it.ip, (it.mac, it.is_router));
+        self.port_neighbours = answered.map(|answered| answered.iter().map(entry).collect());
     }
 
     /// The routes of other hosts, and what GoBGP has of this one: all of them.
@@ -242,22 +333,31 @@ impl Plan {
                 Subject::Floods => {
                     hosts.insert(host);
                 }
-                // No host could ever say more than the greatest number.
                 Subject::Station(mac, mobility)
-                    if mac.is_station() && mobility.sequence < u32::MAX =>
-                {
-                    let new = There { host, mobility, until: None };
-                    let it = there.entry(mac).or_insert(new);
-                    if wins(new.mobility, host, it.mobility, it.host) {
-                        *it = new;
-                    }
+                | Subject::Neighbour(Neighbour { mac, .. }, mobility) => {
+                    see_station(&mut there, mac, mobility, host);
                 }
-                Subject::Station(..) => {}
             }
         }
         self.refused = 0;
+        self.see_addresses(routes, &mut there);
         self.see_hosts(&hosts, now);
-        self.see_there(&there);
+        self.see_there(there);
+    }
+
+    /// Adds the IP addresses that the host of each station announces for it.
+    fn see_addresses(&mut self, routes: &[Route], there: &mut BTreeMap<MacAddr, There>) {
+        let mut count = 0;
+        for &Route { subject, host } in routes {
+            let Subject::Neighbour(Neighbour { ip, mac, is_router }, _) = subject else { continue };
+            let Some(station) = there.get_mut(&mac).filter(|it| it.host == host) else { continue };
+            if station.addresses.len() < ADDRESSES_MAX && count < self.limits.neighbours {
+                station.addresses.insert(ip, is_router);
+                count += 1;
+            } else {
+                self.refused += 1;
+            }
+        }
     }
 
     fn see_hosts(&mut self, hosts: &BTreeSet<IpAddr>, now: u64) {
@@ -275,9 +375,9 @@ impl Plan {
         }
     }
 
-    fn see_there(&mut self, there: &BTreeMap<MacAddr, There>) {
+    fn see_there(&mut self, there: BTreeMap<MacAddr, There>) {
         self.there.retain(|mac, it| it.until.is_some() || there.contains_key(mac));
-        for (&mac, &it) in there {
+        for (mac, it) in there {
             if self.there.contains_key(&mac) || self.there.len() < self.limits.stations {
                 self.there.insert(mac, it);
             } else {
@@ -318,6 +418,8 @@ impl Plan {
         for mac in all {
             self.plan_station(mac, now, &mut todo);
         }
+        self.plan_addresses(&mut todo);
+        self.plan_answers(&mut todo);
         self.next_end = self.find_end();
         todo
     }
@@ -347,15 +449,16 @@ impl Plan {
     }
 
     fn plan_station(&mut self, mac: MacAddr, now: u64, todo: &mut Todo) {
-        let there = self.there.get(&mac).copied().filter(|it| self.hosts.contains_key(&it.host));
+        let there = self.there.get(&mac).filter(|it| self.hosts.contains_key(&it.host));
+        let there = there.map(|it| (it.mobility, it.host));
         if !self.has_routes && self.here.contains_key(&mac) {
             // Another host may have it: this one says nothing before it has heard.
             todo.del_stations.extend(self.port_stations.contains_key(&mac).then_some(mac));
             return;
         }
-        let claim = match (self.here.get(&mac).copied(), there) {
-            (None, _) => None,
-            (Some(here), there) => self.claim(mac, here, there, now),
+        let claim = match self.here.get(&mac).map(|it| (it.is_static, it.claim)) {
+            None => None,
+            Some(here) => self.claim(mac, here, there, now),
         };
         match self.here.get_mut(&mac) {
             Some(here) if claim.is_some() => here.claim = claim,
@@ -371,7 +474,7 @@ impl Plan {
             (None, Some(&said)) => todo.withdraw.push(Subject::Station(mac, said)),
             _ => {}
         }
-        let wanted = there.filter(|_| claim.is_none()).map(|it| it.host);
+        let wanted = there.filter(|_| claim.is_none()).map(|(_, host)| host);
         match (wanted, self.port_stations.get(&mac)) {
             (Some(host), has) if has != Some(&Some(host)) => todo.add_stations.push((mac, host)),
             (None, Some(_)) => todo.del_stations.push(mac),
@@ -379,36 +482,82 @@ impl Plan {
         }
     }
 
-    /// What this host says of a station that is heard here; `None`: it is there.
+    /// What this host says of a station that is heard here, with what it has said; `None`: the
+    /// station is there.
     fn claim(
         &mut self,
         mac: MacAddr,
-        here: Here,
-        there: Option<There>,
+        (is_sticky, before): (bool, Option<Mobility>),
+        there: Option<(Mobility, IpAddr)>,
         now: u64,
     ) -> Option<Mobility> {
-        let is_sticky = here.is_static;
         // GoBGP may have raised what this host has said.
-        let said = here.claim.into_iter().chain(self.announced.stations.get(&mac).copied());
+        let said = before.into_iter().chain(self.announced.stations.get(&mac).copied());
         let sequence = said.map(|said| said.sequence).max();
         let keep = sequence.map(|sequence| Mobility { sequence, is_sticky });
-        let Some(there) = there.filter(|_| !(is_sticky && keep.is_some())) else {
+        let Some((there, host)) = there.filter(|_| !(is_sticky && keep.is_some())) else {
             return keep.or(Some(Mobility { sequence: 0, is_sticky }));
         };
         match keep {
             Some(keep) => {
-                let ours = wins(keep, self.local, there.mobility, there.host);
-                ours.then_some(keep)
+                let stays = wins(keep, self.local, there, host);
+                stays.then_some(keep)
             }
-            None if there.mobility.is_sticky && !is_sticky => None,
+            None if there.is_sticky && !is_sticky => None,
             None if self.is_duplicate(mac) => None,
             None => {
                 let moves = self.moves.entry(mac).or_insert(Moves { since: now, count: 0 });
                 moves.count += 1;
-                let sequence = there.mobility.sequence.saturating_add(1);
+                let sequence = there.sequence.saturating_add(1);
                 Some(Mobility { sequence, is_sticky })
             }
         }
+    }
+
+    /// The IP addresses of stations that this host claims.
+    fn plan_addresses(&self, todo: &mut Todo) {
+        if !self.has_routes {
+            return;
+        }
+        let mut wanted = BTreeMap::new();
+        for (&mac, here) in &self.here {
+            let Some(claim) = here.claim else { continue };
+            wanted.extend(here.addresses.iter().map(|(&ip, &router)| ((mac, ip), (claim, router))));
+        }
+        let has = &self.announced.neighbours;
+        let gone = has.iter().filter(|(key, _)| !wanted.contains_key(key));
+        todo.withdraw.extend(gone.map(|(key, said)| neighbour(*key, *said)));
+        let new = wanted.iter().filter(|(key, said)| has.get(key) != Some(said));
+        todo.announce.extend(new.map(|(key, said)| neighbour(*key, *said)));
+    }
+
+    /// The IP addresses that the port is to answer for: each of one station, which is elsewhere.
+    fn plan_answers(&self, todo: &mut Todo) {
+        let Some(has) = &self.port_neighbours else { return };
+        let is_there = |(mac, it): &(&MacAddr, &There)| {
+            self.hosts.contains_key(&it.host) && !self.here.contains_key(mac)
+        };
+        // `None`: of several stations.
+        let mut wanted = BTreeMap::<IpAddr, Option<(MacAddr, bool)>>::new();
+        for (&mac, it) in self.there.iter().filter(is_there) {
+            for (&ip, &is_router) in &it.addresses {
+                let new = Some((mac, is_router));
+                wanted.entry(ip).and_modify(|it| *it = None).or_insert(new);
+            }
+        }
+        for ip in self.here.values().flat_map(|it| it.addresses.keys()) {
+            wanted.remove(ip);
+        }
+        wanted.retain(|_, it| it.is_some());
+        let gone = has.keys().filter(|ip| !wanted.contains_key(ip));
+        todo.del_neighbours.extend(gone);
+        let known = wanted.into_iter().filter_map(|(ip, it)| Some((ip, it?)));
+        let new = known.filter(|(ip, it)| has.get(ip) != Some(it));
+        todo.add_neighbours.extend(new.map(|(ip, (mac, is_router))| Neighbour {
+            ip,
+            mac,
+            is_router,
+        }));
     }
 
     fn is_duplicate(&self, mac: MacAddr) -> bool {
@@ -428,39 +577,54 @@ impl Plan {
         let gone: BTreeSet<_> = todo.del_stations.iter().collect();
         let is_left = |host: Option<IpAddr>| host.is_some_and(|it| todo.del_remotes.contains(&it));
         self.port_stations.retain(|mac, host| !gone.contains(mac) && !is_left(*host));
+        if let Some(answered) = &mut self.port_neighbours {
+            for ip in &todo.del_neighbours {
+                answered.remove(ip);
+            }
+            answered.extend(todo.add_neighbours.iter().map(|it| (it.ip, (it.mac, it.is_router))));
+        }
     }
 
     /// Routes were changed.
     pub fn did_bgp(&mut self, todo: &Todo) {
-        for subject in &todo.withdraw {
-            match subject {
-                Subject::Floods => self.announced.floods = false,
-                Subject::Station(mac, _) => {
-                    self.announced.stations.remove(mac);
-                }
-            }
-        }
-        for subject in &todo.announce {
-            match subject {
-                Subject::Floods => self.announced.floods = true,
-                Subject::Station(mac, claim) => {
-                    self.announced.stations.insert(*mac, *claim);
-                }
-            }
-        }
+        todo.withdraw.iter().for_each(|it| self.announced.remove(*it));
+        todo.announce.iter().for_each(|it| self.announced.insert(*it));
     }
 
     /// What undoes everything.
     #[must_use]
     pub fn farewell(&self) -> Todo {
-        let stations = self.announced.stations.iter();
-        let mut withdraw: Vec<_> =
-            stations.map(|(mac, mobility)| Subject::Station(*mac, *mobility)).collect();
-        withdraw.extend(self.announced.floods.then_some(Subject::Floods));
-        let del_remotes = self.port_remotes.iter().copied().collect();
-        let del_stations = self.port_stations.keys().copied().collect();
-        Todo { withdraw, del_remotes, del_stations, ..Todo::default() }
+        let answered = self.port_neighbours.iter().flat_map(BTreeMap::keys);
+        Todo {
+            withdraw: self.announced.subjects().collect(),
+            del_remotes: self.port_remotes.iter().copied().collect(),
+            del_stations: self.port_stations.keys().copied().collect(),
+            del_neighbours: answered.copied().collect(),
+            ..Todo::default()
+        }
     }
+}
+
+/// Notes that a host announces a station, if it wins.
+fn see_station(
+    there: &mut BTreeMap<MacAddr, There>,
+    mac: MacAddr,
+    mobility: Mobility,
+    host: IpAddr,
+) {
+    // No host could ever say more than the greatest number.
+    if !mac.is_station() || mobility.sequence == u32::MAX {
+        return;
+    }
+    let new = || There { host, mobility, addresses: Addresses::new(), until: None };
+    let it = there.entry(mac).or_insert_with(new);
+    if wins(mobility, host, it.mobility, it.host) {
+        *it = new();
+    }
+}
+
+fn neighbour((mac, ip): (MacAddr, IpAddr), (said, is_router): (Mobility, bool)) -> Subject {
+    Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
 }
 
 /// Whether the first of two hosts that announce a station has it.
@@ -473,7 +637,8 @@ fn wins(a: Mobility, a_host: IpAddr, b: Mobility, b_host: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { remotes: 2, stations: 2, announced: 10, hold_ms: 90_000 };
+    const LIMITS: Limits =
+        Limits { remotes: 2, stations: 2, neighbours: 3, announced: 10, hold_ms: 90_000 };
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
@@ -640,11 +805,131 @@ mod tests {
         plan.see_stations(&[here(1)]);
         let said = Mobility { sequence: 6, is_sticky: false };
         let stations = [(mac(1), said), (mac(4), said)].into();
-        plan.see_routes(&[floods(2)], Announced { floods: true, stations }, 0);
+        let announced = Announced { floods: true, stations, ..Announced::default() };
+        plan.see_routes(&[floods(2)], announced, 0);
         let todo = step(&mut plan, 0);
         let gone = Subject::Station(mac(4), said);
         assert_eq!((todo.withdraw, todo.announce), (vec![gone], vec![]));
         assert!(step(&mut plan, GRACE_MS).del_remotes.is_empty(), "it may not have spoken yet");
         assert_eq!(step(&mut plan, LIMITS.hold_ms).del_remotes, [ip(3)]);
+    }
+
+    fn inner(last: u8) -> IpAddr {
+        IpAddr::from([192, 168, 7, last])
+    }
+
+    fn neighbour(station: u8, last: u8) -> Neighbour {
+        Neighbour { ip: inner(last), mac: mac(station), is_router: false }
+    }
+
+    fn there_with(station: u8, host: u8, last: u8) -> Route {
+        let subject = Subject::Neighbour(neighbour(station, last), Mobility::default());
+        Route { subject, host: ip(host) }
+    }
+
+    /// What the port answers for.
+    fn answered(plan: &Plan) -> Vec<Neighbour> {
+        let has = plan.port_neighbours.iter().flatten();
+        has.map(|(&ip, &(mac, is_router))| Neighbour { ip, mac, is_router }).collect()
+    }
+
+    #[test]
+    fn an_address_is_announced_with_its_station_and_named_to_the_port_with_one_elsewhere() {
+        let mut plan = plan();
+        plan.see_stations(&[here(1)]);
+        plan.see_neighbours(Some((&[neighbour(1, 11), neighbour(4, 14)], &[])));
+        hear(&mut plan, &[floods(2), there_with(7, 2, 17)], 0);
+        let todo = step(&mut plan, 0);
+        let route = Subject::Neighbour(neighbour(1, 11), Mobility::default());
+        assert!(todo.announce.contains(&route), "{todo:?}");
+        assert!(
+            !todo
+                .announce
+                .iter()
+                .any(|it| matches!(it, Subject::Neighbour(n, _) if n.mac == mac(4)))
+        );
+        assert_eq!(
+            (todo.add_stations, todo.add_neighbours),
+            (vec![(mac(7), ip(2))], vec![neighbour(7, 17)])
+        );
+        // The port has lost it, as one that was made again.
+        plan.see_neighbours(Some((&[neighbour(1, 11)], &[])));
+        assert_eq!(step(&mut plan, 0).add_neighbours, [neighbour(7, 17)]);
+        // The station has another address, and then moves away with that.
+        plan.see_neighbours(Some((&[neighbour(1, 12)], &answered(&plan))));
+        let todo = step(&mut plan, 0);
+        assert_eq!((todo.withdraw.len(), todo.announce.len()), (1, 1));
+        let moved = Mobility { sequence: 1, is_sticky: false };
+        let elsewhere = Route { subject: Subject::Neighbour(neighbour(1, 12), moved), host: ip(2) };
+        hear(&mut plan, &[floods(2), elsewhere], 1);
+        let todo = step(&mut plan, 1);
+        assert_eq!((todo.withdraw.len(), todo.add_neighbours), (2, vec![neighbour(1, 12)]));
+        assert_eq!(todo.del_neighbours, [inner(17)]);
+    }
+
+    #[test]
+    fn an_address_of_two_stations_is_named_to_no_port() {
+        let mut plan = plan();
+        plan.see_neighbours(Some((&[], &[])));
+        hear(&mut plan, &[floods(2), floods(3), there_with(7, 2, 17)], 0);
+        assert_eq!(step(&mut plan, 0).add_neighbours.len(), 1);
+        hear(&mut plan, &[floods(2), floods(3), there_with(7, 2, 17), there_with(8, 3, 17)], 1);
+        assert_eq!(step(&mut plan, 1).del_neighbours, [inner(17)]);
+        hear(&mut plan, &[floods(2), floods(3), there_with(8, 3, 17)], 2);
+        assert_eq!(step(&mut plan, 2).add_neighbours, [neighbour(8, 17)]);
+        // A station here says that it has the address.
+        plan.see_stations(&[here(1)]);
+        plan.see_neighbours(Some((&[neighbour(1, 17)], &answered(&plan))));
+        let todo = step(&mut plan, 3);
+        assert_eq!((todo.del_neighbours, todo.announce.len()), (vec![inner(17)], 2));
+    }
+
+    #[test]
+    fn a_port_that_does_not_answer_is_told_nothing_and_nothing_is_announced_for_it() {
+        let mut plan = plan();
+        plan.see_stations(&[here(1)]);
+        plan.see_neighbours(Some((&[neighbour(1, 11)], &[])));
+        hear(&mut plan, &[floods(2), there_with(7, 2, 17)], 0);
+        step(&mut plan, 0);
+        plan.see_neighbours(None);
+        let todo = step(&mut plan, 1);
+        assert_eq!((todo.withdraw.len(), todo.is_for_port()), (1, false));
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_bounded_for_each_station_and_for_all() {
+        let mut plan = plan();
+        plan.see_neighbours(Some((&[], &[])));
+        let many: Vec<Route> = (1..=5).map(|last| there_with(7, 2, last)).collect();
+        hear(&mut plan, &[&[floods(2)], &many[..]].concat(), 0);
+        assert_eq!((step(&mut plan, 0).add_neighbours.len(), plan.refused()), (3, 2));
+        plan.set_limits(Limits { neighbours: 1000, ..LIMITS });
+        let many: Vec<Route> = (1..=70).map(|last| there_with(7, 2, last)).collect();
+        hear(&mut plan, &[&[floods(2)], &many[..]].concat(), 0);
+        step(&mut plan, 0);
+        assert_eq!((answered(&plan).len(), plan.refused()), (ADDRESSES_MAX, 6));
+    }
+
+    #[test]
+    fn a_farewell_withdraws_and_takes_back_addresses_too() {
+        let mut plan = plan();
+        plan.see_stations(&[here(1)]);
+        plan.see_neighbours(Some((&[neighbour(1, 11)], &[])));
+        hear(&mut plan, &[floods(2), there_with(7, 2, 17)], 0);
+        step(&mut plan, 0);
+        let todo = plan.farewell();
+        assert_eq!((todo.withdraw.len(), todo.del_neighbours), (3, vec![inner(17)]));
+    }
+
+    #[test]
+    fn a_station_that_the_switch_has_lost_is_named_again() {
+        let mut plan = plan();
+        hear(&mut plan, &[floods(2), there(7, 2, 0)], 0);
+        step(&mut plan, 0);
+        plan.see_named(&[mac(7)].into());
+        assert_eq!(step(&mut plan, 1), Todo::default());
+        plan.see_named(&BTreeSet::new());
+        assert_eq!(step(&mut plan, 2).add_stations, [(mac(7), ip(2))]);
+        assert!(plan.has_remotes(&[ip(2)].into()) && !plan.has_remotes(&BTreeSet::new()));
     }
 }

@@ -75,7 +75,8 @@ struct World {
 }
 
 fn limits() -> Limits {
-    Limits { remotes: 2000, stations: 10_000, announced: 10_000, hold_ms: HOLD_MS }
+    let (stations, neighbours) = (10_000, 0);
+    Limits { remotes: 2000, stations, neighbours, announced: 10_000, hold_ms: HOLD_MS }
 }
 
 fn ip(index: usize) -> IpAddr {
@@ -215,18 +216,14 @@ impl World {
         host.is_dirty = todo.is_for_bgp() || todo.is_for_port();
         let changes = todo.withdraw.iter().map(|it| (*it, false));
         for (subject, is_there) in changes.chain(todo.announce.iter().map(|it| (*it, true))) {
+            match is_there {
+                true => host.own.insert(subject),
+                false => host.own.remove(subject),
+            }
             let station = match subject {
-                Subject::Floods => {
-                    host.own.floods = is_there;
-                    None
-                }
-                Subject::Station(mac, mobility) => {
-                    match is_there {
-                        true => host.own.stations.insert(mac, mobility),
-                        false => host.own.stations.remove(&mac),
-                    };
-                    Some(mac)
-                }
+                Subject::Floods => None,
+                Subject::Station(mac, _) => Some(mac),
+                Subject::Neighbour(..) => unreachable!("no port of these answers"),
             };
             let route = is_there.then_some(Route { subject, host: host.ip });
             let key = (host.ip, station);

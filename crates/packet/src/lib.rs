@@ -21,6 +21,7 @@
 //! | [`fields`] | rule fields, and whether a frame matches them |
 //! | [`rule`] | rules of chains, and whether they go with each other |
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
+//! | [`neigh`] | ARP and neighbour discovery |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
 //! | [`summary`] | a frame in one line of text |
 //! | [`text`] | rule fields as people write them |
@@ -43,6 +44,7 @@ pub mod ipv4;
 pub mod mac;
 pub mod mac_lock;
 pub mod metadata;
+pub mod neigh;
 pub mod offload;
 pub mod port;
 pub mod rule;

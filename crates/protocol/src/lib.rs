@@ -97,8 +97,9 @@ pub use trace::{
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
 pub use vxlan::{
-    EXTERN_LEARN_MAX, ExternLearn, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo,
-    VxlanKeys, VxlanRemote, VxlanStation,
+    EXTERN_LEARN_MAX, EXTERN_NEIGH_MAX, ExternLearn, ExternNeigh, NeighEntry, NeighInfo, NeighList,
+    REMOTES_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanRemote,
+    VxlanStation,
 };
 pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 
@@ -160,6 +161,8 @@ pub enum Reply {
     Ports(Page<PortInfo>),
     /// To [`FdbRequest::List`].
     Fdb(Page<FdbEntry>),
+    /// To [`FdbRequest::Neigh`].
+    Neigh(Page<NeighEntry>),
     /// To [`PortRequest::Stats`].
     Stats(StatsPage),
     /// To [`PortRequest::Trace`].

@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
-    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom,
-    PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery,
-    RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, NeighList,
+    PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet,
+    ProgramMapQuery, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
+    TraceQuery, WorkerMove,
 };
 
 /// A call.
@@ -164,6 +165,10 @@ pub enum FdbRequest {
     /// Names stations behind the remotes of a port, or takes them back.
     #[serde(rename = "extern_learn")]
     ExternLearn(ExternLearn),
+    /// Lists the IP addresses of stations that a port knows, a page at a time.
+    /// Answer: [`Reply::Neigh`](crate::Reply::Neigh).
+    #[serde(rename = "neigh_list")]
+    Neigh(NeighList),
 }
 
 /// A call about virtual interfaces, and interfaces as parts of a switch.

@@ -17,6 +17,8 @@ pub const REMOTES_MAX: usize = 256;
 pub const VXLAN_FDB_MAX: usize = 256;
 /// Most stations that a routing daemon may name behind the remotes of a port.
 pub const EXTERN_LEARN_MAX: usize = 65_536;
+/// Most neighbours that a routing daemon may name behind the remotes of a port.
+pub const EXTERN_NEIGH_MAX: usize = 65_536;
 /// What every tunnel has.
 pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and \
                                       local, an address of this host: --vni 100 --local 10.0.0.1";
@@ -50,6 +52,9 @@ pub struct Vxlan {
     /// Whether routers may not fragment the packets; by default, they may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub df: Option<bool>,
+    /// The port answers ARP requests and neighbour solicitations for stations behind remotes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub neigh_suppress: bool,
     /// Static entries: stations, each behind one of the remotes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fdb: Vec<VxlanStation>,
@@ -71,6 +76,7 @@ pub struct VxlanKeys {
     pub ttl: Option<u8>,
     pub dscp: Option<u8>,
     pub df: Option<bool>,
+    pub neigh_suppress: Option<bool>,
     pub fdb: Vec<VxlanStation>,
 }
 
@@ -83,11 +89,21 @@ impl VxlanKeys {
         if self == (Self { mtu: self.mtu, ..Self::default() }) {
             return Ok(None);
         }
-        let Self { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb } = self;
+        let Self { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb } = self;
         let (Some(vni), Some(local)) = (vni, local) else { return Err(VXLAN_NEEDS.to_owned()) };
-        let extern_remote = Vec::new();
-        let tunnel = Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb, extern_remote };
-        Ok(Some(tunnel))
+        Ok(Some(Vxlan {
+            vni,
+            local,
+            remote,
+            dst_port,
+            mtu,
+            ttl,
+            dscp,
+            df,
+            neigh_suppress: neigh_suppress.unwrap_or(false),
+            fdb,
+            extern_remote: Vec::new(),
+        }))
     }
 }
 
@@ -120,10 +136,11 @@ impl Vxlan {
         normal
     }
 
-    /// The tunnel without remotes and static entries: what a [`VxlanChange`] leaves as it is.
+    /// What a [`VxlanChange`] leaves as it is.
     #[must_use]
-    pub fn without_hosts(&self) -> Self {
-        Self { remote: Vec::new(), fdb: Vec::new(), ..self.configured() }
+    pub fn fixed(&self) -> Self {
+        let (remote, fdb, neigh_suppress) = (Vec::new(), Vec::new(), false);
+        Self { remote, fdb, neigh_suppress, ..self.configured() }
     }
 
     /// The tunnel as an operator has made it.
@@ -169,12 +186,13 @@ impl fmt::Display for VxlanStation {
 
 packet::text_form!(VxlanStation);
 
-/// Changes the remotes and the static entries of a port. The daemon makes all changes or none.
+/// Changes the remotes and the static entries of a port, and whether it answers for stations behind
+/// them. The daemon makes all changes or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VxlanChange {
-    /// The whole tunnel: its remotes and static entries become these, and the rest must be what it
-    /// is.
+    /// The whole tunnel: its remotes, static entries and `neigh_suppress` become these; the rest
+    /// must be what it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<Vxlan>,
     /// More remotes.
@@ -189,6 +207,9 @@ pub struct VxlanChange {
     /// Stations whose static entries go.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub del_fdb: Vec<MacAddr>,
+    /// Whether the port answers for stations behind remotes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub neigh_suppress: Option<bool>,
     /// More remotes that a routing daemon has found. The operator's stay what they are, with or
     /// without them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -212,12 +233,81 @@ pub struct ExternLearn {
     /// Stations that go.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub del: Vec<MacAddr>,
-    /// Marks all stations as old, before the others are added.
+    /// More IP addresses of stations; one that has a station gets another. The port takes them
+    /// with `neigh_suppress` only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add_neigh: Vec<ExternNeigh>,
+    /// IP addresses that go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub del_neigh: Vec<IpAddr>,
+    /// Marks all stations and neighbours as old, before the others are added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark: bool,
     /// Takes back those that were marked and not added since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sweep: bool,
+}
+
+/// An IP address of a station behind a remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExternNeigh {
+    /// The address.
+    pub address: IpAddr,
+    /// The station.
+    pub mac: MacAddr,
+    /// The station is a router, which neighbour advertisements say.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub router: bool,
+}
+
+/// Which neighbours to list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeighList {
+    /// The port, of kind vxlan with `neigh_suppress`.
+    pub port: PortName,
+    /// Where to go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+}
+
+/// An IP address of a station, as a port of kind vxlan knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeighEntry {
+    /// The address.
+    pub address: IpAddr,
+    /// The station.
+    pub mac: MacAddr,
+    /// The station is a router.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub router: bool,
+    /// A routing daemon has named it, behind a remote; else it is a station of this host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extern_learn: bool,
+    /// Another host's frame has named another station, so the port does not answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disputed: bool,
+    /// Seconds since a station of this host has said that it has the address.
+    pub age_s: u32,
+}
+
+/// What a port with `neigh_suppress` knows and has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NeighInfo {
+    /// Addresses of stations of this host.
+    pub local: u32,
+    /// Addresses that a routing daemon has named.
+    pub extern_learned: u32,
+    /// How often an address of this host has come, gone or got another station.
+    pub changes: u64,
+    /// Requests that the port has answered, and not sent to the remotes.
+    pub suppressed: u64,
+    /// Addresses of stations of this host that had no room.
+    pub refused: u64,
 }
 
 /// A tunnel as it is now.
@@ -253,6 +343,9 @@ pub struct VxlanInfo {
     /// The number of stations that a routing daemon has named.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extern_learned: u32,
+    /// With `neigh_suppress`: what the port knows of neighbours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neigh: Option<NeighInfo>,
     /// Why the port carries nothing, and what helps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use protocol::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
-    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, PageFrom,
-    PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet, ProgramMapQuery,
-    Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec, TraceQuery,
-    WorkerMove,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, NeighList,
+    PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet,
+    ProgramMapQuery, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
+    TraceQuery, WorkerMove,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ enum Flat {
     FdbDel(FdbDel),
     FdbFlush(FdbFlush),
     ExternLearn(ExternLearn),
+    NeighList(NeighList),
     Stats(StatsQuery),
     Trace(TraceQuery),
     Attach(Attach),

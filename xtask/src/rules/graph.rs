@@ -29,7 +29,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
         &["client", "confine", "device", "packet", "protocol", "ring", "terminal", "vfio-user"],
     ),
     ("http", &["client", "confine", "packet", "protocol", "terminal"]),
-    ("evpn", &["client", "packet", "protocol", "terminal"]),
+    ("evpn", &["client", "confine", "packet", "protocol", "terminal"]),
     ("hostif", &["packet", "protocol"]),
     ("port", &["packet", "protocol", "ring", "switch", "device", "hostif", "confine"]),
     ("client", &["packet", "protocol", "ring"]),

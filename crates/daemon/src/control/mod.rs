@@ -301,6 +301,7 @@ impl<D: Datapath> Control<D> {
             FdbRequest::Del(del) => self.fdb_del(caller, &del),
             FdbRequest::Flush(flush) => self.fdb_flush(caller, &flush),
             FdbRequest::ExternLearn(learn) => self.extern_learn(client, &learn),
+            FdbRequest::Neigh(list) => self.neigh_list(caller, &list),
         }
     }
 

@@ -1,7 +1,9 @@
 //! Ports of tunnels to other hosts: permission, creation and change.
 
 use protocol::name::PortName;
-use protocol::{ExternLearn, PortAdd, Reply, Vxlan, VxlanChange, VxlanInfo, check};
+use protocol::{
+    ExternLearn, NeighList, Page, PortAdd, Reply, Vxlan, VxlanChange, VxlanInfo, check,
+};
 
 use super::difference::difference;
 use super::{Client, Control};
@@ -60,6 +62,21 @@ impl<D: Datapath> Control<D> {
         }
     }
 
+    pub(super) fn neigh_list(&self, caller: &Caller, list: &NeighList) -> Result<Reply, Refusal> {
+        let port = self.state.port(caller, &list.port, Access::Look)?;
+        if !port.vxlan.as_ref().is_some_and(|vxlan| vxlan.neigh_suppress) {
+            return Err(Refusal::bad_value(format!(
+                "{0} knows no neighbours; if it is of kind vxlan: uvala port set {0} \
+                 --neigh-suppress",
+                list.port
+            )));
+        }
+        let from = list.from.as_deref().map(str::parse).transpose();
+        let from = from.map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))?;
+        let (items, next) = self.datapath.neigh_page(port.key, from, NEIGH_PAGE);
+        Ok(Reply::Neigh(Page { items, next: next.map(|ip| ip.to_string()) }))
+    }
+
     /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.
     pub(super) fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), Refusal> {
         match self.datapath.add_vxlan(spec, may_wait) {
@@ -100,7 +117,7 @@ pub(super) fn changed(
     }
     let mut new = now.clone();
     if let Some(all) = check::vxlan(port.kind, change.all.as_ref().or(Some(now))).map_err(wrong)? {
-        if let Some(what) = difference(&now.without_hosts(), &all.without_hosts()) {
+        if let Some(what) = difference(&now.fixed(), &all.fixed()) {
             return Err(PortRefusal::Differs(name.clone(), what.into()).into());
         }
         new = Vxlan { extern_remote: now.extern_remote.clone(), ..all };
@@ -111,6 +128,7 @@ pub(super) fn changed(
             new.remote.push(remote);
         }
     }
+    new.neigh_suppress = change.neigh_suppress.unwrap_or(new.neigh_suppress);
     new.extern_remote.retain(|remote| !change.del_extern_remote.contains(remote));
     for &remote in &change.add_extern_remote {
         if !new.extern_remote.contains(&remote) {
@@ -139,3 +157,6 @@ fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
     });
     Ok(())
 }
+
+/// Entries of a page of neighbours; one takes at most 200 bytes.
+const NEIGH_PAGE: usize = 256;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use packet::{MacAddr, VlanId};
 use port::host::Absent;
 use port::vxlan::{Around, VxlanPort, inner_mtu, open, path_mtu};
-use protocol::{EXTERN_LEARN_MAX, ExternLearn, Vxlan, VxlanInfo, VxlanRemote};
+use protocol::{EXTERN_LEARN_MAX, ExternLearn, NeighEntry, Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
 
 use super::Workers;
@@ -15,6 +15,9 @@ use crate::control::datapath::vxlan::VxlanPorts;
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::specs::VxlanSpec;
+
+/// Stations that a job of a worker changes: its ports wait meanwhile.
+const STATIONS_IN_JOB: usize = 1024;
 
 /// A tunnel's port.
 #[derive(Debug)]
@@ -101,16 +104,14 @@ impl Workers {
     }
 
     /// Brings what a routing daemon says of stations to the switch, and to the port as far as the
-    /// switch has room for it.
-    fn change_externs(
-        &mut self,
-        port: PortKey,
-        gone: Vec<(MacAddr, Extern)>,
-        mut come: Vec<(MacAddr, Extern)>,
-    ) {
-        if gone.is_empty() && come.is_empty() {
-            return;
-        }
+    /// switch has room for it, some at a time.
+    fn change_externs(&mut self, port: PortKey, gone: &Externs, come: &Externs) {
+        let gone = gone.chunks(STATIONS_IN_JOB).map(|some| (some.to_vec(), Vec::new()));
+        let come = come.chunks(STATIONS_IN_JOB).map(|some| (Vec::new(), some.to_vec()));
+        gone.chain(come).for_each(|(gone, come)| self.change_some_externs(port, gone, come));
+    }
+
+    fn change_some_externs(&mut self, port: PortKey, gone: Externs, mut come: Externs) {
         let Some((switch, id)) = self.switch_of(port) else { return };
         let (gone, come) = self.on_switch(switch, move |worker, at| {
             let bridge = worker.switch(at).bridge_mut();
@@ -162,20 +163,49 @@ impl VxlanPorts for Workers {
             place.vxlan = vxlan.clone();
             gone = place.take(|_, it| !remotes.contains(&it.remote));
         }
-        self.change_externs(port, gone, Vec::new());
-        self.on_vxlan(port, move |port| port.set(&remotes, &stations));
+        self.change_externs(port, &gone, &Vec::new());
+        let neigh_suppress = vxlan.neigh_suppress;
+        self.on_vxlan(port, move |port| {
+            port.set(&remotes, &stations);
+            port.neighbours().set(neigh_suppress);
+        });
     }
 
     fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
         if let Some(place) = self.tunnels.get_mut(&port) {
             let (gone, come) = place.learn(vlan, learn);
-            self.change_externs(port, gone, come);
+            self.change_externs(port, &gone, &come);
         }
+        let (add, del) = (learn.add_neigh.clone(), learn.del_neigh.clone());
+        let (mark, sweep) = (learn.mark, learn.sweep);
+        if mark || sweep || !add.is_empty() || !del.is_empty() {
+            self.on_vxlan(port, move |port| {
+                let neighbours = port.neighbours();
+                if mark {
+                    neighbours.mark();
+                }
+                del.iter().for_each(|address| neighbours.remove_external(*address));
+                add.iter().for_each(|neigh| neighbours.add_external(*neigh));
+                if sweep {
+                    neighbours.remove_old();
+                }
+            });
+        }
+    }
+
+    fn neigh_page(
+        &self,
+        port: PortKey,
+        from: Option<IpAddr>,
+        count: usize,
+    ) -> (Vec<NeighEntry>, Option<IpAddr>) {
+        self.on_vxlan(port, move |port| port.neighbour_page(from, count)).unwrap_or_default()
     }
 
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo> {
         let VxlanPlace { vxlan, trouble, externs } = self.tunnels.get(&port)?;
-        let learned = self.on_vxlan(port, |port| port.remotes().learned());
+        let seen = self.on_vxlan(port, |port| (port.remotes().learned(), port.neighbours().info()));
+        let (learned, neigh) = seen.map_or((None, None), |(learned, neigh)| (Some(learned), neigh));
         let none = || vxlan.all_remotes().into_iter().map(|remote| (remote, 0)).collect();
         let learned = learned.unwrap_or_else(none).into_iter();
         let shown = |(address, learned)| {
@@ -194,6 +224,7 @@ impl VxlanPorts for Workers {
             remotes: learned.map(shown).collect(),
             fdb: vxlan.fdb.clone(),
             extern_learned: u32::try_from(externs.len()).unwrap_or(u32::MAX),
+            neigh,
             trouble: trouble.clone(),
         })
     }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use packet::vxlan::{self, HEADER};
-use protocol::{REMOTES_MAX, VxlanStation};
+use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
 use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
@@ -15,6 +15,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
 use super::ETHERNET_AND_TAG;
 use super::answers::Answers;
 use super::inlet::Inlet;
+use super::neighbours::Neighbours;
 use super::outbox::{Outbox, Run, SENDERS};
 use super::remotes::Remotes;
 use crate::sys::udp::{self, BATCH, Inbox, Message, SEGMENTS_MAX};
@@ -96,6 +97,21 @@ impl VxlanPort {
         &mut self.inlet.remotes
     }
 
+    /// Which station has which IP address.
+    pub fn neighbours(&mut self) -> &mut Neighbours {
+        &mut self.inlet.neighbours
+    }
+
+    /// What is known of neighbours as of now: see [`Neighbours::page`].
+    #[must_use]
+    pub fn neighbour_page(
+        &self,
+        from: Option<IpAddr>,
+        count: usize,
+    ) -> (Vec<NeighEntry>, Option<IpAddr>) {
+        self.inlet.neighbours.page(from, count, self.now())
+    }
+
     fn now(&self) -> Now {
         let ms = self.started.elapsed().as_millis();
         Now::from_ms(u64::try_from(ms).unwrap_or(u64::MAX))
@@ -105,6 +121,7 @@ impl VxlanPort {
         if now.as_ms() >= self.swept_ms + SWEEP_MS {
             self.swept_ms = now.as_ms();
             self.inlet.remotes.sweep(now);
+            self.inlet.neighbours.sweep(now);
         }
     }
 
@@ -145,16 +162,34 @@ impl VxlanPort {
             }
             return Err(why);
         }
+        if self.is_answered(now) {
+            self.outbox.keep_last();
+            return Ok(());
+        }
         let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
         match home {
             Some(remote) => self.outbox.send_to(remote, sender),
             None => {
                 self.left.copies -= copies;
                 self.left.bytes -= copies * entry.bytes as usize;
-                remotes.all().for_each(|remote| self.outbox.send_to(remote, sender));
+                let remotes = self.inlet.remotes.all();
+                remotes.for_each(|remote| self.outbox.send_to(remote, sender));
             }
         }
         Ok(())
+    }
+
+    /// Whether the frame that was pushed last asks for a neighbour, and its sender gets the answer
+    /// from here.
+    fn is_answered(&mut self, now: Now) -> bool {
+        let Inlet { neighbours, remotes, .. } = &mut self.inlet;
+        let is_remote = |mac| remotes.find(mac, now).is_some();
+        let answer = neighbours.hear_local(self.outbox.last(), now, is_remote);
+        let is_answered = answer.is_some_and(|answer| self.answers.add(answer));
+        if is_answered {
+            neighbours.count_suppressed();
+        }
+        is_answered
     }
 
     /// Whether a frame may go to all remotes, in this many copies of this many bytes together.
@@ -311,6 +346,7 @@ impl Adapter for VxlanPort {
 
     fn flush(&mut self) {
         self.left = TURN;
+        self.answers.wake();
     }
 
     fn as_any(&mut self) -> Option<&mut dyn Any> {
@@ -342,8 +378,9 @@ mod tests {
     use std::time::Duration;
 
     use ::packet::MacAddr;
-    use protocol::Vxlan;
+    use protocol::{ExternNeigh, Vxlan};
     use ring::intake::{Intake, STANDARD_FRAME};
+    use rustix::event::{PollFd, PollFlags};
     use switch::TagAction;
 
     use super::*;
@@ -368,7 +405,20 @@ mod tests {
         let dst_port = Some(dst_port);
         let (vni, local, fdb) = (100, ip(of), vec![]);
         let (mtu, ttl, dscp, df, extern_remote) = (None, None, None, None, vec![]);
-        Vxlan { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb, extern_remote }
+        let neigh_suppress = true;
+        Vxlan {
+            vni,
+            local,
+            remote,
+            dst_port,
+            mtu,
+            ttl,
+            dscp,
+            df,
+            neigh_suppress,
+            fdb,
+            extern_remote,
+        }
     }
 
     fn mac(last: u8) -> MacAddr {
@@ -529,6 +579,40 @@ mod tests {
         assert_eq!(answers[0][..12], [mac(1).octets(), mac(2).octets()].concat());
         assert_eq!(answers[0][34..42][6..], 1400u16.to_be_bytes());
         assert!(!a.has_answers() && !a.pending());
+    }
+
+    #[test]
+    fn a_request_for_a_known_station_is_answered_and_crosses_no_tunnel() {
+        let [mut a, mut b] = [(1, 2), (2, 1)].map(|(of, other)| end(of, 14_799, &[other]));
+        let [own, far] = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 168, 7, last));
+        let packet = packet::build::arp(1, (mac(1), own), (MacAddr::ZERO, far));
+        let ask = packet::build::ethernet(MacAddr::BROADCAST, mac(1), 0x0806, &packet);
+        send(&mut a, from_ref(&ask));
+        assert_eq!(receive(&mut b, 1), from_ref(&ask));
+        assert_eq!(b.neighbour_page(None, 9).0, [], "the sender is not behind this one");
+        a.remotes().add_external(mac(2), ip(2));
+        let known = ExternNeigh { address: far.into(), mac: mac(2), router: false };
+        a.neighbours().add_external(known);
+        let sent = send(&mut a, &[ask.clone(), frame(mac(2), mac(1), 60)]);
+        assert_eq!((sent.delivered.frames, sent.drops.total(), a.has_answers()), (2, 0, true));
+        let mut receiver = [PollFd::new(&a.receiver, PollFlags::IN)];
+        let rung = rustix::event::poll(&mut receiver, None);
+        assert_eq!(rung, Ok(1), "the port's own worker looks, though another one has sent");
+        assert_eq!(receive(&mut b, 1), [frame(mac(2), mac(1), 60)]);
+        let reply = packet::build::arp(2, (mac(2), far), (mac(1), own));
+        let reply = packet::build::ethernet(mac(1), mac(2), 0x0806, &reply);
+        assert_eq!(receive(&mut a, 1), from_ref(&reply));
+        let info = a.neighbours().info().expect("it is on");
+        assert_eq!((info.suppressed, info.local, info.extern_learned), (1, 1, 1));
+        // What waits is bounded, and what finds no room is flooded.
+        let sent = send(&mut a, &vec![ask; 256]);
+        assert_eq!((sent.delivered.frames, receive(&mut a, 256).len()), (256, 256));
+        // The far end says that another station has the address.
+        let stolen = packet::build::arp(1, (mac(3), far), (MacAddr::ZERO, own));
+        let stolen = packet::build::ethernet(MacAddr::BROADCAST, mac(3), 0x0806, &stolen);
+        send(&mut b, from_ref(&stolen));
+        assert_eq!(receive(&mut a, 1), [stolen]);
+        assert!(a.neighbour_page(None, 9).0.iter().any(|entry| entry.disputed));
     }
 
     #[test]

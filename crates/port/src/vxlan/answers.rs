@@ -1,4 +1,5 @@
-//! Answers to frames that are too long for the path of a tunnel.
+//! Answers of a port to the stations that send to it: to frames that are too long for the path of
+//! the tunnel, and to requests for the address of a [neighbour](super::neighbours).
 //!
 //! # Theory of operation
 //!
@@ -10,9 +11,12 @@
 //! Only a frame to a station that is known to be behind a remote has an answer: if the switch
 //! floods a frame, its station may be at another port, which takes it. The answers of a second are
 //! bounded, as is what waits to be received.
+//!
+//! Another worker than the port's may have sent the frame. So a datagram to the port's own address,
+//! which has no bytes, makes the port's worker look for the answer.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use packet::bytes::mac_at;
@@ -23,14 +27,20 @@ use switch::Now;
 
 use super::remotes::Remotes;
 use super::{UDP_HEADER, ip_header};
-use crate::sys::udp::{self, Message};
+use crate::sys::udp::{self, Message, Target};
 
 /// The most answers of a second.
 const PER_SECOND: u32 = 100;
+/// The most that wait.
+const WAITING: usize = 256;
 
 /// The answers of a port.
 pub struct Answers {
     prober: OwnedFd,
+    /// The port's own address.
+    own: Target,
+    /// A datagram to it is on its way.
+    is_woken: bool,
     /// Bytes of a packet in front of the frame.
     outside: u32,
     /// What waits to be received.
@@ -41,9 +51,10 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(prober: OwnedFd, local: IpAddr) -> Self {
-        let outside = ip_header(local) + UDP_HEADER + u32::try_from(HEADER).expect("8");
-        Self { prober, outside, frames: VecDeque::new(), second: 0, count: 0 }
+    pub fn new(prober: OwnedFd, local: SocketAddr) -> Self {
+        let outside = ip_header(local.ip()) + UDP_HEADER + u32::try_from(HEADER).expect("8");
+        let (own, frames) = (local.into(), VecDeque::new());
+        Self { prober, own, is_woken: false, outside, frames, second: 0, count: 0 }
     }
 
     /// Whether one waits to be received.
@@ -53,7 +64,26 @@ impl Answers {
 
     /// Takes the first that waits.
     pub fn next(&mut self) -> Option<Vec<u8>> {
+        self.is_woken = false;
         self.frames.pop_front()
+    }
+
+    /// Makes the port's worker look, if one waits.
+    pub fn wake(&mut self) {
+        if self.wait() && !self.is_woken {
+            let message = Message { to: &self.own, bytes: &[], segment: 0 };
+            // A host without the address, or with a firewall, gets the answer with the next turn.
+            self.is_woken = udp::send(&self.prober, &[message]).is_ok();
+        }
+    }
+
+    /// Adds an answer; `false`: too many wait.
+    pub fn add(&mut self, answer: Vec<u8>) -> bool {
+        let has_room = self.frames.len() < WAITING;
+        if has_room {
+            self.frames.push_back(answer);
+        }
+        has_room
     }
 
     /// Answers a frame, behind its VXLAN header, that the kernel has refused as too long.
@@ -87,7 +117,6 @@ impl Answers {
     }
 
     fn may_answer(&mut self, now: Now) -> bool {
-        const WAITING: usize = PER_SECOND as usize;
         let second = now.as_ms() / 1000;
         if second != self.second {
             (self.second, self.count) = (second, 0);

@@ -3,6 +3,7 @@
 //! No byte of a datagram is trusted. One from an address that is no remote's is dropped unread.
 
 use std::io;
+use std::net::IpAddr;
 
 use packet::PortId;
 use packet::bytes::mac_at;
@@ -12,6 +13,7 @@ use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use switch::receive::batch::Batch;
 use switch::{DropReason, Drops, Now};
 
+use super::neighbours::Neighbours;
 use super::remotes::{Remotes, Stolen};
 use crate::sys::udp::Received;
 
@@ -21,20 +23,30 @@ const SOURCE: usize = 6;
 /// The way in of a port.
 pub struct Inlet {
     vni: Vni,
+    local: IpAddr,
     /// Source addresses are learned.
     pub learning: bool,
     /// The remotes, and the stations behind them.
     pub remotes: Remotes,
+    /// Which station has which IP address.
+    pub neighbours: Neighbours,
     intake: Intake,
 }
 
 impl Inlet {
-    /// Takes frames of this network from these remotes.
+    /// Takes frames of this network from these remotes, at this address.
     ///
     /// # Errors
     /// No memory for received frames.
-    pub fn new(vni: Vni, learning: bool, remotes: Remotes) -> io::Result<Self> {
-        Ok(Self { vni, learning, remotes, intake: Intake::new(FRAMES, STANDARD_FRAME)? })
+    pub fn new(
+        vni: Vni,
+        local: IpAddr,
+        learning: bool,
+        remotes: Remotes,
+        neighbours: Neighbours,
+    ) -> io::Result<Self> {
+        let intake = Intake::new(FRAMES, STANDARD_FRAME)?;
+        Ok(Self { vni, local, learning, remotes, neighbours, intake })
     }
 
     /// The network.
@@ -60,6 +72,9 @@ impl Inlet {
     ) -> Option<usize> {
         let Received { from, bytes, segment } = received;
         let Some(remote) = self.remotes.number(from) else {
+            if from == self.local && bytes.is_empty() {
+                return None; // the port itself wakes its worker
+            }
             let left = bytes.len().saturating_sub(at);
             drops.add(DropReason::VxlanRemote, left.div_ceil(segment).max(1) as u64);
             return None;
@@ -72,7 +87,10 @@ impl Inlet {
             let frame = bytes.get(at..end).ok_or(DropReason::VxlanHeader);
             let frame = frame.and_then(|datagram| self.inner(datagram));
             match frame.and_then(|frame| self.learn(frame, remote, now)) {
-                Ok(frame) => self.put(frame, batch),
+                Ok(frame) => {
+                    self.neighbours.hear_remote(frame);
+                    self.put(frame, batch);
+                }
                 Err(why) => drops.add(why, 1),
             }
             at = end;
@@ -123,8 +141,6 @@ impl Inlet {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use packet::MacAddr;
     use switch::TagAction;
     use switch::receive::batch::Delivery;
@@ -141,7 +157,8 @@ mod tests {
     fn inlet() -> Inlet {
         let mut remotes = Remotes::new(4789, 0, 1);
         remotes.set(&[REMOTE], &[]);
-        Inlet::new(vni(), true, remotes).expect("memory")
+        let local = [10, 0, 0, 1].into();
+        Inlet::new(vni(), local, true, remotes, Neighbours::default()).expect("memory")
     }
 
     /// A datagram with a frame of this length from the station.
@@ -186,6 +203,7 @@ mod tests {
         assert_eq!((lens.len(), drops.get(DropReason::VxlanRemote), drops.total()), (0, 3, 3));
         assert_eq!(inlet.remotes.find(STATION, Now::START), None);
         assert_eq!(take(&mut inlet, [10, 0, 0, 3].into(), &[], 1).1.total(), 1);
+        assert_eq!(take(&mut inlet, [10, 0, 0, 1].into(), &[], 1).1.total(), 0, "the port's own");
     }
 
     #[test]

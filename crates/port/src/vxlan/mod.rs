@@ -19,7 +19,8 @@
 //! ([`remotes`]): it learns the source address of each frame with the sender of its datagram. A
 //! frame to an address that is not in the table, and each broadcast and multicast frame, goes to
 //! all remotes in a datagram each (*head-end replication*). The copies of a turn are bounded: what
-//! exceeds the bound is dropped as `no_room`.
+//! exceeds the bound is dropped as `no_room`. A port with `neigh_suppress` answers requests for the
+//! addresses of stations behind remotes itself ([`neighbours`]).
 //!
 //! *Split horizon*: a frame from a remote never goes to another remote by this port, because the
 //! switch sends no frame to the port that it came from. So remotes form a full mesh.
@@ -40,6 +41,7 @@
 mod adapter;
 mod answers;
 pub mod inlet;
+pub mod neighbours;
 mod outbox;
 pub mod remotes;
 
@@ -54,6 +56,7 @@ use crate::sys::udp::{self, PacketOptions};
 pub use adapter::VxlanPort;
 use answers::Answers;
 use inlet::Inlet;
+use neighbours::Neighbours;
 use outbox::SENDERS;
 use remotes::Remotes;
 
@@ -146,9 +149,12 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
     let vni = Vni::new(spec.vni).expect("control has checked it");
     let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
     remotes.set(&spec.all_remotes(), &spec.fdb);
-    let inlet = Inlet::new(vni, around.learning, remotes).map_err(&failed)?;
+    let mut neighbours = Neighbours::default();
+    neighbours.set(spec.neigh_suppress);
+    let inlet =
+        Inlet::new(vni, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
-    let answers = Answers::new(prober, spec.local);
+    let answers = Answers::new(prober, local);
     Ok(VxlanPort::new(receiver, senders, inlet, answers, spec.mtu))
 }
 

@@ -110,6 +110,17 @@ impl Outbox {
         runs.push(Run { remote, first: number, count: 1 });
     }
 
+    /// The frame that was pushed last.
+    pub fn last(&self) -> &[u8] {
+        let last = self.frames.last().expect("it was pushed");
+        &self.bytes[last.start + HEADER..last.end]
+    }
+
+    /// Sends the frame that was pushed last to no remote: it was answered.
+    pub fn keep_last(&mut self) {
+        self.frames.last_mut().expect("it was pushed").outcome = Ok(());
+    }
+
     /// Takes the runs of a sending socket, in order, until [`put_back`](Self::put_back).
     pub fn take_runs(&mut self, sender: u8) -> Vec<Run> {
         std::mem::take(&mut self.runs[usize::from(sender)])

@@ -26,7 +26,8 @@ pub fn vxlan(kind: PortKind, vxlan: Option<&Vxlan>) -> Result<Option<Vxlan>, Str
         (PortKind::Vxlan, Some(vxlan)) => check(vxlan).map(|()| Some(vxlan.normal())),
         (_, None) => Ok(None),
         (kind, Some(_)) => Err(format!(
-            "vni, local, remote, dst_port, ttl, dscp, df and fdb: not for kind {}, only for vxlan",
+            "vni, local, remote, dst_port, ttl, dscp, df, neigh_suppress and fdb: not for kind {}, \
+             only for vxlan",
             kind.name()
         )),
     }
@@ -64,6 +65,13 @@ pub fn extern_learn(vxlan: &Vxlan, learn: &ExternLearn) -> Result<(), String> {
         if !remotes.contains(&station.remote) {
             let remote = station.remote;
             return Err(format!("extern_learn {station}: add the remote {remote} first"));
+        }
+    }
+    for neigh in &learn.add_neigh {
+        unicast(neigh.mac).map_err(|error| format!("extern_learn: {error}"))?;
+        if !packet::neigh::is_unicast(neigh.address) {
+            let ip = neigh.address;
+            return Err(format!("extern_learn: no single station has the address {ip}"));
         }
     }
     Ok(())

@@ -135,6 +135,7 @@ struct RawPort {
     ttl: Option<u8>,
     dscp: Option<u8>,
     df: Option<bool>,
+    neigh_suppress: Option<bool>,
     fdb: Vec<VxlanStation>,
 }
 
@@ -433,9 +434,11 @@ impl RawPort {
 
     /// The tunnel in the file, if there is one.
     fn vxlan(&self) -> Result<Option<Vxlan>, String> {
-        let Self { vni, local, dst_port, ttl, dscp, df, .. } = *self;
+        let Self { vni, local, dst_port, ttl, dscp, df, neigh_suppress, .. } = *self;
         let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
         let mtu = number(&self.mtu);
-        VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb }.tunnel()
+        let keys =
+            VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb };
+        keys.tunnel()
     }
 }

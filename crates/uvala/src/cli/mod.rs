@@ -17,6 +17,7 @@ mod listing;
 mod metrics;
 mod mirror;
 mod names;
+mod neigh;
 mod nf;
 mod ns;
 mod object_file;
@@ -84,6 +85,7 @@ enum Command {
     Ns(ns::Args),
     Cni(cni::Args),
     Fdb(fdb::Args),
+    Neigh(neigh::Args),
     Mirror(mirror::Args),
     Chain(chain::Args),
     Rule(rule::Args),
@@ -233,6 +235,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Ns(args) => ns::run(global, &args),
         Command::Cni(_) => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
+        Command::Neigh(args) => neigh::run(global, &args),
         Command::Mirror(args) => mirror::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
         Command::Rule(args) => rule::run(global, &args),

@@ -37,6 +37,16 @@ pub struct VxlanArgs {
         default_missing_value = "true"
     )]
     df: Option<bool>,
+    /// Answer ARP requests and neighbour solicitations for stations behind remotes (vxlan)
+    /// [default: false]
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    neigh_suppress: Option<bool>,
     /// Station behind a remote, which the port then neither learns nor forgets, such as
     /// 02:00:00:00:00:01=10.0.0.2; repeat for each (vxlan)
     #[arg(long, value_name = "MAC=REMOTE")]
@@ -46,9 +56,10 @@ pub struct VxlanArgs {
 impl VxlanArgs {
     /// The tunnel, if an option says something of one. `mtu` is of the frames inside.
     pub fn to_api(&self, kind: PortKind, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
-        let Self { vni, local, dst_port, ttl, dscp, df, .. } = *self;
+        let Self { vni, local, dst_port, ttl, dscp, df, neigh_suppress, .. } = *self;
         let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
-        let keys = VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, fdb };
+        let keys =
+            VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb };
         match keys.tunnel() {
             Err(_) if kind != PortKind::Vxlan => Err(Usage(format!(
                 "--vni, --local and the other options of a tunnel: not for kind {}, only for vxlan",
@@ -74,6 +85,15 @@ pub struct VxlanChangeArgs {
     /// Delete the entry of a station that was set; repeat for each (vxlan)
     #[arg(long, value_name = "MAC")]
     del_fdb: Vec<MacAddr>,
+    /// Answer ARP requests and neighbour solicitations for stations behind remotes (vxlan)
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    neigh_suppress: Option<bool>,
 }
 
 impl VxlanChangeArgs {
@@ -85,6 +105,7 @@ impl VxlanChangeArgs {
             del_remote: self.del_remote.clone(),
             add_fdb: self.add_fdb.clone(),
             del_fdb: self.del_fdb.clone(),
+            neigh_suppress: self.neigh_suppress,
             ..VxlanChange::default()
         };
         (change != VxlanChange::default()).then(|| Box::new(change))
@@ -118,6 +139,15 @@ pub fn show(info: &VxlanInfo) -> String {
     if info.extern_learned > 0 {
         text += &format!("extern_learn     {} stations\n", info.extern_learned);
     }
+    if let Some(neigh) = &info.neigh {
+        text += &format!(
+            "neigh_suppress   on, {} answered; {} local addresses, {} extern_learn\n",
+            neigh.suppressed, neigh.local, neigh.extern_learned
+        );
+        if neigh.refused > 0 {
+            text += &format!("                 {} local addresses had no room\n", neigh.refused);
+        }
+    }
     if let Some(trouble) = &info.trouble {
         text += &format!("trouble          {trouble}\n");
     }
@@ -129,35 +159,47 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Cli {
+    struct Cli<T: clap::Args> {
         #[command(flatten)]
-        add: VxlanArgs,
-        #[command(flatten)]
-        set: VxlanChangeArgs,
+        of: T,
     }
 
-    fn cli(words: &str) -> Cli {
-        clap::Parser::try_parse_from(["port"].into_iter().chain(words.split_whitespace())).unwrap()
+    fn parsed<T: clap::Args>(words: &str) -> T {
+        let words = ["port"].into_iter().chain(words.split_whitespace());
+        <Cli<T> as clap::Parser>::try_parse_from(words).unwrap().of
+    }
+
+    fn add(words: &str) -> VxlanArgs {
+        parsed(words)
+    }
+
+    fn set(words: &str) -> VxlanChangeArgs {
+        parsed(words)
     }
 
     #[test]
     fn test_options_make_a_tunnel_or_say_what_is_missing() {
-        let add = "--vni 100 --local 10.0.0.1 --remote 10.0.0.2 --remote 10.0.0.3 --df=false \
+        let words = "--vni 100 --local 10.0.0.1 --remote 10.0.0.2 --remote 10.0.0.3 --df=false \
                    --fdb 02:00:00:00:00:01=10.0.0.2";
-        let vxlan = cli(add).add.to_api(PortKind::Vxlan, Some(1400)).unwrap().unwrap();
+        let vxlan = add(words).to_api(PortKind::Vxlan, Some(1400)).unwrap().unwrap();
         assert_eq!((vxlan.vni, vxlan.remote.len(), vxlan.fdb.len()), (100, 2, 1));
         assert_eq!((vxlan.df, vxlan.mtu, vxlan.udp_port()), (Some(false), Some(1400), 4789));
-        assert_eq!(cli("").add.to_api(PortKind::Vxlan, None).unwrap(), None);
-        let error = cli("--remote 10.0.0.2").add.to_api(PortKind::Vxlan, None).unwrap_err();
+        assert!(!vxlan.neigh_suppress);
+        assert!(add("").to_api(PortKind::Vxlan, None).unwrap().is_none());
+        let on = add("--vni 1 --local 10.0.0.1 --neigh-suppress").to_api(PortKind::Vxlan, None);
+        assert!(on.unwrap().unwrap().neigh_suppress);
+        let error = add("--remote 10.0.0.2").to_api(PortKind::Vxlan, None).unwrap_err();
         assert!(error.to_string().contains("--local 10.0.0.1"), "{error}");
-        let error = cli("--ttl 3").add.to_api(PortKind::Tap, None).unwrap_err();
+        let error = add("--ttl 3").to_api(PortKind::Tap, None).unwrap_err();
         assert!(error.to_string().contains("not for kind tap, only for vxlan"), "{error}");
     }
 
     #[test]
     fn test_changes_are_sent_if_there_are_any() {
-        assert_eq!(cli("").set.to_api(), None);
-        let change = cli("--add-remote 10.0.0.4 --del-fdb 02:00:00:00:00:01").set.to_api().unwrap();
+        assert_eq!(set("").to_api(), None);
+        let off = set("--neigh-suppress=false");
+        assert_eq!(off.to_api().unwrap().neigh_suppress, Some(false));
+        let change = set("--add-remote 10.0.0.4 --del-fdb 02:00:00:00:00:01").to_api().unwrap();
         assert_eq!((change.add_remote.len(), change.del_fdb.len(), change.all), (1, 1, None));
     }
 
@@ -174,6 +216,8 @@ mod tests {
         info.path_mtu = Some(1400);
         assert!(show(&info).contains("inner mtu        1450, but the routes leave 1400\n"));
         info.path_mtu = Some(1450);
+        info.neigh = Some(protocol::NeighInfo { suppressed: 7, local: 2, ..Default::default() });
+        assert!(show(&info).contains("neigh_suppress   on, 7 answered; 2 local addresses"));
         assert!(show(&info).contains("inner mtu        1450\n"));
         assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
     }

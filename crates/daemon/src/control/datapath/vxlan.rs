@@ -1,7 +1,9 @@
 //! Ports of tunnels to other hosts.
 
+use std::net::IpAddr;
+
 use packet::VlanId;
-use protocol::{ExternLearn, Vxlan, VxlanInfo};
+use protocol::{ExternLearn, NeighEntry, Vxlan, VxlanInfo};
 
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::PortKey;
@@ -20,11 +22,20 @@ pub trait VxlanPorts {
         why: String,
     ) -> Result<(), MakeVxlanError>;
 
-    /// Sets the remotes and the static entries of a port; the rest of `vxlan` is what it was.
+    /// Sets what can change of a port; the rest of `vxlan` is what it was.
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan);
 
-    /// Names stations of a VLAN behind remotes of a port, or takes them back.
+    /// Names stations of a VLAN behind remotes of a port, and their addresses, or takes them back.
     fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn);
+
+    /// At most `count` IP addresses of stations that a port knows, from `from` on, and where to go
+    /// on.
+    fn neigh_page(
+        &self,
+        port: PortKey,
+        from: Option<IpAddr>,
+        count: usize,
+    ) -> (Vec<NeighEntry>, Option<IpAddr>);
 
     /// What `port show` says of the tunnel of a port.
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo>;
@@ -32,8 +43,10 @@ pub trait VxlanPorts {
 
 #[cfg(test)]
 mod fake {
+    use std::net::IpAddr;
+
     use packet::VlanId;
-    use protocol::{ExternLearn, Vxlan, VxlanInfo};
+    use protocol::{ExternLearn, NeighEntry, Vxlan, VxlanInfo};
 
     use super::VxlanPorts;
     use crate::control::datapath::ports::Ports;
@@ -61,6 +74,29 @@ mod fake {
 
         fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
             self.extern_learned.push((port, vlan, learn.clone()));
+        }
+
+        fn neigh_page(
+            &self,
+            _: PortKey,
+            from: Option<IpAddr>,
+            count: usize,
+        ) -> (Vec<NeighEntry>, Option<IpAddr>) {
+            let told = self.extern_learned.iter().flat_map(|(_, _, learn)| &learn.add_neigh);
+            let known = told.filter(|it| from.is_none_or(|from| it.address >= from));
+            let mut entries: Vec<_> = known
+                .map(|it| NeighEntry {
+                    address: it.address,
+                    mac: it.mac,
+                    router: it.router,
+                    extern_learn: true,
+                    disputed: false,
+                    age_s: 0,
+                })
+                .collect();
+            let next = entries.get(count).map(|entry| entry.address);
+            entries.truncate(count);
+            (entries, next)
         }
 
         fn vxlan_info(&self, _: PortKey) -> Option<VxlanInfo> {

@@ -139,3 +139,37 @@ fn test_a_tunnel_has_one_routing_daemon_until_that_one_hangs_up() {
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.ask(2, 0, mark).unwrap(), Reply::Done);
 }
+
+#[test]
+fn test_addresses_of_stations_are_for_a_port_that_answers_for_them() {
+    let mut bench = Bench::new();
+    bench.done(ADD);
+    bench.done(r#"{"port_add":{"port":"vale0:a"}}"#);
+    let list = |port: &str| format!(r#"{{"neigh_list":{{"port":"{port}"}}}}"#);
+    for port in ["vale0:v", "vale0:a"] {
+        let (_, text) = bench.refused(1, 0, &list(port));
+        assert!(text.contains("--neigh-suppress"), "{text}");
+    }
+    bench.done(&set(r#"{"neigh_suppress":true}"#));
+    assert!(tunnel(&mut bench).neigh_suppress);
+    let learn = |address: &str, mac: &str| {
+        let neigh = format!(r#"{{"address":"{address}","mac":"{mac}"}}"#);
+        format!(r#"{{"extern_learn":{{"port":"vale0:v","add_neigh":[{neigh}]}}}}"#)
+    };
+    for (address, mac, said) in [
+        ("224.0.0.1", "02:00:00:00:00:09", "no single station"),
+        ("192.168.7.9", "03:00:00:00:00:09", "multicast"),
+    ] {
+        let (_, text) = bench.refused(1, 0, &learn(address, mac));
+        assert!(text.contains(said), "{text}");
+    }
+    bench.done(&learn("192.168.7.9", "02:00:00:00:00:09"));
+    let listed = bench.ask(1, 0, &list("vale0:v"));
+    assert!(format!("{listed:?}").contains("192.168.7.9"), "{listed:?}");
+    let wrong = list("vale0:v").replace(r#""vale0:v""#, r#""vale0:v","from":"x""#);
+    assert!(bench.refused(1, 0, &wrong).1.contains("not what a page said"));
+    // A file that does not name it turns it off.
+    let all = r#"{"all":{"vni":100,"local":"10.0.0.1","remote":["10.0.0.2"]}}"#;
+    bench.done(&set(all));
+    assert!(!tunnel(&mut bench).neigh_suppress);
+}

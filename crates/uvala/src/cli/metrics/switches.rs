@@ -8,7 +8,7 @@ use super::page::Kind::{Counter, Gauge};
 use super::page::{Family, Labels, Page};
 
 /// The families, in order.
-pub const FAMILIES: [Family; 27] = [
+pub const FAMILIES: [Family; 30] = [
     ("switch_ports", Gauge, "Ports of a switch."),
     ("switch_fdb_entries", Gauge, "Addresses in the forwarding database."),
     ("switch_fdb_max_entries", Gauge, "Addresses that have room in the forwarding database."),
@@ -30,6 +30,9 @@ pub const FAMILIES: [Family; 27] = [
     ("vxlan_remotes", Gauge, "Remotes of a tunnel."),
     ("vxlan_remote_stations", Gauge, "Stations that a tunnel has learned behind a remote."),
     ("vxlan_path_mtu_bytes", Gauge, "MTU that the routes to all remotes leave to frames inside."),
+    ("vxlan_neigh_entries", Gauge, "IP addresses of stations that a vxlan port knows, by origin."),
+    ("vxlan_neigh_suppressed_total", Counter, "ARP and ND requests that a vxlan port answered."),
+    ("vxlan_neigh_refused_total", Counter, "IP addresses for which a vxlan port had no room."),
     ("port_tx_frames_total", Counter, "Frames that the client of a port sent."),
     ("port_tx_bytes_total", Counter, "Bytes that the client of a port sent."),
     ("port_rx_frames_total", Counter, "Frames that the client of a port was given."),
@@ -104,6 +107,14 @@ fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
     }
     if let Some(mtu) = info.path_mtu {
         page.add("vxlan_path_mtu_bytes", own, mtu);
+    }
+    if let Some(neigh) = info.neigh {
+        for (origin, count) in [("local", neigh.local), ("extern_learn", neigh.extern_learned)] {
+            let labels = [own, &[("origin", origin.to_owned())]].concat();
+            page.add("vxlan_neigh_entries", &labels, count);
+        }
+        page.add("vxlan_neigh_suppressed_total", own, neigh.suppressed);
+        page.add("vxlan_neigh_refused_total", own, neigh.refused);
     }
 }
 
