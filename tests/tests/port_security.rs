@@ -190,6 +190,34 @@ fn a_bpdu_disables_a_guarded_port_until_it_is_enabled() {
     assert_eq!(shown(&daemon, "port", "vale0:vm").get("disabled"), None);
 }
 
+#[test]
+fn a_bpdu_filter_drops_bpdus_in_both_directions_and_the_guard_sees_none() {
+    let daemon = Daemon::start();
+    said(&daemon, &["switch", "add", "vale0", "--group-fwd-mask", "1"]);
+    said(&daemon, &["port", "add", "vale0:vm", "--bpdu-filter", "--bpdu-guard"]);
+    let (mut vm, mut other) = (daemon.open("vale0:vm"), daemon.open("vale0:other"));
+    let mut third = daemon.open("vale0:third");
+    let bpdu = |station: u32| {
+        let mut bpdu = announcement(station);
+        bpdu[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0]);
+        bpdu[12..17].copy_from_slice(&[0, 38, 0x42, 0x42, 3]);
+        bpdu
+    };
+    send(&mut vm, &bpdu(1));
+    send(&mut vm, &announcement(1));
+    assert_eq!((heard(&mut other), heard(&mut third)), (vec![1], vec![1]));
+    assert_eq!(dropped(&daemon, "vale0:vm", "bpdu_filter"), 1);
+    assert_eq!(daemon.port("vale0:vm").unwrap().disabled, None);
+    // group_fwd_mask lets BPDUs through, to the others.
+    send(&mut other, &bpdu(2));
+    assert_eq!((heard(&mut vm), heard(&mut third)), (Vec::<u8>::new(), vec![2]));
+    assert_eq!(dropped(&daemon, "vale0:vm", "bpdu_filter"), 2);
+    said(&daemon, &["port", "set", "vale0:vm", "--bpdu-filter=false", "--bpdu-guard=false"]);
+    send(&mut other, &bpdu(2));
+    send(&mut vm, &bpdu(1));
+    assert_eq!((heard(&mut vm), heard(&mut other)), (vec![2], vec![1]));
+}
+
 /// Passes frames on between two ports, as a bridge does, until `over`.
 fn bridge([a, b]: &mut [Port; 2], over: &AtomicBool) {
     let mut frame = Vec::new();

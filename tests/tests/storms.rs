@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use client::control::ControlError;
 use harness::daemon::Daemon;
+use harness::fabric::{FABRIC, Host, Underlay};
 use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, delete, inside, veth};
 use harness::net::{ip, tcp, udp};
@@ -106,6 +107,91 @@ fn a_tap_whose_queue_was_full_goes_on() {
         blue.ip("link set eth0 up");
         red.within(|| udp(blue, "10.0.0.2", 100));
     });
+}
+
+/// Whether the log of a host names a loop between these ports.
+fn names_loop(host: &Host, ports: [&str; 2]) -> bool {
+    let log = host.daemon.log();
+    let mut lines = log.lines().filter(|line| line.contains("loop between"));
+    lines.any(|line| ports.iter().all(|port| line.contains(port)))
+}
+
+/// Sends a broadcast from a station's namespace.
+fn broadcast(station: &harness::net::Namespace) {
+    station.within(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        socket.set_broadcast(true).expect("ours");
+        let _ = socket.send_to(b"to all", "192.168.7.255:9");
+    });
+}
+
+/// Two tunnels between the same two hosts: a broadcast goes round through both. Each host names its
+/// two ports, the limit of one holds for it, and `loop_protect` ends it.
+#[test]
+fn a_loop_of_two_tunnels_is_named_limited_and_broken() {
+    const SECOND: &str = "vale0:second";
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let (Some(one), Some(two)) = (underlay.host(1, &[2]), underlay.host(2, &[1])) else { return };
+    for (host, other) in [(&one, 2), (&two, 1)] {
+        let local = format!("--local=10.0.0.{}", host.number);
+        let remote = format!("--remote=10.0.0.{other}");
+        host.done(&["port", "add", SECOND, "--kind=vxlan", "--vni=200", &local, &remote]);
+    }
+    let station = one.station("192.168.7.1/24", None).expect("as before");
+    wait::until("the loop in both logs", || {
+        broadcast(&station);
+        [&one, &two].into_iter().all(|host| names_loop(host, [FABRIC, SECOND]))
+    });
+    let found = one.daemon.uvala(&["doctor"]);
+    assert!(String::from_utf8_lossy(&found.stdout).contains("loop between"), "the diagnosis, too");
+    for port in [FABRIC, SECOND] {
+        two.done(&["port", "set", port, "--broadcast-limit", "20"]);
+    }
+    let cut = |port| two.daemon.stats(port).drops.contains_key("storm_broadcast");
+    wait::until("the storm to be cut", || {
+        broadcast(&station);
+        cut(FABRIC) || cut(SECOND)
+    });
+    for port in [FABRIC, SECOND] {
+        two.done(&["port", "set", port, "--broadcast-limit", "0", "--loop-protect"]);
+    }
+    let disabled = |port| two.daemon.port(port).and_then(|it| it.disabled);
+    wait::until("a tunnel to be disabled", || {
+        broadcast(&station);
+        [FABRIC, SECOND].into_iter().any(|it| disabled(it).as_deref() == Some("loop_protect"))
+    });
+    let round = || one.stats().tx.frames;
+    wait::until("the storm to end", || {
+        let before = round();
+        std::thread::sleep(Duration::from_millis(200));
+        round() - before < 100
+    });
+}
+
+/// A loop in the cables of another host: the station's address comes back through the tunnel, which
+/// the first host names; the other one names the two ends of the cable.
+#[test]
+fn a_loop_behind_another_host_is_named_on_both() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let (Some(one), Some(two)) = (underlay.host(1, &[2]), underlay.host(2, &[1])) else { return };
+    let station = one.station("192.168.7.1/24", None).expect("as before");
+    two.home.ip("link add here type veth peer name there");
+    for end in ["here", "there"] {
+        two.home.ip(&format!("link set {end} up"));
+        two.done(&["port", "add", &format!("vale0:{end}"), "--kind=packet"]);
+    }
+    wait::until("the loop in both logs", || {
+        broadcast(&station);
+        names_loop(&one, ["vale0:station", FABRIC])
+            && names_loop(&two, ["vale0:here", "vale0:there"])
+    });
+    // The tunnel is cut where the frames come from.
+    one.done(&["port", "set", FABRIC, "--loop-protect"]);
+    wait::until("the tunnel to be disabled", || {
+        broadcast(&station);
+        one.daemon.port(FABRIC).unwrap().disabled.as_deref() == Some("loop_protect")
+    });
+    delete(&two.daemon, "vale0:there");
 }
 
 /// One long broadcast: a port that cannot take it as a whole gets nothing of it and counts it, and

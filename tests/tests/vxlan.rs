@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use harness::daemon::Setup;
 use harness::fabric::{FABRIC, Host, Underlay};
+use harness::frames::announcement;
 use harness::lab::{self, inside};
 use harness::net::{Namespace, tcp, udp};
 use harness::process::{Owned, Scratch, USER};
@@ -170,6 +171,41 @@ fn datagrams_that_are_no_frames_of_the_tunnel_are_dropped_and_counted() {
     assert_eq!(one.learned("10.0.0.2"), 1);
     let explained = one.done(&["stats", "--explain"]);
     assert!(explained.contains("vxlan_vni"), "{explained}");
+}
+
+/// What a remote may send into the switch: port security is that of any port.
+#[test]
+fn a_tunnel_is_locked_and_guarded_as_any_port() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let (Some(one), Some(two)) = (underlay.host(1, &[2]), underlay.home(2)) else { return };
+    let socket = two.within(|| UdpSocket::bind("0.0.0.0:0")).expect("a port");
+    let to: SocketAddr = "10.0.0.1:4789".parse().expect("an address");
+    let send = |frame: &[u8]| {
+        let datagram = [&[8, 0, 0, 0, 0, 0, 100, 0][..], frame].concat();
+        socket.send_to(&datagram, to).expect("a route");
+    };
+    let mut spy = one.daemon.open("vale0:spy");
+    one.done(&["port", "set", FABRIC, "--mac-lock", "02:00:00:00:00:01"]);
+    send(&announcement(2));
+    wait::until("a locked address", || one.dropped("mac_lock") == 1);
+    send(&announcement(1));
+    let mut frame = Vec::new();
+    assert!(spy.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("ours"), "the right one");
+    assert_eq!(frame, announcement(1));
+    let mut bpdu = announcement(1);
+    bpdu[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0]);
+    bpdu[12..17].copy_from_slice(&[0, 38, 0x42, 0x42, 3]);
+    one.done(&["port", "set", FABRIC, "--bpdu-guard", "--bpdu-filter"]);
+    send(&bpdu);
+    wait::until("a filtered one", || one.dropped("bpdu_filter") == 1);
+    one.done(&["port", "set", FABRIC, "--bpdu-filter=false"]);
+    send(&bpdu);
+    wait::until("the guard", || {
+        one.daemon.port(FABRIC).expect("a port").disabled.as_deref() == Some("bpdu_guard")
+    });
+    one.done(&["port", "enable", FABRIC]);
+    send(&announcement(1));
+    assert!(spy.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("ours"));
 }
 
 #[test]

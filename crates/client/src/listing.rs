@@ -1,8 +1,8 @@
 //! Listings, which the daemon answers page by page.
 
 use protocol::{
-    ChainInfo, FdbEntry, FunctionInfo, GroupAudit, NeighEntry, Page, PortInfo, ProgramEntry, Reply,
-    Request, RuleInfo, SwitchInfo, UserUsage, WorkerInfo,
+    ChainInfo, FdbEntry, FunctionInfo, GroupAudit, MdbEntry, NeighEntry, Page, PortInfo,
+    ProgramEntry, Reply, Request, RuleInfo, SwitchInfo, UserUsage, WorkerInfo,
 };
 
 use crate::control::{ControlError, unexpected};
@@ -30,8 +30,8 @@ macro_rules! listed {
 }
 
 listed! {
-    Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Neigh: NeighEntry, Chains: ChainInfo,
-    Rules: RuleInfo, Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo,
+    Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Neigh: NeighEntry, Mdb: MdbEntry,
+    Chains: ChainInfo, Rules: RuleInfo, Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo,
     Users: UserUsage, ProgramEntries: ProgramEntry
 }
 

@@ -38,6 +38,7 @@ mod fdb;
 pub mod huge_pages;
 mod interfaces;
 mod machines;
+mod mdb;
 mod memory;
 mod mirrors;
 mod moves;

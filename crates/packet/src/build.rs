@@ -63,7 +63,7 @@ pub fn udp_header(source: u16, destination: u16, len: usize) -> [u8; UDP_HEADER]
 
 /// A length in network order; the greatest, if it has no room in 16 bits.
 #[inline]
-fn be16(len: usize) -> [u8; 2] {
+pub(crate) fn be16(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
 

@@ -20,6 +20,7 @@
 //! | [`flow`] | flow keys: what rules and flow tables compare |
 //! | [`fields`] | rule fields, and whether a frame matches them |
 //! | [`rule`] | rules of chains, and whether they go with each other |
+//! | [`mcast`] | membership of multicast groups: IGMP and MLD |
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`neigh`] | ARP and neighbour discovery |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
@@ -43,6 +44,7 @@ pub mod hash;
 pub mod ipv4;
 pub mod mac;
 pub mod mac_lock;
+pub mod mcast;
 pub mod metadata;
 pub mod neigh;
 pub mod offload;

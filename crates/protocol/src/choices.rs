@@ -65,6 +65,28 @@ choice! {
 }
 
 choice! {
+    /// Whether a port leads to a multicast router: as `mcast_router` of Linux's bridge.
+    McastRouter, "off, auto or on";
+    /// It does not, whatever is heard there.
+    Off = "off",
+    /// It does while one is heard there.
+    #[default]
+    Auto = "auto",
+    /// It does.
+    On = "on",
+}
+
+choice! {
+    /// The protocol of multicast routers and members.
+    McastFamily, "ipv4 or ipv6";
+    /// IGMP.
+    #[default]
+    Ipv4 = "ipv4",
+    /// MLD.
+    Ipv6 = "ipv6",
+}
+
+choice! {
     /// The forwarding function of a switch: which function decides where frames go.
     Forwarding, "learning, hub, patch, static, static-flood, chain or program:FILE";
     /// An 802.1D bridge.

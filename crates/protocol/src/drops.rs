@@ -22,7 +22,7 @@ pub struct DropReason {
 }
 
 /// Every reason, in the order of the switch's counters.
-pub const DROP_REASONS: [DropReason; 42] = [
+pub const DROP_REASONS: [DropReason; 44] = [
     reason(
         "no_room",
         "The destination had no free slot.",
@@ -131,6 +131,11 @@ pub const DROP_REASONS: [DropReason; 42] = [
         "Remove the cause, which uvala port show names; then: uvala port enable.",
     ),
     reason(
+        "bpdu_filter",
+        "A BPDU from or for a port with bpdu_filter.",
+        "Expected of this setting; else: uvala port set --bpdu-filter=false.",
+    ),
+    reason(
         "same_port",
         "The destination is on the port that the frame came from.",
         "Harmless where a bridge is behind the port; else: uvala fdb flush.",
@@ -140,6 +145,11 @@ pub const DROP_REASONS: [DropReason; 42] = [
         "no_destination",
         "The flood reached no other port.",
         "Attach another port to the switch.",
+    ),
+    reason(
+        "no_member",
+        "No other port has a member of the group, or a router (mcast_snooping).",
+        "Harmless if no host wants the frames; else: uvala mdb list, uvala mdb add.",
     ),
     reason(
         "link_down",

@@ -67,7 +67,7 @@ pub struct FdbDel {
 }
 
 /// The VLAN of ports without a VLAN setting.
-fn default_vlan() -> u16 {
+pub(crate) fn default_vlan() -> u16 {
     1
 }
 

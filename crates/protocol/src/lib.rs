@@ -30,6 +30,7 @@ mod host;
 mod interface;
 mod kind;
 mod machine;
+mod mdb;
 mod mirror;
 pub mod name;
 mod netmap;
@@ -61,7 +62,9 @@ pub use chain::{
     FunctionInfo, FunctionNote, NO_DIRECT_HOPS, NextFunction, RuleAdd, RuleDel, RuleInfo, RuleSpec,
     SteeringQuery, sent_by_function,
 };
-pub use choices::{Direction, Forwarding, ForwardingChoice, OnFull, RunBy};
+pub use choices::{
+    Direction, Forwarding, ForwardingChoice, McastFamily, McastRouter, OnFull, RunBy,
+};
 pub use drops::{DROP_REASONS, DropReason, DropReasonName};
 pub use event::{Change, Event, Events, EventsQuery};
 pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
@@ -69,6 +72,9 @@ pub use host::{Address, Filter, HandedOver, HostIf, HostIfInfo, LinkState, Queue
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
 pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
+pub use mdb::{
+    MCAST_GROUPS_MAX, McastCounters, MdbChange, MdbEntry, MdbList, STATIC_GROUPS_MAX, StaticGroup,
+};
 pub use mirror::{MIRROR_PORTS_MAX, Mirror};
 pub use netmap::{
     Bind, BindKind, Bound, BoundRings, CaptureOf, DropsOf, GeometryQuery, HostBound, HostRings,
@@ -83,8 +89,8 @@ pub use program::{
     ProgramMapQuery, ProgramSpec,
 };
 pub use request::{
-    ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
+    ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, MdbRequest,
+    PortRequest, ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
     WorkerRequest,
 };
 pub use stats::{Counter, Fill, PortStats, StatsPage, StatsQuery};
@@ -92,7 +98,7 @@ pub use switch::{
     FDB_CAPACITY_MAX, FdbCounters, LoopInfo, SwitchInfo, SwitchRef, SwitchSettings, SwitchSpec,
 };
 pub use trace::{
-    FloodClass, Learning, TRACE_HEAD, TagAction, Tagging, Trace, TraceQuery, TraceStep,
+    FloodClass, GroupScope, Learning, TRACE_HEAD, TagAction, Tagging, Trace, TraceQuery, TraceStep,
 };
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
@@ -163,6 +169,8 @@ pub enum Reply {
     Fdb(Page<FdbEntry>),
     /// To [`FdbRequest::Neigh`].
     Neigh(Page<NeighEntry>),
+    /// To [`MdbRequest::List`].
+    Mdb(Page<MdbEntry>),
     /// To [`PortRequest::Stats`].
     Stats(StatsPage),
     /// To [`PortRequest::Trace`].

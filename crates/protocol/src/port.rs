@@ -6,10 +6,11 @@ use packet::{MacAddr, VlanMode};
 use serde::{Deserialize, Serialize};
 
 use super::Mode;
-use super::choices::OnFull;
+use super::choices::{McastRouter, OnFull};
 use super::host::{HostIf, HostIfInfo};
 use super::machine::{Machine, MachineInfo};
 use crate::kind::PortKind;
+use crate::mdb::StaticGroup;
 use crate::mirror::Mirror;
 use crate::name::{PortName, SwitchName};
 use crate::vxlan::{Vxlan, VxlanChange, VxlanInfo};
@@ -105,7 +106,23 @@ pub struct PortSettings {
     /// Gets broadcast frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broadcast_flood: Option<bool>,
-    /// Most addresses learnt here; 0 for no limit. Like the six settings below, a value that was
+    /// Whether the port leads to a multicast router: `off`, `auto` or `on`. A `vxlan` port does
+    /// unless set otherwise, others while a router is heard there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub mcast_router: Option<McastRouter>,
+    /// A host that leaves a group was the only member behind the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcast_fast_leave: Option<bool>,
+    /// Most multicast groups learnt here, at most [`MCAST_GROUPS_MAX`]; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcast_max_groups: Option<u32>,
+    /// All groups of which the port is a member in any case, as `239.1.1.1` or `239.1.1.1@10`, at
+    /// most [`STATIC_GROUPS_MAX`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<String>>))]
+    pub mcast_groups: Option<Vec<StaticGroup>>,
+    /// Most addresses learnt here; 0 for no limit. Like the seven settings below, a value that was
     /// never set is the switch's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_macs: Option<u32>,
@@ -121,6 +138,9 @@ pub struct PortSettings {
     /// Frames to unknown unicast addresses, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_unicast_limit: Option<u32>,
+    /// BPDUs from the port and for it are dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bpdu_filter: Option<bool>,
     /// A BPDU disables the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bpdu_guard: Option<bool>,

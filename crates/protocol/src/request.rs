@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
-    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, NeighList,
-    PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet,
-    ProgramMapQuery, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
-    TraceQuery, WorkerMove,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, MdbChange,
+    MdbList, NeighList, PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef,
+    ProgramEntrySet, ProgramMapQuery, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef,
+    SwitchSpec, TraceQuery, WorkerMove,
 };
 
 /// A call.
@@ -31,6 +31,8 @@ pub enum Request {
     Port(PortRequest),
     /// About forwarding databases.
     Fdb(FdbRequest),
+    /// About multicast groups.
+    Mdb(MdbRequest),
     /// About virtual interfaces, and interfaces as parts of a switch.
     Interface(InterfaceRequest),
     /// About chains of functions.
@@ -169,6 +171,21 @@ pub enum FdbRequest {
     /// Answer: [`Reply::Neigh`](crate::Reply::Neigh).
     #[serde(rename = "neigh_list")]
     Neigh(NeighList),
+}
+
+/// A call about multicast groups.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum MdbRequest {
+    /// Lists the multicast database of a switch, a page at a time.
+    /// Answer: [`Reply::Mdb`](crate::Reply::Mdb).
+    #[serde(rename = "mdb_list")]
+    List(MdbList),
+    /// Adds a static entry.
+    #[serde(rename = "mdb_add")]
+    Add(MdbChange),
+    /// Deletes a static entry.
+    #[serde(rename = "mdb_del")]
+    Del(MdbChange),
 }
 
 /// A call about virtual interfaces, and interfaces as parts of a switch.

@@ -3,7 +3,10 @@
 use packet::MacAddr;
 use serde::{Deserialize, Serialize};
 
-use super::{ChainSpec, Forwarding, Mode, NewPorts, PortSettings, ProgramSpec, RuleSpec, RunBy};
+use super::{
+    ChainSpec, Forwarding, McastCounters, Mode, NewPorts, PortSettings, ProgramSpec, RuleSpec,
+    RunBy,
+};
 use crate::name::{PortName, SwitchName};
 
 /// Most addresses that a forwarding database may hold.
@@ -51,6 +54,12 @@ pub struct SwitchSettings {
     /// not bit 1 (PAUSE).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_fwd_mask: Option<u16>,
+    /// Frames of multicast groups go to members only (IGMP and MLD snooping).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcast_snooping: Option<bool>,
+    /// Where no other querier is heard, the switch asks for members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcast_querier: Option<bool>,
     /// The workers that run the switch: `one` or `all`. To be changed while it has no port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<RunBy>,
@@ -82,6 +91,9 @@ pub struct SwitchSettings {
     /// Frames to unknown unicast addresses, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_unicast_limit: Option<u32>,
+    /// BPDUs from and for a port are dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bpdu_filter: Option<bool>,
     /// A BPDU disables a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bpdu_guard: Option<bool>,
@@ -152,6 +164,15 @@ pub struct SwitchInfo {
     /// Reserved group addresses whose frames are forwarded, by bits.
     #[serde(default)]
     pub group_fwd_mask: u16,
+    /// Frames of multicast groups go to members only.
+    #[serde(default)]
+    pub mcast_snooping: bool,
+    /// Where no other querier is heard, the switch asks for members.
+    #[serde(default)]
+    pub mcast_querier: bool,
+    /// What snooping knows and has counted.
+    #[serde(default)]
+    pub mcast: McastCounters,
     /// The workers that run the switch.
     #[serde(default)]
     pub workers: RunBy,

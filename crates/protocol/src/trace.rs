@@ -96,6 +96,13 @@ pub enum TraceStep {
         /// As what.
         class: FloodClass,
     },
+    /// The frame is for a multicast group, in a switch with `mcast_snooping`.
+    Group {
+        /// The destination.
+        mac: MacAddr,
+        /// Where its frames go.
+        scope: GroupScope,
+    },
     /// A port gets the frame, or a copy of it.
     Send {
         /// The port.
@@ -157,6 +164,26 @@ pub enum FloodClass {
     Multicast,
     /// The destination is every station.
     Broadcast,
+}
+
+/// Where the frames of a multicast group go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupScope {
+    /// Flooded, whatever members say.
+    Always,
+    /// Flooded, for want of a querier.
+    NoQuerier,
+    /// Flooded, because the multicast database was full.
+    Full,
+    /// To members and router ports.
+    Members,
+    /// To router ports: no port has a member.
+    NoMember,
+    /// A report, which goes to router ports.
+    Report,
+    /// A query, which goes to all ports of its VLAN.
+    Query,
 }
 
 /// What is done to the VLAN tag of a frame that leaves.

@@ -45,14 +45,18 @@ mod switch;
 pub mod trace;
 pub mod turn;
 
-pub use decide::bridge::{Bridge, News, StaticError, TagAction, Tagging, VlanVerdict};
+pub use decide::bridge::{Bridge, News, Payload, StaticError, TagAction, Tagging, VlanVerdict};
 pub use decide::fdb::{Fdb, FdbChange, FdbChanges, FdbEntry, FdbStats, Flush, Learned};
 pub use decide::forward::user::UserFunction;
 pub use decide::forward::{FloodClass, Verdict};
 pub use decide::loops::Loop;
+pub use decide::snooping::{
+    McastFamily, McastMember, McastQuerier, McastRouterPort, McastRow, McastScope, McastStats,
+};
 pub use mirror::{Clock, CopyRate, DropReasons, Mirror, MirrorPoint, MirrorSource};
 pub use model::config::{
-    FDB_CAPACITY_MAX, Forwarding, MirrorConfig, OnFull, PortConfig, Role, SwitchConfig,
+    FDB_CAPACITY_MAX, Forwarding, MCAST_GROUPS, McastRouter, MirrorConfig, OnFull, PortConfig,
+    Role, SwitchConfig,
 };
 pub use model::heartbeat::{Beat, Heartbeat, HeartbeatReader, Stage};
 pub use model::now::Now;

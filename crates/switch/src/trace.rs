@@ -12,7 +12,7 @@
 
 use packet::ethernet::{ETHERNET_HEADER, Header, field};
 use packet::flow::{FlowKey, Prefix};
-use packet::{EtherType, MacAddr, PortId, VlanId};
+use packet::{EtherType, MacAddr, PortId, VlanId, mcast};
 
 use crate::chain::NextHop;
 use crate::chain::steer::{redirected, refusal};
@@ -20,6 +20,7 @@ use crate::decide::bridge::{TagAction, Tagging, VlanVerdict};
 use crate::decide::egress::Egress;
 use crate::decide::fdb::{FdbEntry, Learned};
 use crate::decide::forward::{FloodClass, Verdict};
+use crate::decide::snooping::{Kind, McastScope};
 use crate::model::config::Forwarding;
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
@@ -53,6 +54,8 @@ pub enum TraceStep {
     Lookup(MacAddr, Option<FdbEntry>),
     /// The frame is flooded.
     Flood(FloodClass),
+    /// The frame is for this group, whose frames go there.
+    Group(MacAddr, McastScope),
     /// The frame is sent to a port, with this change of its tag.
     Send(PortId, TagAction),
     /// The frame, or its copy for one port of a flood, is dropped; the port that counts it.
@@ -65,6 +68,7 @@ impl Switch {
     #[must_use]
     pub fn trace(&mut self, src: PortId, head: &[u8], bytes: u32, now: Now) -> Vec<TraceStep> {
         self.bridge.show_packet(head);
+        self.bridge.expire_groups(now);
         let mut trace = Trace { switch: self, src, head, bytes, now, steps: Vec::new() };
         trace.enter();
         let is_end = |step: &TraceStep| matches!(step, TraceStep::Send(..) | TraceStep::Drop(..));
@@ -212,10 +216,15 @@ impl Trace<'_> {
         }
         let steering = self.switch.steering.as_ref();
         let is_function = |port| steering.is_some_and(|it| it.service_of(port).is_some());
-        let targets: Vec<PortId> = match verdict.forward {
-            Verdict::Set(..) => bridge.peek_set(from, header, self.now),
+        let members = bridge.snoops(verdict).then(|| self.group(from, header, verdict)).flatten();
+        let is_group = members.is_some();
+        let targets: Vec<PortId> = match (members, verdict.forward) {
+            (Some(members), _) => members,
+            (None, Verdict::Set(..)) => bridge.peek_set(from, header, self.now),
             _ => bridge.flood_targets(from, verdict).collect(),
         };
+        let forward = if is_group { Verdict::Members } else { verdict.forward };
+        let verdict = &VlanVerdict { forward, ..*verdict };
         let before = self.steps.len();
         for dst in targets.into_iter().filter(|&dst| dst != src && !is_function(dst)) {
             self.steps.push(match bridge.egress(from, dst, verdict) {
@@ -224,8 +233,28 @@ impl Trace<'_> {
             });
         }
         if self.steps.len() == before {
-            self.drop(src, DropReason::NoDestination);
+            let why = if is_group { DropReason::NoMember } else { DropReason::NoDestination };
+            self.drop(src, why);
         }
+    }
+
+    /// The ports that get a frame of a group; `None`: it is flooded all the same.
+    fn group(
+        &mut self,
+        from: PortId,
+        header: Header,
+        verdict: &VlanVerdict,
+    ) -> Option<Vec<PortId>> {
+        let is_cut = usize::try_from(self.bytes).is_ok_and(|bytes| bytes > self.head.len());
+        let kind = match mcast::read(self.head) {
+            // Only a report of many groups is longer than a trace's head.
+            Err(_) if is_cut => Kind::Flooded,
+            read => Kind::of(read),
+        };
+        let (at, frame) = ((from, verdict.vlan), (header, kind));
+        let (scope, ports) = self.switch.bridge.peek_group_targets(at, frame, self.now);
+        self.steps.push(TraceStep::Group(header.dst(), scope));
+        (!scope.is_flood()).then_some(ports)
     }
 
     fn drop(&mut self, port: PortId, reason: DropReason) {

@@ -48,7 +48,7 @@
 //! frames between functions go where the metadata in their slots says. Chains have no backpressure.
 
 use packet::port::{MAX_PORTS, PortId};
-use ring::intake::{FRAMES, Intake};
+use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 
 use crate::chain::classified::Classified;
 use crate::deliver::groups::Groups;
@@ -76,6 +76,8 @@ pub struct Scratch {
     pub(crate) foreign: Vec<u64>,
     /// Frames of the list that the ring did not get.
     pub(crate) refused: Vec<Unsent>,
+    /// A message about multicast groups.
+    pub(crate) message: Vec<u8>,
     pub(crate) rung: Vec<PortId>,
     pub(crate) woken: Vec<PortId>,
     pub(crate) owed_wakes: Vec<PortId>,
@@ -101,6 +103,7 @@ impl Scratch {
             reserved: 0,
             foreign: Vec::with_capacity(capacity),
             refused: Vec::with_capacity(capacity.max(FRAMES as usize)),
+            message: Vec::with_capacity(STANDARD_FRAME as usize),
             rung: Vec::with_capacity(MAX_PORTS),
             woken: Vec::with_capacity(MAX_PORTS),
             owed_wakes: Vec::with_capacity(MAX_PORTS),
@@ -190,11 +193,7 @@ impl Switch {
         if self.sync_and_rest(src) {
             return Moved::default();
         }
-        let (frames_max, generation) = (scratch.frames_max, self.bridge.generation());
-        let (queue, copies_left, bytes) = (0, COPIES, 0);
-        let switch = self;
-        let mut turn =
-            Turn { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now };
+        let mut turn = Turn::idle(self, scratch, src, now);
         match turn.switch.mirrors.has_ports() {
             false => turn.run(),
             true => turn.run_mirrored(),
@@ -209,6 +208,21 @@ impl Switch {
         let Some(entry) = self.entry_mut(src) else { return true };
         let Plug::Rings(rings, _) = &mut entry.plug else { return false };
         rings.sync_tx() == 0 && entry.waits.is_none() && entry.mirrors.is_none() && !is_steered
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// A turn that has done nothing yet.
+    #[inline]
+    pub(crate) fn idle(
+        switch: &'a mut Switch,
+        scratch: &'a mut Scratch,
+        src: PortId,
+        now: Now,
+    ) -> Self {
+        let (frames_max, generation) = (scratch.frames_max, switch.bridge.generation());
+        let (queue, copies_left, bytes) = (0, COPIES, 0);
+        Self { switch, scratch, src, queue, frames_max, copies_left, bytes, generation, now }
     }
 }
 

@@ -222,7 +222,7 @@ impl World {
         let targets = match verdict.forward {
             Verdict::Drop(reason) => return Err(reason),
             Verdict::To(dst) => vec![dst],
-            Verdict::Flood(_) | Verdict::Set(..) => {
+            Verdict::Flood(_) | Verdict::Set(..) | Verdict::Members => {
                 bridge.flood_targets(port(src), &verdict).collect()
             }
         };

@@ -12,6 +12,8 @@ mod exchange;
 mod floods;
 #[path = "turns/foreign.rs"]
 mod foreign;
+#[path = "turns/groups.rs"]
+mod groups;
 #[path = "turns/mirror_ports.rs"]
 mod mirror_ports;
 #[path = "turns/mirrors.rs"]

@@ -2,7 +2,7 @@
 
 use packet::ethernet::Header;
 use packet::{MacAddr, PortId, VlanId, VlanMode};
-use switch::decide::bridge::{Bridge, VlanVerdict};
+use switch::decide::bridge::{Bridge, Payload, VlanVerdict};
 use switch::{DropReason, Now, PortConfig, SwitchConfig};
 
 use crate::Input;
@@ -56,7 +56,8 @@ fn check_targets(bridge: &Bridge, src: PortId, verdict: &VlanVerdict) {
     for target in bridge.flood_targets(src, verdict) {
         assert!(Some(target) > last, "targets ascend, and none is named twice");
         let refusal = bridge.egress(src, target, verdict).err();
-        let is_nested = verdict.nested && refusal == Some(DropReason::NestedTag);
+        let is_tagged = verdict.payload == Payload::Tagged;
+        let is_nested = is_tagged && refusal == Some(DropReason::NestedTag);
         assert!(refusal.is_none() || is_nested, "{src} to {target}");
         last = Some(target);
     }

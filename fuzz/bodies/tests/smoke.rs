@@ -228,6 +228,11 @@ fn vxlan_datagram() {
 }
 
 #[test]
+fn mcast_message() {
+    smoke("mcast_message", fuzz_bodies::mcast_message, &[]);
+}
+
+#[test]
 fn virtqueue() {
     smoke("virtqueue", fuzz_bodies::virtqueue, &[]);
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use protocol::config::{FileAt, InvalidValue, PortText, SwitchText, ValidationError};
 use protocol::name::SwitchName;
 use protocol::{ProgramSpec, check};
-use switch::{PortConfig, SwitchConfig};
+use switch::SwitchConfig;
 
 use crate::model::plan::{PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
-use crate::model::settings::{change_grant, change_port, change_switch};
+use crate::model::settings::{change_grant, change_switch, new_port};
 use crate::model::steering::lowest_free;
 
 /// Why no value is refused here.
@@ -58,7 +58,7 @@ fn read_program(switch: &SwitchName, file: FileAt) -> Result<ProgramSpec, Invali
 
 fn plan_port(text: PortText, instance: Option<u16>) -> PortPlan {
     let PortText { add, stations } = text;
-    let mut config = change_port(PortConfig::default(), &add.settings).expect(CHECKED);
+    let mut config = new_port(add.kind, &add.settings).expect(CHECKED);
     config.role.instance = instance.unwrap_or(config.role.instance);
     PortPlan {
         host: check::host(&add.port, add.kind, add.host.as_ref()).expect(CHECKED),

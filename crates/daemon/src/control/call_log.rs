@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{
-    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, PortRequest, ProgramEntrySet,
-    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, SwitchSettings,
-    WorkerRequest,
+    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbRequest, PortRequest,
+    ProgramEntrySet, ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest,
+    SwitchSettings, WorkerRequest,
 };
 use serde::Serialize;
 
@@ -236,6 +236,12 @@ fn deed(request: &Request) -> Option<String> {
         }
         Request::Fdb(FdbRequest::Del(del)) => {
             format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
+        }
+        Request::Mdb(MdbRequest::Add(add)) => {
+            format!("added static group {}, VLAN {}, to {}", add.group, add.vlan, add.port)
+        }
+        Request::Mdb(MdbRequest::Del(del)) => {
+            format!("deleted static group {}, VLAN {}, of {}", del.group, del.vlan, del.port)
         }
         Request::Chain(ChainRequest::Add(add)) => {
             format!("set chain {} of {}", json(&add.chain), add.switch)

@@ -12,6 +12,7 @@ pub mod fdb;
 pub mod groups;
 pub mod interfaces;
 pub mod machines;
+pub mod mdb;
 pub mod mirrors;
 pub mod moves;
 pub mod netmap;
@@ -31,6 +32,7 @@ use fdb::Fdb;
 use groups::Groups;
 use interfaces::Interfaces;
 use machines::Machines;
+use mdb::Mdb;
 use mirrors::Mirrors;
 use moves::Moves;
 use netmap::NetmapPorts;
@@ -61,6 +63,7 @@ pub trait Datapath:
     + VxlanPorts
     + Interfaces
     + Fdb
+    + Mdb
     + Moves
     + WorkerWatch
     + Security
@@ -83,6 +86,7 @@ impl<T> Datapath for T where
         + VxlanPorts
         + Interfaces
         + Fdb
+        + Mdb
         + Moves
         + WorkerWatch
         + Security

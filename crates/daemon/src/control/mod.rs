@@ -25,6 +25,7 @@
 //! | [`ports`] | `port_*`, attach, detach | |
 //! | [`stats`] | `port_stats` | counters of clients that have left |
 //! | [`fdb`] | `fdb_*` | static addresses |
+//! | `mdb` | `mdb_*` | – |
 //! | [`chains`] | `chain_*`, `rule_*`, `function_*` | services, functions that follow each other |
 //! | [`groups`] | `audit` | trust groups and what they cost |
 //! | [`netmap`] | bind, resume | null ports and netmap monitors |
@@ -53,6 +54,7 @@ pub mod groups;
 mod hand_over;
 pub mod interfaces;
 pub mod machines;
+mod mdb;
 pub mod mirrors;
 pub mod netmap;
 mod parts;
@@ -228,6 +230,7 @@ impl<D: Datapath> Control<D> {
             Request::Switch(call) => self.switch_call(client, call),
             Request::Port(call) => self.port_call(client, call),
             Request::Fdb(call) => self.fdb_call(client, call),
+            Request::Mdb(call) => self.mdb_call(&caller, call),
             Request::Interface(call) => self.interface_call(&caller, call),
             Request::Chain(call) => self.chain_call(&caller, call),
             Request::Rule(call) => self.rule_call(&caller, call),

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use packet::PortId;
 use protocol::name::PortName;
 use protocol::{
-    FdbEntry, FloodClass, Learning, Reply, TRACE_HEAD, TagAction, Tagging, Trace, TraceQuery,
-    TraceStep,
+    FdbEntry, FloodClass, GroupScope, Learning, Reply, TRACE_HEAD, TagAction, Tagging, Trace,
+    TraceQuery, TraceStep,
 };
-use switch::Learned;
+use switch::{Learned, McastScope};
 
 use super::Control;
 use crate::control::datapath::Datapath;
@@ -74,6 +74,7 @@ impl<D: Datapath> View<'_, D> {
                 TraceStep::Lookup { mac, entry: entry.map(|entry| self.entry(&entry)) }
             }
             Step::Flood(class) => TraceStep::Flood { class: flood_class(class) },
+            Step::Group(mac, scope) => TraceStep::Group { mac, scope: group_scope(scope) },
             Step::Send(port, action) => {
                 let (tag, vlan) = tag_action(action);
                 TraceStep::Send { port: self.port(port), tag, vlan }
@@ -135,6 +136,18 @@ fn flood_class(class: switch::FloodClass) -> FloodClass {
         switch::FloodClass::Unicast => FloodClass::UnknownUnicast,
         switch::FloodClass::Multicast => FloodClass::Multicast,
         switch::FloodClass::Broadcast => FloodClass::Broadcast,
+    }
+}
+
+fn group_scope(scope: McastScope) -> GroupScope {
+    match scope {
+        McastScope::Always => GroupScope::Always,
+        McastScope::NoQuerier => GroupScope::NoQuerier,
+        McastScope::Full => GroupScope::Full,
+        McastScope::Members => GroupScope::Members,
+        McastScope::NoMember => GroupScope::NoMember,
+        McastScope::Report => GroupScope::Report,
+        McastScope::Query => GroupScope::Query,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Choices of an operator, between the protocol's types and the switch's.
 
 use protocol::{Direction, Mirror, RunBy};
-use switch::{Forwarding, MirrorConfig, OnFull};
+use switch::{Forwarding, McastRouter, MirrorConfig, OnFull};
 
 /// The switch's forwarding function of this name.
 #[must_use]
@@ -46,6 +46,26 @@ pub fn show_on_full(on_full: OnFull) -> protocol::OnFull {
     match on_full {
         OnFull::Drop => protocol::OnFull::Drop,
         OnFull::Wait => protocol::OnFull::Wait,
+    }
+}
+
+/// Whether a port leads to a multicast router.
+#[must_use]
+pub fn mcast_router(name: protocol::McastRouter) -> McastRouter {
+    match name {
+        protocol::McastRouter::Off => McastRouter::Off,
+        protocol::McastRouter::Auto => McastRouter::Auto,
+        protocol::McastRouter::On => McastRouter::On,
+    }
+}
+
+/// The name of that.
+#[must_use]
+pub fn show_mcast_router(router: McastRouter) -> protocol::McastRouter {
+    match router {
+        McastRouter::Off => protocol::McastRouter::Off,
+        McastRouter::Auto => protocol::McastRouter::Auto,
+        McastRouter::On => protocol::McastRouter::On,
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use packet::{MacAddr, VlanId};
+use switch::McastRow;
 
 use super::keys::PortKey;
 
@@ -98,4 +99,13 @@ pub struct FdbRow {
     pub extern_learn: bool,
     /// Milliseconds since the switch last saw the address.
     pub age_ms: u64,
+}
+
+/// A row of the multicast database: a part of it that is at a port, or the switch's own querier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MdbRow {
+    /// The port; none: the switch itself.
+    pub port: Option<PortKey>,
+    /// What the switch says of it.
+    pub row: McastRow,
 }

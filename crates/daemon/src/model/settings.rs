@@ -1,13 +1,17 @@
 //! Between the protocol's types and the switch's: settings and rings.
 
+use std::collections::BTreeSet;
+
+use packet::VlanId;
+use packet::mcast::GroupAddr;
 use protocol::name::SwitchName;
 use protocol::{
-    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortSettings, PortWorker,
-    QUEUE_FRAMES_MAX, RunBy, SwitchSettings, check,
+    Attach, Bind, FDB_CAPACITY_MAX, GeometryQuery, InterfaceAdd, PortKind, PortSettings,
+    PortWorker, QUEUE_FRAMES_MAX, RunBy, StaticGroup, SwitchSettings, check,
 };
 use ring::cursor::RingSize;
 use ring::layout::{MAX_RINGS, RingCounts};
-use switch::{FloodClass, Forwarding, PortConfig, PortSecurity, Role, SwitchConfig};
+use switch::{FloodClass, Forwarding, McastRouter, PortConfig, PortSecurity, Role, SwitchConfig};
 
 use super::choices;
 use super::error::BadValue;
@@ -51,10 +55,25 @@ pub fn change_switch(
         config.group_fwd_mask =
             checked.map_err(|why| BadValue(format!("group_fwd_mask: {why}")))?;
     }
+    config.mcast_snooping = settings.mcast_snooping.unwrap_or(config.mcast_snooping);
+    config.mcast_querier = settings.mcast_querier.unwrap_or(config.mcast_querier);
+    if config.mcast_snooping {
+        check::snooping(choices::show_forwarding(config.forwarding)).map_err(BadValue)?;
+    }
     if let Some(workers) = settings.workers {
         config.is_spread = workers == RunBy::All;
     }
     Ok(config)
+}
+
+/// The settings of a new port of this kind. Behind a tunnel there are switches that hear of members
+/// here only if their ports and this one lead to routers (`mcast_router`).
+pub fn new_port(kind: PortKind, settings: &PortSettings) -> Result<PortConfig, BadValue> {
+    let mcast_router = match kind {
+        PortKind::Vxlan => McastRouter::On,
+        _ => McastRouter::default(),
+    };
+    change_port(PortConfig { mcast_router, ..PortConfig::default() }, settings)
 }
 
 /// The settings of a port, changed as asked.
@@ -84,6 +103,13 @@ pub fn change_port(
         let label = check::label(settings.label.as_deref()).map_err(BadValue)?;
         config.label = label.map(str::to_owned);
     }
+    check::groups(settings).map_err(BadValue)?;
+    config.mcast_router = settings.mcast_router.map_or(config.mcast_router, choices::mcast_router);
+    config.mcast_max_groups = settings.mcast_max_groups.unwrap_or(config.mcast_max_groups);
+    if let Some(groups) = &settings.mcast_groups {
+        let all: BTreeSet<_> = groups.iter().map(|it| (it.vlan, it.group)).collect();
+        config.mcast_groups = all.into_iter().collect();
+    }
     config.security = asked_security(settings)?.or(config.security);
     change_role(&mut config.role, settings)?;
     if let Some(mirror) = &settings.mirror {
@@ -96,6 +122,7 @@ pub fn change_port(
         (&mut config.unicast_flood, settings.unicast_flood),
         (&mut config.multicast_flood, settings.multicast_flood),
         (&mut config.broadcast_flood, settings.broadcast_flood),
+        (&mut config.mcast_fast_leave, settings.mcast_fast_leave),
     ];
     for (flag, requested) in flags {
         *flag = requested.unwrap_or(*flag);
@@ -113,6 +140,7 @@ fn asked_security(settings: &PortSettings) -> Result<PortSecurity, BadValue> {
             FloodClass::Multicast => settings.multicast_limit,
             FloodClass::Broadcast => settings.broadcast_limit,
         }),
+        bpdu_filter: settings.bpdu_filter,
         bpdu_guard: settings.bpdu_guard,
         loop_protect: settings.loop_protect,
     })
@@ -128,6 +156,7 @@ pub fn show_security(security: &PortSecurity) -> PortSettings {
         broadcast_limit: limit(FloodClass::Broadcast),
         multicast_limit: limit(FloodClass::Multicast),
         unknown_unicast_limit: limit(FloodClass::Unicast),
+        bpdu_filter: security.bpdu_filter,
         bpdu_guard: security.bpdu_guard,
         loop_protect: security.loop_protect,
         ..PortSettings::default()
@@ -142,6 +171,7 @@ fn of_all_ports(settings: &SwitchSettings) -> PortSettings {
         broadcast_limit: settings.broadcast_limit,
         multicast_limit: settings.multicast_limit,
         unknown_unicast_limit: settings.unknown_unicast_limit,
+        bpdu_filter: settings.bpdu_filter,
         bpdu_guard: settings.bpdu_guard,
         loop_protect: settings.loop_protect,
         ..PortSettings::default()
@@ -185,6 +215,10 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         unicast_flood: Some(config.unicast_flood),
         multicast_flood: Some(config.multicast_flood),
         broadcast_flood: Some(config.broadcast_flood),
+        mcast_router: Some(choices::show_mcast_router(config.mcast_router)),
+        mcast_fast_leave: Some(config.mcast_fast_leave),
+        mcast_max_groups: Some(config.mcast_max_groups),
+        mcast_groups: show_groups(&config.mcast_groups),
         on_full: Some(choices::show_on_full(config.on_full)),
         worker: Some(config.worker.map_or(PortWorker::Auto, PortWorker::Number)),
         vnet_header: Some(config.vnet_header),
@@ -196,6 +230,12 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
         mirror: config.mirror.as_deref().map(choices::show_mirror),
         ..show_security(&config.security)
     }
+}
+
+/// Static groups, as a listing shows them.
+fn show_groups(groups: &[(VlanId, GroupAddr)]) -> Option<Vec<StaticGroup>> {
+    let all = groups.iter().map(|&(vlan, group)| StaticGroup { vlan, group });
+    (!groups.is_empty()).then(|| all.collect())
 }
 
 /// Port security in force on a port of a switch with this configuration, nothing left out.
@@ -336,6 +376,10 @@ mod tests {
             unicast_flood: Some(false),
             multicast_flood: Some(true),
             broadcast_flood: Some(false),
+            mcast_router: Some(protocol::McastRouter::On),
+            mcast_fast_leave: Some(true),
+            mcast_max_groups: Some(12),
+            mcast_groups: Some(vec!["239.1.1.1".parse().unwrap(), "ff15::7@7".parse().unwrap()]),
             max_macs: Some(7),
             on_full: Some(protocol::OnFull::Wait),
             worker: Some(PortWorker::Number(2)),
@@ -354,6 +398,7 @@ mod tests {
             broadcast_limit: Some(100),
             multicast_limit: Some(0),
             unknown_unicast_limit: None,
+            bpdu_filter: Some(true),
             bpdu_guard: Some(true),
             loop_protect: Some(false),
             owner: Some(7),

@@ -25,14 +25,14 @@ use protocol::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use switch::{PortConfig, SwitchConfig};
+use switch::SwitchConfig;
 
 use super::unique::Unique;
 use crate::model::choices::show_forwarding;
 use crate::model::plan::{InterfaceText, PortPlan, SwitchPlan};
 use crate::model::policy::Grant;
 use crate::model::programs::with_entries_of;
-use crate::model::settings::{change_grant, change_port, change_switch, show_port, show_security};
+use crate::model::settings::{change_grant, change_switch, new_port, show_port, show_security};
 
 /// Version of the records.
 pub const VERSION: u32 = 2;
@@ -145,12 +145,15 @@ pub fn show_switch(config: &SwitchConfig) -> SwitchSettings {
         age_s: Some(number(config.ageing_ms / 1000)),
         fdb_capacity: Some(number(config.fdb_capacity as u64)),
         group_fwd_mask: Some(config.group_fwd_mask).filter(|&mask| mask != 0),
+        mcast_snooping: config.mcast_snooping.then_some(true),
+        mcast_querier: config.mcast_querier.then_some(true),
         workers: config.is_spread.then_some(RunBy::All),
         mac_lock: security.mac_lock,
         max_macs: security.max_macs,
         broadcast_limit: security.broadcast_limit,
         multicast_limit: security.multicast_limit,
         unknown_unicast_limit: security.unknown_unicast_limit,
+        bpdu_filter: security.bpdu_filter,
         bpdu_guard: security.bpdu_guard,
         loop_protect: security.loop_protect,
         ..SwitchSettings::default()
@@ -317,7 +320,7 @@ fn check_port(
     if name.switch() != switch || name.pipe().is_some() || record.now.kind == PortKind::Pipe {
         return Err(format!("{name} cannot be a persistent port of {switch}"));
     }
-    let config = change_port(PortConfig::default(), &record.now.settings)
+    let config = new_port(record.now.kind, &record.now.settings)
         .map_err(|error| format!("{name}: {error}"))?;
     let grant = change_grant(Grant::default(), &record.now.settings)
         .map_err(|error| format!("{name}: {error}"))?;

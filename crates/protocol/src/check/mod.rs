@@ -16,7 +16,8 @@ pub use machine::machine;
 pub use vxlan::{extern_learn, vxlan};
 
 use crate::{
-    LABEL_MAX, MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind, PortSettings, QUEUE_FRAMES_MAX,
+    Forwarding, LABEL_MAX, MCAST_GROUPS_MAX, MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind,
+    PortSettings, QUEUE_FRAMES_MAX, STATIC_GROUPS_MAX,
 };
 
 /// The names of the options that are set, in one line.
@@ -78,7 +79,41 @@ pub fn port_settings(settings: &PortSettings) -> Result<(), String> {
     if let Some(it) = &settings.mirror {
         mirror(it)?;
     }
+    groups(settings)?;
     owners(settings.owner, settings.group, settings.mode)
+}
+
+/// Checks that a switch with this function can send multicast frames to members only.
+///
+/// # Errors
+/// It cannot, and which can.
+pub fn snooping(forwarding: Forwarding) -> Result<(), String> {
+    match forwarding {
+        Forwarding::Learning | Forwarding::Static | Forwarding::StaticFlood => Ok(()),
+        Forwarding::Hub | Forwarding::Patch | Forwarding::Chain | Forwarding::Program => {
+            Err(format!(
+                "mcast_snooping: a switch with forwarding = {forwarding} does not look addresses \
+                 up; choose learning, static or static-flood, or set mcast_snooping = false"
+            ))
+        }
+    }
+}
+
+/// Checks what a port's settings say of multicast groups.
+///
+/// # Errors
+/// There are too many.
+pub fn groups(settings: &PortSettings) -> Result<(), String> {
+    let count = settings.mcast_groups.as_ref().map_or(0, Vec::len);
+    if count > STATIC_GROUPS_MAX {
+        return Err(format!("mcast_groups: {count} groups are more than {STATIC_GROUPS_MAX}"));
+    }
+    match settings.mcast_max_groups {
+        Some(most) if most > MCAST_GROUPS_MAX => {
+            Err(format!("mcast_max_groups = {most} is out of range, 0 to {MCAST_GROUPS_MAX}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks the queue in front of a guest's ring.

@@ -15,9 +15,10 @@ use super::values::{
 use crate::check::{self, steering};
 use crate::name::{PortName, SwitchName};
 use crate::{
-    Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, Mirror, Mode, NewPorts, OnFull,
-    PortAdd, PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy, StaticAddress,
-    SwitchSettings, SwitchSpec, Vxlan, VxlanKeys, VxlanStation, sent_by_function,
+    Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, McastRouter, Mirror, Mode,
+    NewPorts, OnFull, PortAdd, PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy,
+    StaticAddress, StaticGroup, SwitchSettings, SwitchSpec, Vxlan, VxlanKeys, VxlanStation,
+    sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -63,6 +64,8 @@ pub struct RawSwitch {
     age_s: Option<Number>,
     fdb_capacity: Option<Capacity>,
     group_fwd_mask: Option<GroupFwdMask>,
+    mcast_snooping: Option<bool>,
+    mcast_querier: Option<bool>,
     workers: Option<RunBy>,
     owner: Option<UserId>,
     group: Option<GroupId>,
@@ -74,6 +77,7 @@ pub struct RawSwitch {
     broadcast_limit: Option<Number>,
     multicast_limit: Option<Number>,
     unknown_unicast_limit: Option<Number>,
+    bpdu_filter: Option<bool>,
     bpdu_guard: Option<bool>,
     loop_protect: Option<bool>,
     chain: Vec<Spanned<ChainSpec>>,
@@ -91,12 +95,17 @@ struct RawPort {
     unicast_flood: Option<bool>,
     multicast_flood: Option<bool>,
     broadcast_flood: Option<bool>,
+    mcast_router: Option<McastRouter>,
+    mcast_fast_leave: Option<bool>,
+    mcast_max_groups: Option<Number>,
+    mcast_groups: Option<Vec<StaticGroup>>,
     #[serde(deserialize_with = "some_from_text")]
     mac_lock: Option<MacLock>,
     max_macs: Option<Number>,
     broadcast_limit: Option<Number>,
     multicast_limit: Option<Number>,
     unknown_unicast_limit: Option<Number>,
+    bpdu_filter: Option<bool>,
     bpdu_guard: Option<bool>,
     loop_protect: Option<bool>,
     on_full: Option<OnFull>,
@@ -158,6 +167,13 @@ impl RawSwitch {
         check_entries(&name, &self.rule, &self.port)?;
         check_instances(&self.port)?;
         check_mirrors(&name, &self.port)?;
+        if let Some(choice) = self.forwarding.as_ref().filter(|_| self.mcast_snooping == Some(true))
+        {
+            check::snooping(choice.get_ref().function).map_err(|why| InvalidValue {
+                at: choice.span().start,
+                error: ValidationError::Snooping(name.clone(), why),
+            })?;
+        }
         let places = Places::of(&self.chain, &self.rule, &self.port);
         let program = self.forwarding.as_ref().and_then(|choice| {
             let path = choice.get_ref().program.clone()?;
@@ -168,6 +184,8 @@ impl RawSwitch {
             age_s: self.age_s.map(|s| s.0),
             fdb_capacity: self.fdb_capacity.map(|n| n.0),
             group_fwd_mask: self.group_fwd_mask.map(|mask| mask.0),
+            mcast_snooping: self.mcast_snooping,
+            mcast_querier: self.mcast_querier,
             workers: self.workers,
             owner: self.owner.map(|id| id.0),
             group: self.group.map(|id| id.0),
@@ -178,6 +196,7 @@ impl RawSwitch {
             broadcast_limit: number(&self.broadcast_limit),
             multicast_limit: number(&self.multicast_limit),
             unknown_unicast_limit: number(&self.unknown_unicast_limit),
+            bpdu_filter: self.bpdu_filter,
             bpdu_guard: self.bpdu_guard,
             loop_protect: self.loop_protect,
             ..SwitchSettings::default()
@@ -364,11 +383,16 @@ impl RawPort {
             unicast_flood: self.unicast_flood,
             multicast_flood: self.multicast_flood,
             broadcast_flood: self.broadcast_flood,
+            mcast_router: self.mcast_router,
+            mcast_fast_leave: self.mcast_fast_leave,
+            mcast_max_groups: number(&self.mcast_max_groups),
+            mcast_groups: self.mcast_groups.clone(),
             mac_lock: self.mac_lock.map(|lock| lock.to_string()),
             max_macs: number(&self.max_macs),
             broadcast_limit: number(&self.broadcast_limit),
             multicast_limit: number(&self.multicast_limit),
             unknown_unicast_limit: number(&self.unknown_unicast_limit),
+            bpdu_filter: self.bpdu_filter,
             bpdu_guard: self.bpdu_guard,
             loop_protect: self.loop_protect,
             on_full: self.on_full,

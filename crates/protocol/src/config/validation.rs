@@ -45,6 +45,9 @@ pub enum ValidationError {
     /// Chains or rules are invalid.
     #[error("{0}: {1}")]
     Steering(SwitchName, String),
+    /// The switch cannot snoop.
+    #[error("{0}: {1}")]
+    Snooping(SwitchName, String),
     /// The forwarding program cannot be read, or is none.
     #[error("{0}: {1}")]
     Program(SwitchName, String),

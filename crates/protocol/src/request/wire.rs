@@ -14,8 +14,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::{
-    ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, PortRequest,
-    ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
+    ChainRequest, FdbRequest, FunctionRequest, GroupRequest, InterfaceRequest, MdbRequest,
+    PortRequest, ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest, UsageRequest,
     WorkerRequest,
 };
 
@@ -27,6 +27,7 @@ enum Subject {
     Switch,
     Port,
     Fdb,
+    Mdb,
     Interface,
     Chain,
     Rule,
@@ -38,12 +39,13 @@ enum Subject {
 }
 
 /// Each subject with the names of its calls.
-fn subjects() -> [(Subject, Names); 12] {
+fn subjects() -> [(Subject, Names); 13] {
     [
         (Subject::Session, names::<SessionRequest>()),
         (Subject::Switch, names::<SwitchRequest>()),
         (Subject::Port, names::<PortRequest>()),
         (Subject::Fdb, names::<FdbRequest>()),
+        (Subject::Mdb, names::<MdbRequest>()),
         (Subject::Interface, names::<InterfaceRequest>()),
         (Subject::Chain, names::<ChainRequest>()),
         (Subject::Rule, names::<RuleRequest>()),
@@ -79,6 +81,7 @@ impl<'de> Visitor<'de> for Call {
             Subject::Switch => Deserialize::deserialize(call).map(Request::Switch),
             Subject::Port => Deserialize::deserialize(call).map(Request::Port),
             Subject::Fdb => Deserialize::deserialize(call).map(Request::Fdb),
+            Subject::Mdb => Deserialize::deserialize(call).map(Request::Mdb),
             Subject::Interface => Deserialize::deserialize(call).map(Request::Interface),
             Subject::Chain => Deserialize::deserialize(call).map(Request::Chain),
             Subject::Rule => Deserialize::deserialize(call).map(Request::Rule),

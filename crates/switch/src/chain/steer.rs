@@ -469,7 +469,7 @@ impl Turn<'_> {
 pub(crate) fn refusal(bridge: &Bridge, src: PortId, verdict: &VlanVerdict) -> Option<DropReason> {
     match verdict.forward {
         Verdict::Drop(DropReason::SamePort) | Verdict::To(_) | Verdict::Flood(_) => None,
-        Verdict::Set(..) => None,
+        Verdict::Set(..) | Verdict::Members => None,
         Verdict::Drop(reason) => Some(reason).filter(|_| !bridge.is_wire(src)),
     }
 }

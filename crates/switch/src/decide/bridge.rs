@@ -29,12 +29,14 @@
 //! [key]: packet::ethernet::Header::key
 
 mod entries;
+mod groups;
 pub(crate) mod security;
 mod set_aside;
 
 use packet::ethernet::{Header, Tag};
 use packet::{PortId, VlanId, VlanMode};
 use program::Program;
+use ring::shared::Shared;
 
 use crate::decide::fdb::{Fdb, FdbChanges, Flush, Learned};
 use crate::decide::forward::patch::Patch;
@@ -42,13 +44,14 @@ use crate::decide::forward::static_map::{DROP_UNKNOWN, FLOOD_UNKNOWN};
 use crate::decide::forward::user::UserFunction;
 use crate::decide::forward::{Ingress, Verdict, hub, learning, refused, static_map};
 use crate::decide::members::Members;
+use crate::decide::snooping::Snooping;
 use crate::model::config::{Forwarding, PortConfig, SwitchConfig};
 use crate::model::now::Now;
 use crate::model::stats::DropReason;
 use crate::receive::slot_flags::SlotFlags;
 pub use entries::StaticError;
-use security::Guard;
 pub use security::News;
+use security::{Guard, is_bpdu};
 use set_aside::SetAside;
 
 /// A verdict about a frame in its VLAN.
@@ -60,9 +63,20 @@ pub struct VlanVerdict {
     pub vlan: VlanId,
     /// How the frame carries its VLAN.
     pub tagging: Tagging,
-    /// Whether the frame, without the tag of its VLAN, begins with an 802.1Q tag. That is payload
-    /// here, and a VLAN to the switch at the other end of a trunk.
-    pub nested: bool,
+    /// What the frame is without the tag of its VLAN.
+    pub payload: Payload,
+}
+
+/// What a frame is without the tag of its VLAN, as far as verdicts depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Payload {
+    /// Whatever it is.
+    Other,
+    /// It begins with an 802.1Q tag. That is payload here, and a VLAN to the switch at the other
+    /// end of a trunk.
+    Tagged,
+    /// A BPDU.
+    Bpdu,
 }
 
 /// How a frame carries its VLAN.
@@ -111,6 +125,7 @@ pub struct Bridge {
     members: Members,
     patch: Patch,
     fdb: Fdb,
+    snooping: Shared<Snooping>,
     /// The program of the switch's owner.
     function: Option<Box<UserFunction>>,
     /// Guards of the ports that have security settings, by index.
@@ -128,10 +143,11 @@ impl Bridge {
     /// A switch without ports. The seed of the forwarding database's hash should be random, so that
     /// clients cannot choose addresses that collide.
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
-        Self::with_fdb(config, Fdb::new(config.fdb_capacity, config.ageing_ms, seed))
+        let fdb = Fdb::new(config.fdb_capacity, config.ageing_ms, seed);
+        Self::with_tables(config, fdb, Shared::sole(Snooping::new(seed)))
     }
 
-    fn with_fdb(config: SwitchConfig, fdb: Fdb) -> Self {
+    fn with_tables(config: SwitchConfig, fdb: Fdb, snooping: Shared<Snooping>) -> Self {
         Self {
             config,
             ports: Vec::new(),
@@ -139,6 +155,7 @@ impl Bridge {
             members: Members::default(),
             patch: Patch::default(),
             fdb,
+            snooping,
             function: None,
             guards: Vec::new(),
             has_news: false,
@@ -157,7 +174,9 @@ impl Bridge {
         }
         assert!(workers > 0, "a switch has a worker");
         let (config, fdb) = (self.config, self.fdb.into_common());
-        (0..workers).map(|_| Self::with_fdb(config, fdb.handle())).collect()
+        let snooping = self.snooping.into_common();
+        let replica = |_| Self::with_tables(config, fdb.handle(), snooping.handle());
+        (0..workers).map(replica).collect()
     }
 
     /// Adds a port, which must not be there.
@@ -193,6 +212,7 @@ impl Bridge {
             self.guards[port.index()] = None;
             self.members.remove(port);
             self.fdb.remove_port(port);
+            self.snooping.lock().remove_port(port);
             self.connect_patch();
             assert!(self.fdb.learned_on(port) == 0, "no address stays behind");
             self.changes += 1;
@@ -209,6 +229,7 @@ impl Bridge {
         self.fdb.set_ageing(config.ageing_ms);
         self.fdb.set_capacity(config.fdb_capacity);
         let is_other_security = config.security != self.config.security;
+        self.set_snooping(&config);
         self.config = config;
         self.changes += 1;
         if is_other_security {
@@ -426,10 +447,8 @@ impl Bridge {
             (Verdict::To(_) | Verdict::Flood(_) | Verdict::Set(..), Some(dst)) => Verdict::To(dst),
             (verdict, _) => verdict,
         };
-        // A port that lets tags pass as payload shows the first one, others the second.
-        let nested = flags.has_inner_tag() && tagging != Tagging::Untagged
-            || tagging == Tagging::Untagged && header.tag().is_some();
-        VlanVerdict { forward: not_back(verdict, src), vlan, tagging, nested }
+        let payload = payload(header, flags, tagging);
+        VlanVerdict { forward: not_back(verdict, src), vlan, tagging, payload }
     }
 
     /// Whether the port lets every frame in and learns nothing from it. The switch then need not
@@ -448,11 +467,11 @@ impl Bridge {
     pub fn decide_without_header(&self, src: PortId, dst: PortId) -> Option<VlanVerdict> {
         let port = self.port(src).filter(|port| port.vlan.is_transparent())?;
         let (vlan, tagging) = classify(&port.vlan, None)?;
-        if self.port(dst).is_some_and(|to| to.vlan.is_native(vlan)) {
+        if self.port(dst).is_some_and(|to| to.vlan.is_native(vlan)) || self.filters_bpdus(dst) {
             return None;
         }
         let forward = not_back(Verdict::To(dst), src);
-        Some(VlanVerdict { forward, vlan, tagging, nested: false })
+        Some(VlanVerdict { forward, vlan, tagging, payload: Payload::Other })
     }
 
     /// Whether `dst` gets a frame, and what is done to its tag. For the port of a [`Verdict::To`],
@@ -482,16 +501,17 @@ impl Bridge {
         if from.isolated && to.isolated {
             return Err(DropReason::Isolated);
         }
-        match verdict.forward {
-            Verdict::Flood(class) if !to.takes(class) => Err(class.policy()),
-            _ if verdict.nested && to.vlan.is_native(verdict.vlan) => Err(DropReason::NestedTag),
+        match (verdict.forward, verdict.payload) {
+            (Verdict::Flood(class), _) if !to.takes(class) => Err(class.policy()),
+            (_, Payload::Tagged) if to.vlan.is_native(verdict.vlan) => Err(DropReason::NestedTag),
+            (_, Payload::Bpdu) if self.filters_bpdus(dst) => Err(DropReason::BpduFilter),
             _ => Ok(tag_action(&to.vlan, verdict)),
         }
     }
 
     /// The ports that get a flooded frame, or are of the set of a verdict, ascending; none for
     /// other verdicts. [`egress`] says what is done to the tag. It lets all ports of a flood pass
-    /// but a trunk for a nested tag.
+    /// but a trunk for a nested tag, and one that filters BPDUs for a BPDU.
     ///
     /// [`egress`]: Self::egress
     pub fn flood_targets(
@@ -503,7 +523,7 @@ impl Bridge {
         let (class, set) = match verdict.forward {
             Verdict::Flood(class) => (Some(class), None),
             Verdict::Set(_, set) => (None, self.function.as_deref().map(|it| it.ports(set))),
-            Verdict::To(_) | Verdict::Drop(_) => (None, None),
+            Verdict::To(_) | Verdict::Members | Verdict::Drop(_) => (None, None),
         };
         let flooded =
             class.into_iter().flat_map(move |class| self.members.targets(src, vlan, class));
@@ -614,6 +634,7 @@ impl Bridge {
         }
         let max_macs = self.security_of(&config).max_macs.or(config.usual_max_macs);
         self.fdb.set_limit(port, max_macs.filter(|&max| max > 0));
+        self.snooping.lock().set_port(port, &config);
         self.ports[port.index()] = Some(config);
         self.changes += 1;
     }
@@ -647,6 +668,21 @@ fn classify_by_tag(
     }
 }
 
+/// What a frame that comes in is without the tag of its VLAN.
+#[inline]
+fn payload(header: Header, flags: SlotFlags, tagging: Tagging) -> Payload {
+    // A port that lets tags pass as payload shows the first one, others the second.
+    let is_tagged = match tagging {
+        Tagging::Untagged => header.tag().is_some(),
+        Tagging::Priority | Tagging::Tagged => flags.has_inner_tag(),
+    };
+    match is_tagged {
+        true => Payload::Tagged,
+        false if is_bpdu(header) => Payload::Bpdu,
+        false => Payload::Other,
+    }
+}
+
 /// What is done to the tag of a frame that leaves by a port which carries its VLAN.
 #[inline]
 fn tag_action(mode: &VlanMode, verdict: &VlanVerdict) -> TagAction {
@@ -670,7 +706,8 @@ fn not_back(verdict: Verdict, src: PortId) -> Verdict {
 #[cold]
 fn dropped(reason: DropReason) -> VlanVerdict {
     let forward = Verdict::Drop(reason);
-    VlanVerdict { forward, vlan: VlanId::DEFAULT, tagging: Tagging::Untagged, nested: false }
+    let (vlan, tagging) = (VlanId::DEFAULT, Tagging::Untagged);
+    VlanVerdict { forward, vlan, tagging, payload: Payload::Other }
 }
 
 const _: () = assert!(size_of::<VlanVerdict>() == 8, "a decision is handed about in a register");

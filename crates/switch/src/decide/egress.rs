@@ -28,7 +28,7 @@ impl Egress {
     pub(crate) fn of(bridge: &Bridge, src: PortId, verdict: VlanVerdict) -> Self {
         match verdict.forward {
             Verdict::Drop(reason) => Self::Drop(reason),
-            Verdict::Flood(_) | Verdict::Set(..) => Self::Flood(verdict),
+            Verdict::Flood(_) | Verdict::Set(..) | Verdict::Members => Self::Flood(verdict),
             Verdict::To(dst) => match bridge.egress(src, dst, &verdict) {
                 Ok(tag) => Self::To(dst, tag),
                 Err(reason) => Self::Drop(reason),

@@ -19,10 +19,10 @@ use crate::model::config::PortConfig;
 
 /// A set of ports: a bitmap up to its highest member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct PortSet(Vec<u64>);
+pub(crate) struct PortSet(Vec<u64>);
 
 impl PortSet {
-    fn insert(&mut self, port: PortId) {
+    pub(crate) fn insert(&mut self, port: PortId) {
         let (word, bit) = place(port);
         if self.0.len() <= word {
             self.0.resize(word + 1, 0);
@@ -30,15 +30,21 @@ impl PortSet {
         self.0[word] |= bit;
     }
 
-    fn remove(&mut self, port: PortId) {
+    pub(crate) fn remove(&mut self, port: PortId) {
         let (word, bit) = place(port);
         if let Some(bits) = self.0.get_mut(word) {
             *bits &= !bit;
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|&bits| bits == 0)
+    }
+
+    /// The members, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = PortId> + '_ {
+        let has = |&port: &PortId| self.word(port.index() / 64) & place(port).1 != 0;
+        (0..self.0.len() * 64).filter_map(PortId::new).filter(has)
     }
 
     #[inline]
@@ -54,6 +60,8 @@ pub(crate) struct Members {
     /// Trunks of all VLANs, kept apart so that one does not make 4094 sets.
     every_vlan: PortSet,
     isolated: PortSet,
+    /// Ports that a client holds.
+    present: PortSet,
     takers: [PortSet; FloodClass::COUNT],
 }
 
@@ -72,6 +80,9 @@ impl Members {
         if config.isolated {
             self.isolated.insert(port);
         }
+        if !config.vacant {
+            self.present.insert(port);
+        }
         for class in FloodClass::ALL.into_iter().filter(|&class| config.takes(class)) {
             self.takers[class.index()].insert(port);
         }
@@ -82,18 +93,50 @@ impl Members {
             ports.remove(port);
             !ports.is_empty()
         });
-        let others = [&mut self.every_vlan, &mut self.isolated].into_iter();
+        let others = [&mut self.every_vlan, &mut self.isolated, &mut self.present].into_iter();
         others.chain(&mut self.takers).for_each(|ports| ports.remove(port));
     }
 
     /// The ports that get a frame of this VLAN and class from `src`, ascending.
     pub(crate) fn targets(&self, src: PortId, vlan: VlanId, class: FloodClass) -> Targets<'_> {
-        let (src_word, src_bit) = place(src);
-        let src_is_isolated = self.isolated.word(src_word) & src_bit != 0;
+        self.of_vlan(Some(src), vlan, [&self.takers[class.index()].0, &[], &[]], None)
+    }
+
+    /// The ports of these sets that may get a frame of this VLAN from `src`, whatever floods they
+    /// take; ascending.
+    pub(crate) fn among<'a>(
+        &'a self,
+        src: PortId,
+        vlan: VlanId,
+        sets: [&'a PortSet; 3],
+    ) -> Targets<'a> {
+        self.of_vlan(Some(src), vlan, sets.map(|set| &set.0[..]), Some(&self.present.0))
+    }
+
+    /// All ports that may get a frame of this VLAN from `src`, or from the switch; likewise.
+    pub(crate) fn all(&self, src: Option<PortId>, vlan: VlanId) -> Targets<'_> {
+        self.of_vlan(src, vlan, [&self.present.0, &[], &[]], None)
+    }
+
+    /// The VLANs that ports name, ascending.
+    pub(crate) fn vlans(&self) -> impl Iterator<Item = VlanId> + '_ {
+        self.by_vlan.keys().copied()
+    }
+
+    fn of_vlan<'a>(
+        &'a self,
+        src: Option<PortId>,
+        vlan: VlanId,
+        takers: [&'a [u64]; 3],
+        present: Option<&'a [u64]>,
+    ) -> Targets<'a> {
+        let is_isolated = |src: PortId| self.isolated.word(place(src).0) & place(src).1 != 0;
+        let src_is_isolated = src.is_some_and(is_isolated);
         Targets {
             members: self.by_vlan.get(&vlan).map_or(&[], |members| &members.0),
             every_vlan: &self.every_vlan.0,
-            takers: &self.takers[class.index()].0,
+            takers,
+            present,
             refused: if src_is_isolated { &self.isolated.0 } else { &[] },
             src,
             next_word: 0,
@@ -110,10 +153,13 @@ impl Members {
 pub(crate) struct Targets<'a> {
     members: &'a [u64],
     every_vlan: &'a [u64],
-    takers: &'a [u64],
+    /// Ports that are in one of these.
+    takers: [&'a [u64]; 3],
+    /// Ports that are in this one, too.
+    present: Option<&'a [u64]>,
     /// Ports that do not get it although all else holds.
     refused: &'a [u64],
-    src: PortId,
+    src: Option<PortId>,
     /// The word after the one that `bits` is what remains of.
     next_word: usize,
     bits: u64,
@@ -122,10 +168,14 @@ pub(crate) struct Targets<'a> {
 impl Targets<'_> {
     fn word(&self, word: usize) -> u64 {
         let bits = |set: &[u64]| set.get(word).copied().unwrap_or(0);
-        let (src_word, src_bit) = place(self.src);
-        let src = if word == src_word { src_bit } else { 0 };
+        let src = match self.src.map(place) {
+            Some((at, bit)) if at == word => bit,
+            _ => 0,
+        };
         let members = bits(self.members) | bits(self.every_vlan);
-        members & bits(self.takers) & !bits(self.refused) & !src
+        let takers = self.takers.iter().fold(0, |all, takers| all | bits(takers));
+        let present = self.present.map_or(u64::MAX, bits);
+        members & takers & present & !bits(self.refused) & !src
     }
 }
 

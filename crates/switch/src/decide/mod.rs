@@ -7,3 +7,4 @@ pub mod forward;
 mod lookup;
 pub mod loops;
 mod members;
+pub(crate) mod snooping;

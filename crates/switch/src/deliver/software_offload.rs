@@ -78,6 +78,14 @@ impl SoftwareOffload {
         false
     }
 
+    /// Puts one frame of the switch's own in the place of segments, with this change of its tag.
+    pub fn put(&mut self, frame: &[u8], tag: TagAction) {
+        self.clear();
+        self.intake.push(&[frame], self.batch.frags());
+        self.batch.push_received(0, to_u32(frame.len()));
+        self.list.push(Delivery { frame: 0, tag });
+    }
+
     /// Forgets the segments.
     pub fn clear(&mut self) {
         self.intake.clear();

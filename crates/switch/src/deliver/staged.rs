@@ -101,9 +101,7 @@ impl Turn<'_> {
             }
             Egress::Flood(verdict) => {
                 self.flush_groups();
-                let targets = self.switch.bridge.flood_targets(self.src, &verdict);
-                self.scratch.targets.clear();
-                self.scratch.targets.extend(targets);
+                let (verdict, run) = self.find_targets(verdict, run);
                 let (run, full) = fitting(self, run, Target::All(&verdict));
                 let end = run.end;
                 let admitted = self.limit_flood(&verdict, run);
@@ -114,6 +112,23 @@ impl Turn<'_> {
             }
         }
         (end, None)
+    }
+
+    /// Finds the ports that get a run. Returns the verdict about it there, and as much of the run as
+    /// goes to them.
+    #[inline]
+    fn find_targets(
+        &mut self,
+        verdict: VlanVerdict,
+        run: Range<usize>,
+    ) -> (VlanVerdict, Range<usize>) {
+        if self.switch.bridge.snoops(&verdict) {
+            return self.find_members(verdict, run);
+        }
+        let targets = self.switch.bridge.flood_targets(self.src, &verdict);
+        self.scratch.targets.clear();
+        self.scratch.targets.extend(targets);
+        (verdict, run)
     }
 
     /// The frames from `start` on that get one decision.
@@ -187,7 +202,11 @@ impl Turn<'_> {
         let targets = std::mem::take(&mut self.scratch.targets);
         debug_assert!(!targets.contains(&self.src), "a flood does not go back");
         if targets.is_empty() {
-            self.drop_batch(self.src, DropReason::NoDestination, run.clone());
+            let why = match verdict.forward {
+                Verdict::Members => DropReason::NoMember,
+                _ => DropReason::NoDestination,
+            };
+            self.drop_batch(self.src, why, run.clone());
         }
         if self.pays_for(&run, to_u32(targets.len())) {
             for &dst in &targets {

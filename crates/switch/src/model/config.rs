@@ -1,6 +1,7 @@
 //! What an operator can set on a switch and on a port. Names are those of `bridge(8)`.
 
-use packet::VlanMode;
+use packet::mcast::GroupAddr;
+use packet::{VlanId, VlanMode};
 
 use crate::decide::forward::FloodClass;
 use crate::model::security::{PortSecurity, SecurityState};
@@ -44,6 +45,21 @@ pub struct MirrorConfig {
     pub rate: u32,
 }
 
+/// Whether a port leads to a multicast router, as `mcast_router` of Linux's bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum McastRouter {
+    /// It does not, whatever is heard there.
+    Off,
+    /// It does while one is heard there.
+    #[default]
+    Auto,
+    /// It does.
+    On,
+}
+
+/// Groups that are learned on a port, if its settings do not say.
+pub const MCAST_GROUPS: u32 = 512;
+
 /// The configuration of one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
@@ -59,6 +75,14 @@ pub struct PortConfig {
     pub multicast_flood: bool,
     /// Whether the port gets broadcast frames.
     pub broadcast_flood: bool,
+    /// Whether the port leads to a multicast router.
+    pub mcast_router: McastRouter,
+    /// A leave ends the membership at once: there is one host behind the port.
+    pub mcast_fast_leave: bool,
+    /// How many groups may be learned on the port, 0 for any number.
+    pub mcast_max_groups: u32,
+    /// Groups of which the port is a member in any case, in their VLANs.
+    pub mcast_groups: Vec<(VlanId, GroupAddr)>,
     /// What the port may send, where it differs from the switch's other ports.
     pub security: PortSecurity,
     /// How many addresses may be learned on the port if neither its own settings nor the switch's
@@ -97,6 +121,10 @@ impl Default for PortConfig {
             unicast_flood: true,
             multicast_flood: true,
             broadcast_flood: true,
+            mcast_router: McastRouter::default(),
+            mcast_fast_leave: false,
+            mcast_max_groups: MCAST_GROUPS,
+            mcast_groups: Vec::new(),
             security: PortSecurity::default(),
             usual_max_macs: None,
             security_state: SecurityState::default(),
@@ -171,6 +199,11 @@ pub struct SwitchConfig {
     /// Reserved groups, 01:80:C2:00:00:00 to 0F, whose frames are forwarded: bit 0 for the first,
     /// as `group_fwd_mask` of a Linux bridge. PAUSE frames (bit 1) never are.
     pub group_fwd_mask: u16,
+    /// Frames of a multicast group go to its members only. The forwarding function has to be one
+    /// that looks addresses up.
+    pub mcast_snooping: bool,
+    /// The switch asks for members where no other querier does.
+    pub mcast_querier: bool,
     /// What all ports may send, where a port's own settings do not say.
     pub security: PortSecurity,
     /// All workers run the switch; else one does.
@@ -191,6 +224,8 @@ impl Default for SwitchConfig {
             ageing_ms: 300_000,
             fdb_capacity: 65_536,
             group_fwd_mask: 0,
+            mcast_snooping: false,
+            mcast_querier: false,
             security: PortSecurity::default(),
             is_spread: false,
         }

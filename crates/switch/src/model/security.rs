@@ -15,6 +15,8 @@ pub struct PortSecurity {
     pub max_macs: Option<u32>,
     /// Frames of each [`FloodClass`] that are flooded in a second, 0 for any number.
     pub flood_limits: [Option<u32>; FloodClass::COUNT],
+    /// Whether BPDUs from the port and for it are dropped, before the guard sees them.
+    pub bpdu_filter: Option<bool>,
     /// Whether a BPDU from the port disables it.
     pub bpdu_guard: Option<bool>,
     /// Whether a loop through the port disables it.
@@ -27,6 +29,7 @@ impl PortSecurity {
         mac_lock: Some(MacLock::Off),
         max_macs: Some(0),
         flood_limits: [Some(0); FloodClass::COUNT],
+        bpdu_filter: Some(false),
         bpdu_guard: Some(false),
         loop_protect: Some(false),
     };
@@ -42,6 +45,7 @@ impl PortSecurity {
             mac_lock: self.mac_lock.or(all.mac_lock),
             max_macs: self.max_macs.or(all.max_macs),
             flood_limits,
+            bpdu_filter: self.bpdu_filter.or(all.bpdu_filter),
             bpdu_guard: self.bpdu_guard.or(all.bpdu_guard),
             loop_protect: self.loop_protect.or(all.loop_protect),
         }
@@ -58,6 +62,7 @@ impl PortSecurity {
     pub fn is_on(&self) -> bool {
         self.mac_lock.is_some_and(|lock| lock != MacLock::Off)
             || FloodClass::ALL.iter().any(|&class| self.flood_limit(class).is_some())
+            || self.bpdu_filter == Some(true)
             || self.bpdu_guard == Some(true)
             || self.loop_protect == Some(true)
     }

@@ -14,6 +14,7 @@ mod forwarding_program;
 mod inherited;
 mod internet;
 mod listing;
+mod mdb;
 mod metrics;
 mod mirror;
 mod names;
@@ -86,6 +87,7 @@ enum Command {
     Cni(cni::Args),
     Fdb(fdb::Args),
     Neigh(neigh::Args),
+    Mdb(mdb::Args),
     Mirror(mirror::Args),
     Chain(chain::Args),
     Rule(rule::Args),
@@ -236,6 +238,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Cni(_) => return Ok(cni::run()),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Neigh(args) => neigh::run(global, &args),
+        Command::Mdb(args) => mdb::run(global, &args),
         Command::Mirror(args) => mirror::run(global, &args),
         Command::Chain(args) => chain::run(global, &args),
         Command::Rule(args) => rule::run(global, &args),

@@ -8,9 +8,9 @@ use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::parse;
 use protocol::{
-    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, Mirror, Mode,
-    OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings,
-    PortWorker, Queues, Reply, Request, SocketPlace, users,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, McastRouter,
+    Mirror, Mode, OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet,
+    PortSettings, PortWorker, Queues, Reply, Request, SocketPlace, StaticGroup, users,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -169,6 +169,14 @@ macro_rules! on_off {
             /// Chain that frames from this port enter; '' for none
             #[arg(long, value_name = "NAME")]
             chain: Option<String>,
+            /// The port leads to a multicast router: off, on, or auto, as long as one is heard there
+            /// [default: on for vxlan, else auto]
+            #[arg(long, value_name = "off|auto|on")]
+            mcast_router: Option<McastRouter>,
+            /// Maximum number of multicast groups learned on the port, up to 4096; 0 is no limit
+            /// [default: 512]
+            #[arg(long, value_name = "N")]
+            mcast_max_groups: Option<u32>,
             $(
                 $(#[$doc])*
                 #[arg(
@@ -196,7 +204,10 @@ on_off! {
     /// Flood multicast to this port [default: true]
     multicast_flood,
     /// Flood broadcast to this port [default: true]
-    broadcast_flood
+    broadcast_flood,
+    /// End a membership of a multicast group with the first leave: there is one host behind the
+    /// port [default: false]
+    mcast_fast_leave
 }
 
 /// Runs the subcommand.
@@ -402,6 +413,9 @@ impl Settings {
             unicast_flood: self.unicast_flood,
             multicast_flood: self.multicast_flood,
             broadcast_flood: self.broadcast_flood,
+            mcast_router: self.mcast_router,
+            mcast_fast_leave: self.mcast_fast_leave,
+            mcast_max_groups: self.mcast_max_groups,
             on_full: self.on_full,
             worker: self.worker,
             vnet_header: self.vnet_header,
@@ -585,6 +599,10 @@ fn show(info: &PortInfo, is_now: bool) -> String {
         ("unicast-flood", flag(settings.unicast_flood)),
         ("multicast-flood", flag(settings.multicast_flood)),
         ("broadcast-flood", flag(settings.broadcast_flood)),
+        ("mcast-router", settings.mcast_router.map(|it| it.to_string())),
+        ("fast-leave", flag(settings.mcast_fast_leave)),
+        ("max-groups", settings.mcast_max_groups.map(|most| most.to_string())),
+        ("mcast-groups", settings.mcast_groups.as_deref().map(show_groups)),
         ("on-full", settings.on_full.map(|it| it.to_string())),
         ("worker", show_worker(info)),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
@@ -604,6 +622,10 @@ fn show(info: &PortInfo, is_now: bool) -> String {
 }
 
 /// The ports that a mirror port mirrors.
+fn show_groups(groups: &[StaticGroup]) -> String {
+    groups.iter().map(StaticGroup::to_string).collect::<Vec<_>>().join(",")
+}
+
 fn show_mirror(mirror: &Mirror) -> String {
     let rate = Some(mirror.rate).filter(|&rate| rate > 0);
     let rate = rate.map(|rate| format!(", at most {rate} frames/s")).unwrap_or_default();

@@ -25,6 +25,16 @@ pub struct Security {
     /// Storm control: frames per second from a port to unknown unicast addresses [default: 0]
     #[arg(long, value_name = "FRAMES", help_heading = HEADING, value_parser = parse::number32)]
     unknown_unicast_limit: Option<u32>,
+    /// Drop BPDUs from a port and for it; bpdu-guard does not see them then [default: false]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    bpdu_filter: Option<bool>,
     /// Disable a port that sends a BPDU, until uvala port enable [default: false]
     #[arg(
         long,
@@ -56,6 +66,7 @@ impl Security {
             broadcast_limit: self.broadcast_limit,
             multicast_limit: self.multicast_limit,
             unknown_unicast_limit: self.unknown_unicast_limit,
+            bpdu_filter: self.bpdu_filter,
             bpdu_guard: self.bpdu_guard,
             loop_protect: self.loop_protect,
             ..PortSettings::default()
@@ -64,7 +75,7 @@ impl Security {
 }
 
 /// Names and values of the settings, for `show`.
-pub fn rows(settings: &PortSettings) -> [(&'static str, Option<String>); 7] {
+pub fn rows(settings: &PortSettings) -> [(&'static str, Option<String>); 8] {
     let number = |value: Option<u32>| value.map(|value| value.to_string());
     let flag = |value: Option<bool>| value.map(|value| value.to_string());
     [
@@ -73,6 +84,7 @@ pub fn rows(settings: &PortSettings) -> [(&'static str, Option<String>); 7] {
         ("broadcast-limit", number(settings.broadcast_limit)),
         ("multicast-limit", number(settings.multicast_limit)),
         ("unknown-unicast-limit", number(settings.unknown_unicast_limit)),
+        ("bpdu-filter", flag(settings.bpdu_filter)),
         ("bpdu-guard", flag(settings.bpdu_guard)),
         ("loop-protect", flag(settings.loop_protect)),
     ]

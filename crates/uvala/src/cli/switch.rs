@@ -100,6 +100,26 @@ struct Settings {
     /// stands for 01:80:c2:00:00:0N; PAUSE (bit 1) is never forwarded [default: 0]
     #[arg(long, value_name = "MASK", value_parser = parse::group_fwd_mask)]
     group_fwd_mask: Option<u16>,
+    /// Send frames of multicast groups to members only, which the switch learns from IGMP and MLD;
+    /// needs a querier: a multicast router, or --mcast-querier [default: false]
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    mcast_snooping: Option<bool>,
+    /// Where no other querier is heard, ask for members of groups (with --mcast-snooping)
+    /// [default: false]
+    #[arg(
+        long,
+        value_name = "true|false",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    mcast_querier: Option<bool>,
     /// Workers that run the switch: one, or all, each with a share of the ports; only for a switch
     /// without ports, and without chains and monitors [default: one]
     #[arg(long, value_name = "one|all")]
@@ -176,6 +196,7 @@ impl Settings {
             broadcast_limit: all_ports.broadcast_limit,
             multicast_limit: all_ports.multicast_limit,
             unknown_unicast_limit: all_ports.unknown_unicast_limit,
+            bpdu_filter: all_ports.bpdu_filter,
             bpdu_guard: all_ports.bpdu_guard,
             loop_protect: all_ports.loop_protect,
             forwarding: self.forwarding.as_ref().map(|choice| choice.function),
@@ -183,6 +204,8 @@ impl Settings {
             age_s: self.age,
             fdb_capacity: self.fdb_capacity,
             group_fwd_mask: self.group_fwd_mask,
+            mcast_snooping: self.mcast_snooping,
+            mcast_querier: self.mcast_querier,
             workers: self.workers,
             owner: user(self.owner.as_deref())?,
             group: group(self.group.as_deref())?,
@@ -258,10 +281,23 @@ fn show(info: &SwitchInfo) -> String {
         0 => String::new(),
         mask => format!("forwards    reserved groups {mask:#06x}\n"),
     };
+    let multicast = match (info.mcast_snooping, &info.mcast) {
+        (false, _) => String::new(),
+        (true, mcast) => format!(
+            "multicast   snooping{}: {} groups, {} members, {} queriers; {} refused: port limit, {} \
+             refused: full\n",
+            if info.mcast_querier { " and querier" } else { "" },
+            mcast.groups,
+            mcast.members,
+            mcast.queriers,
+            mcast.refused_limit,
+            mcast.refused_full,
+        ),
+    };
     let text = format!(
         "switch      {} ({stays})\nports       {}\nforwarding  {}\n\
          addresses   {} of {}, {age}\n            {moves}\n\
-         {groups}owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
+         {groups}{multicast}owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
         info.switch,
         info.ports,
         info.forwarding,
@@ -294,5 +330,6 @@ Examples:
   uvala switch set vale0 --forwarding hub --age 60
   uvala switch set vale0 --forwarding program:balance.o
   uvala switch add vale1 --workers all                   one switch on all cores of the daemon
+  uvala switch set vale0 --mcast-snooping --mcast-querier
   uvala switch set vale0 --mac-lock first:1 --bpdu-guard --broadcast-limit 1000
   uvala switch del vale0";

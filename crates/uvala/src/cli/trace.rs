@@ -8,8 +8,8 @@ use client::control::unexpected;
 use packet::MacAddr;
 use protocol::parse;
 use protocol::{
-    DropReason, FdbEntry, FloodClass, Learning, PortRequest, Reply, Request, TagAction, Tagging,
-    Trace, TraceQuery, TraceStep,
+    DropReason, FdbEntry, FloodClass, GroupScope, Learning, PortRequest, Reply, Request, TagAction,
+    Tagging, Trace, TraceQuery, TraceStep,
 };
 
 use super::Global;
@@ -118,6 +118,7 @@ fn line(step: &TraceStep) -> String {
             };
             format!("flooded: {class}")
         }
+        TraceStep::Group { mac, scope } => format!("group {mac}: {}", group_scope(*scope)),
         TraceStep::Send { port, tag, vlan } => format!("sent to {port}{}", tag_change(*tag, *vlan)),
         TraceStep::Drop { port, reason } => {
             let known = DropReason::named(reason);
@@ -135,6 +136,18 @@ fn learning(result: Learning) -> &'static str {
         Learning::Static => "has a static entry, not learned",
         Learning::PortLimit => "not learned, the port has as many addresses as max_macs",
         Learning::Full => "not learned, static entries fill its places",
+    }
+}
+
+fn group_scope(scope: GroupScope) -> &'static str {
+    match scope {
+        GroupScope::Always => "to all ports, whatever members say",
+        GroupScope::NoQuerier => "to all ports, because the VLAN has no querier",
+        GroupScope::Full => "to all ports, because the multicast database was full",
+        GroupScope::Members => "to its members and to router ports",
+        GroupScope::NoMember => "no port has a member, to router ports",
+        GroupScope::Report => "a report, to router ports",
+        GroupScope::Query => "a query, to all ports",
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::thread::{MembarrierQuery, membarrier_query};
 
 use super::facts::{Person, Rights, Socket, Vmm};
 use super::host::Locker;
-use super::{Finding, device, host, limits, machine, security, vmm};
+use super::{Finding, device, host, limits, machine, multicast, security, vmm};
 use crate::cni::inside;
 use crate::vm::kvm;
 use crate::vm::qemu::{PROGRAM, Qemu};
@@ -90,6 +90,7 @@ pub fn daemon(
     findings.extend(host::mtus(&known));
     findings.extend(ports.iter().filter_map(bare));
     findings.extend(security::loops(switches));
+    findings.extend(multicast::without_querier(switches));
     findings.extend(security::disabled(ports));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     // A daemon in another namespace has its sockets elsewhere.

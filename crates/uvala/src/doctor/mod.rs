@@ -10,6 +10,7 @@ pub mod gather;
 mod host;
 mod limits;
 mod machine;
+mod multicast;
 mod program;
 mod security;
 mod tunnel;

@@ -9,7 +9,6 @@ use packet::MacList;
 use port::queue::QueueMemory;
 use protocol::name::{PortName, SwitchName};
 use protocol::{Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply, check};
-use switch::PortConfig;
 
 use crate::control::chains::refusal::ChainRefusal;
 use crate::control::datapath::Datapath;
@@ -60,7 +59,7 @@ impl<D: Datapath> Control<D> {
             self.check_stalls(caller)?;
         }
         self.state.claim_persistent(caller, &add.port)?;
-        let mut config = settings::change_port(PortConfig::default(), &add.settings)?;
+        let mut config = settings::new_port(add.kind, &add.settings)?;
         self.check_worker(&add.settings)?;
         self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
         check_header(add.kind, &add.settings)?;

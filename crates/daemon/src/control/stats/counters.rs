@@ -4,8 +4,10 @@
 //! ports that stay, so that their counters only grow: see `Port::past`.
 
 use protocol::name::PortName;
-use protocol::{Counter, FdbCounters, PortStats};
-use switch::FdbStats;
+use protocol::{Counter, FdbCounters, McastCounters, PortStats};
+use switch::{Bridge, FdbStats};
+
+use crate::control::count;
 
 /// Zeros.
 pub fn none(port: PortName) -> PortStats {
@@ -26,7 +28,25 @@ pub fn none(port: PortName) -> PortStats {
     }
 }
 
-/// What a switch has counted, as the control API says it.
+/// Those of a switch that snoops.
+pub fn of_groups(bridge: &Bridge) -> McastCounters {
+    let (stats, [groups, members], queriers) = bridge.mcast_stats();
+    McastCounters {
+        groups: count(groups),
+        members: count(members),
+        queriers: count(queriers),
+        reports: stats.reports,
+        leaves: stats.leaves,
+        queries: stats.queries,
+        queries_sent: stats.queries_sent,
+        malformed: stats.malformed,
+        expired: stats.expired,
+        refused_limit: stats.refused_limit,
+        refused_full: stats.refused_full,
+    }
+}
+
+/// Those of a forwarding database.
 pub fn of_fdb(stats: FdbStats) -> FdbCounters {
     let FdbStats { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds } =
         stats;

@@ -2,7 +2,7 @@
 
 use packet::MacAddr;
 use protocol::ErrorCode;
-use protocol::name::SwitchName;
+use protocol::name::{PortName, SwitchName};
 use thiserror::Error;
 
 /// What is wrong with the switch, or with an entry of its forwarding database.
@@ -27,6 +27,9 @@ pub enum SwitchRefusal {
         /// The VLAN.
         vlan: u16,
     },
+    /// The port has no such static group.
+    #[error("{0} has no static entry {1}; see: uvala mdb list")]
+    NoMdbEntry(PortName, Box<str>),
     /// The forwarding database is full of static entries.
     #[error(
         "{switch} is full: it has {have} addresses, all static; for more: uvala switch set \
@@ -61,7 +64,9 @@ pub enum SwitchRefusal {
 impl SwitchRefusal {
     pub(in crate::control) fn code(&self) -> ErrorCode {
         match self {
-            Self::Missing(_) | Self::NoFdbEntry { .. } => ErrorCode::NotFound,
+            Self::Missing(_) | Self::NoFdbEntry { .. } | Self::NoMdbEntry(..) => {
+                ErrorCode::NotFound
+            }
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
             Self::FdbFull { .. } => ErrorCode::NoMemory,
             Self::ChainsOfAllWorkers(_) | Self::WorkersWithPorts(_) => ErrorCode::BadRequest,

@@ -439,12 +439,16 @@ impl Worker {
         }
     }
 
-    /// Sleeps until the doorbell rings, or until another worker has learned that a station has
-    /// moved for which a port of this one waits.
+    /// Sleeps until the doorbell rings, a switch has a query to send, or another worker has learned
+    /// that a station has moved for which a port of this one waits.
     fn sleep(&mut self) {
         let is_spread = self.waiting().any(|(switch, _)| switch.bridge().config().is_spread);
-        let limit = is_spread.then_some(BLOCKED);
-        while !self.doorbell.wait(&mut self.rung, limit)
+        let query = self.switches.iter().flatten().filter_map(Switch::next_query).min();
+        let started = self.started;
+        let left = || query.map(|at| Duration::from_micros(at.us_since(time_since(started))));
+        let limit = || is_spread.then_some(BLOCKED).into_iter().chain(left()).min();
+        while !self.doorbell.wait(&mut self.rung, limit())
+            && left().is_none_or(|left| left > Duration::ZERO)
             && !self.waiting().any(|(switch, id)| switch.may_go_elsewhere(id))
         {}
     }
@@ -543,6 +547,24 @@ impl Worker {
                 self.notices.send(at, news);
             }
         }
+        for at in 0..self.switches.len() {
+            if self.switches[at].as_ref().is_some_and(|it| it.next_query().is_some()) {
+                self.send_queries(at, now);
+            }
+        }
+    }
+
+    /// Sends the queries of a switch that are due.
+    #[cold]
+    fn send_queries(&mut self, at: usize, now: Now) {
+        self.scratch.heartbeat().enter(at);
+        let Self { switches, scratch, .. } = self;
+        let sent = switches[at].as_mut().is_some_and(|switch| switch.send_queries(now, scratch));
+        if sent {
+            self.expect_answers(at);
+            self.note_owing(at);
+        }
+        self.scratch.heartbeat().rest(Stage::Control);
     }
 
     /// Reports what a turn has found.

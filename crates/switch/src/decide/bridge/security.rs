@@ -40,6 +40,9 @@ impl Guard {
 
     /// Why a frame may not enter, if it may not.
     fn refuse(&mut self, header: Header) -> Option<DropReason> {
+        if self.settings.bpdu_filter == Some(true) && is_bpdu(header) {
+            return Some(DropReason::BpduFilter);
+        }
         let is_bpdu = self.settings.bpdu_guard == Some(true) && is_bpdu(header);
         if is_bpdu || self.state.disabled.is_some() {
             return Some(DropReason::Disabled);
@@ -60,7 +63,7 @@ impl Guard {
 
 /// Whether this is a frame of a spanning tree protocol. The address and the length field identify
 /// it: what follows is behind the bytes that make a verdict.
-fn is_bpdu(header: Header) -> bool {
+pub(super) fn is_bpdu(header: Header) -> bool {
     header.dst() == MacAddr::BRIDGE_GROUP && header.ethertype().is_length()
 }
 
@@ -210,6 +213,12 @@ impl Bridge {
             self.members.add(port, config);
             self.changes += 1;
         }
+    }
+
+    /// Whether the port gets no BPDUs.
+    pub(super) fn filters_bpdus(&self, port: PortId) -> bool {
+        let guard = self.guards.get(port.index()).and_then(Option::as_ref);
+        guard.is_some_and(|guard| guard.settings.bpdu_filter == Some(true))
     }
 
     /// Whether the switch has disabled the port.

@@ -449,8 +449,12 @@ fn test_egress_sets_the_tag_by_port() {
     ];
     for (tagging, mode, expected) in rows {
         let bridge = bridge(Forwarding::Learning, &[PortConfig::default(), carrying(mode)]);
-        let verdict =
-            VlanVerdict { forward: Verdict::To(port(1)), vlan: vlan(5), tagging, nested: false };
+        let verdict = VlanVerdict {
+            forward: Verdict::To(port(1)),
+            vlan: vlan(5),
+            tagging,
+            payload: Payload::Other,
+        };
         assert_eq!(bridge.egress(port(0), port(1), &verdict), expected, "{tagging:?} {mode}");
     }
 }
@@ -527,7 +531,7 @@ fn test_verdicts_other_than_flood_have_no_targets() {
             forward,
             vlan: VlanId::DEFAULT,
             tagging: Tagging::Untagged,
-            nested: false,
+            payload: Payload::Other,
         };
         assert_eq!(targets(&bridge, 0, &verdict), []);
     }
@@ -638,7 +642,7 @@ proptest! {
         bridge.remove_port(port((usize::from(victim) % ports.len()) | 1));
         let forward = Verdict::Flood(class);
         let (vlan, tagging) = (vlan(id), Tagging::Untagged);
-        let verdict = VlanVerdict { forward, vlan, tagging, nested: false };
+        let verdict = VlanVerdict { forward, vlan, tagging, payload: Payload::Other };
         for src in [0, (ports.len() / 2) & !1] {
             let reached = targets(&bridge, src, &verdict);
             let passes = |&dst: &usize| bridge.egress(port(src), port(dst), &verdict).is_ok();

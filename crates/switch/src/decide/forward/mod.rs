@@ -26,6 +26,9 @@ pub enum Verdict {
     /// To the ports of the set that has this number (`forward::user`). Storm limits hold as for a
     /// flood of this class.
     Set(FloodClass, u16),
+    /// To members of the frame's group and to routers, whatever floods these ports take: what
+    /// becomes of a flood of multicast where the switch snoops (`decide::snooping`).
+    Members,
     /// Nowhere.
     Drop(DropReason),
 }
@@ -36,6 +39,7 @@ impl Verdict {
     pub(crate) fn limited_as(self) -> Option<FloodClass> {
         match self {
             Self::Flood(class) | Self::Set(class, _) => Some(class),
+            Self::Members => Some(FloodClass::Multicast),
             Self::To(_) | Self::Drop(_) => None,
         }
     }

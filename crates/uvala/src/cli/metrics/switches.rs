@@ -1,14 +1,16 @@
 //! Samples of switches and their ports.
 
 use protocol::name::PortName;
-use protocol::{LinkState, MachineState, PortInfo, PortStats, SwitchInfo, VxlanInfo};
+use protocol::{
+    LinkState, MachineState, McastCounters, PortInfo, PortStats, SwitchInfo, VxlanInfo,
+};
 
 use super::Seen;
 use super::page::Kind::{Counter, Gauge};
 use super::page::{Family, Labels, Page};
 
 /// The families, in order.
-pub const FAMILIES: [Family; 30] = [
+pub const FAMILIES: [Family; 37] = [
     ("switch_ports", Gauge, "Ports of a switch."),
     ("switch_fdb_entries", Gauge, "Addresses in the forwarding database."),
     ("switch_fdb_max_entries", Gauge, "Addresses that have room in the forwarding database."),
@@ -22,6 +24,13 @@ pub const FAMILIES: [Family; 30] = [
         Counter,
         "Seconds in which addresses moved back and forth between two ports.",
     ),
+    ("switch_mdb_groups", Gauge, "Multicast groups with members (snooping)."),
+    ("switch_mdb_members", Gauge, "Ports that are members of multicast groups."),
+    ("switch_mdb_queriers", Gauge, "VLANs with a querier, for IGMP and for MLD."),
+    ("switch_mdb_messages_total", Counter, "Messages about multicast groups, by type."),
+    ("switch_mdb_queries_sent_total", Counter, "Queries that the switch has sent."),
+    ("switch_mdb_expired_total", Counter, "Memberships that ended without a leave."),
+    ("switch_mdb_refused_total", Counter, "Memberships that were not learned, by reason."),
     ("port_info", Gauge, "A port, with its kind and label; always 1."),
     ("port_attached", Gauge, "Whether a program or a virtual machine is at a port."),
     ("port_link_up", Gauge, "Whether the interface or virtual machine of a port is up."),
@@ -70,6 +79,29 @@ fn switch(page: &mut Page, info: &SwitchInfo) {
         page.add("switch_fdb_refused_total", &labels, count);
     }
     page.add("switch_loop_seconds_total", &own, fdb.loop_seconds);
+    if info.mcast_snooping {
+        groups(page, &own, &info.mcast);
+    }
+}
+
+fn groups(page: &mut Page, own: &Labels, mcast: &McastCounters) {
+    page.add("switch_mdb_groups", own, mcast.groups);
+    page.add("switch_mdb_members", own, mcast.members);
+    page.add("switch_mdb_queriers", own, mcast.queriers);
+    page.add("switch_mdb_queries_sent_total", own, mcast.queries_sent);
+    page.add("switch_mdb_expired_total", own, mcast.expired);
+    let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
+    for (kind, count) in [
+        ("report", mcast.reports),
+        ("leave", mcast.leaves),
+        ("query", mcast.queries),
+        ("malformed", mcast.malformed),
+    ] {
+        page.add("switch_mdb_messages_total", &with("type", kind), count);
+    }
+    for (reason, count) in [("limit", mcast.refused_limit), ("full", mcast.refused_full)] {
+        page.add("switch_mdb_refused_total", &with("reason", reason), count);
+    }
 }
 
 /// The labels of a port: the two parts of its name, a pipe's end with its brace.

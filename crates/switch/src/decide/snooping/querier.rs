@@ -1,0 +1,219 @@
+//! Queriers: which one asks in a VLAN, and when the switch does so itself.
+//!
+//! The switch asks only where no other querier is heard. Its source is 0.0.0.0, as that of Linux's
+//! bridge: any other wins the election against it, and it makes no port a router port. MLD wants a
+//! link-local source, of which the lowest wins; the switch has a high one, so that routers do.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use packet::mcast::{LAST_MEMBER_MS, QUERY_INTERVAL_S, Query, RESPONSE_MS};
+use packet::{MacAddr, PortId, VlanId};
+
+use super::{Domain, LAST_MEMBER_COUNT, McastFamily, after_ms};
+use crate::model::now::Now;
+
+/// How long a querier that is not heard is believed to be there.
+const OTHER_MS: u64 = 255_000;
+/// Between queries, and between the first ones.
+const INTERVAL_MS: u64 = QUERY_INTERVAL_S as u64 * 1000;
+const STARTUP_MS: u64 = INTERVAL_MS / 4;
+const STARTUP_COUNT: u32 = 2;
+/// Questions about groups that hosts have left, at a time.
+const ASKED_MAX: usize = 1024;
+
+/// A query of the switch's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnQuery {
+    pub domain: Domain,
+    /// The group, and the port whose hosts are asked; `None`: all hosts of the VLAN.
+    pub group: Option<(IpAddr, PortId)>,
+}
+
+/// The queriers of a switch.
+#[derive(Debug)]
+pub(super) struct Querier {
+    domains: BTreeMap<Domain, State>,
+    /// When to ask about a group, and how often still.
+    asked: BTreeMap<(Domain, IpAddr, PortId), (Now, u64)>,
+    /// When the switch has something to send, or looks again.
+    due: Now,
+    mac: MacAddr,
+    link_local: Ipv6Addr,
+}
+
+/// The querier of a domain.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// Another one that is heard.
+    other: Option<Other>,
+    /// Before, hosts have had no time to answer.
+    answered: Now,
+    /// When the switch asks next, if it is the querier, and how often it has.
+    next: Now,
+    sent: u32,
+}
+
+/// A querier that is heard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other {
+    pub address: IpAddr,
+    pub port: PortId,
+    pub until: Now,
+}
+
+impl Querier {
+    pub(super) fn new(seed: u64) -> Self {
+        // The seed itself is a secret of hash tables.
+        let mut hash = DefaultHasher::new();
+        hash.write_u64(seed);
+        let [a, b, c, d, e, f, g, _] = hash.finish().to_be_bytes();
+        let mac = MacAddr::new([2, a, b, c, d, e]);
+        let octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xfe, a, b, c, d, e, f, g];
+        let link_local = Ipv6Addr::from(octets);
+        let (domains, asked) = (BTreeMap::new(), BTreeMap::new());
+        Self { domains, asked, due: Now::START, mac, link_local }
+    }
+
+    /// The addresses of the switch's queries.
+    pub(super) fn source(&self, family: McastFamily) -> (MacAddr, IpAddr) {
+        let ip = match family {
+            McastFamily::Ipv4 => Ipv4Addr::UNSPECIFIED.into(),
+            McastFamily::Ipv6 => self.link_local.into(),
+        };
+        (self.mac, ip)
+    }
+
+    /// Whether memberships are kept alive, so that frames may be restricted by them.
+    pub(super) fn is_there(&self, domain: Domain, has_querier: bool, now: Now) -> bool {
+        let state = self.domains.get(&domain);
+        state.is_some_and(|it| now >= it.answered && (has_querier || it.other.is_some()))
+    }
+
+    /// Whether another querier is heard.
+    pub(super) fn has_other(&self, domain: Domain) -> bool {
+        self.domains.get(&domain).is_some_and(|state| state.other.is_some())
+    }
+
+    /// Forgets queriers that were not heard for long.
+    pub(super) fn expire(&mut self, now: Now) {
+        let is_over = |other: &Other| other.until <= now;
+        for state in self.domains.values_mut().filter(|it| it.other.as_ref().is_some_and(is_over)) {
+            (state.other, state.next, state.sent) = (None, now, 0);
+        }
+    }
+
+    /// Hears a query of another querier, which is the VLAN's if it wins against the one that was:
+    /// any does against 0.0.0.0, else the lowest address.
+    pub(super) fn hear(
+        &mut self,
+        port: PortId,
+        domain: Domain,
+        query: Query,
+        (has_querier, now): (bool, Now),
+    ) {
+        let (_, own) = self.source(domain.family);
+        let known = self.domains.get(&domain);
+        let before = known.and_then(|state| state.other);
+        let current = before.map(|other| other.address).or(has_querier.then_some(own));
+        let wins = current.is_none_or(|it| it.is_unspecified() || query.source <= it);
+        if !wins {
+            return;
+        }
+        let answered = match (before, known) {
+            (Some(_), Some(state)) => state.answered,
+            _ => after_ms(now, query.response_ms.into()),
+        };
+        let other = Other { address: query.source, port, until: after_ms(now, OTHER_MS) };
+        self.domains.insert(domain, State { other: Some(other), answered, next: now, sent: 0 });
+    }
+
+    /// Asks the hosts behind a port whether they are members of a group that one has left.
+    pub(super) fn ask(&mut self, query: OwnQuery, now: Now) {
+        let Some((group, port)) = query.group else { return };
+        if self.asked.len() < ASKED_MAX {
+            let key = (query.domain, group, port);
+            self.asked.entry(key).or_insert((now, LAST_MEMBER_COUNT));
+            self.due = now;
+        }
+    }
+
+    /// The queries that the switch sends now.
+    pub(super) fn take_due(
+        &mut self,
+        vlans: impl Iterator<Item = VlanId>,
+        now: Now,
+    ) -> Vec<OwnQuery> {
+        let mut due = Vec::new();
+        if now < self.due {
+            return due;
+        }
+        self.asked.retain(|&(domain, group, port), (next, left)| {
+            if *next <= now {
+                due.push(OwnQuery { domain, group: Some((group, port)) });
+                (*next, *left) = (after_ms(now, LAST_MEMBER_MS.into()), *left - 1);
+            }
+            *left > 0
+        });
+        let answered = after_ms(now, RESPONSE_MS.into());
+        for vlan in vlans {
+            for family in [McastFamily::Ipv4, McastFamily::Ipv6] {
+                let domain = Domain { vlan, family };
+                let new = State { other: None, answered, next: now, sent: 0 };
+                let state = self.domains.entry(domain).or_insert(new);
+                if state.other.is_none() && state.next <= now {
+                    due.push(OwnQuery { domain, group: None });
+                    state.sent = state.sent.saturating_add(1);
+                    let is_startup = state.sent < STARTUP_COUNT;
+                    let wait = if is_startup { STARTUP_MS } else { INTERVAL_MS };
+                    state.next = after_ms(now, wait);
+                }
+            }
+        }
+        let asked = self.asked.values().map(|(next, _)| *next);
+        let others = |state: &State| state.other.map_or(state.next, |other| other.until);
+        let next = asked.chain(self.domains.values().map(others)).min();
+        self.due = next.unwrap_or_else(|| after_ms(now, INTERVAL_MS)).max(now.after_us(1));
+        due
+    }
+
+    /// When [`take_due`](Self::take_due) has something to do again.
+    pub(super) fn due(&self) -> Now {
+        self.due
+    }
+
+    /// Looks at the VLANs again: they may be others.
+    pub(super) fn look_again(&mut self) {
+        self.due = Now::START;
+    }
+
+    /// Begins anew where no other querier is heard.
+    pub(super) fn restart(&mut self) {
+        self.domains.retain(|_, state| state.other.is_some());
+        self.asked.clear();
+        self.look_again();
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.domains.clear();
+        self.asked.clear();
+        self.look_again();
+    }
+
+    /// Asks no hosts behind a port. The querier there is heard no more, which ends it in time.
+    pub(super) fn remove_port(&mut self, port: PortId) {
+        self.asked.retain(|&(_, _, at), _| at != port);
+        let is_there = |other: Other| other.port == port;
+        self.domains.retain(|_, state| !state.other.is_some_and(is_there));
+    }
+
+    /// The querier of each domain that has one: another, or `None` for the switch.
+    pub(super) fn all(
+        &self,
+        has_querier: bool,
+    ) -> impl Iterator<Item = (Domain, Option<Other>)> + '_ {
+        let known = self.domains.iter().map(|(domain, state)| (*domain, state.other));
+        known.filter(move |(_, other)| has_querier || other.is_some())
+    }
+}
