@@ -14,6 +14,7 @@ use packet::MacAddr;
 use packet::vxlan::{Vni, header};
 use port::sys::udp::Received;
 use port::vxlan::inlet::Inlet;
+use port::vxlan::neighbours::Neighbours;
 use port::vxlan::remotes::Remotes;
 use protocol::VxlanStation;
 use switch::receive::batch::{Batch, Delivery};
@@ -65,7 +66,8 @@ impl World {
         let mut remotes = Remotes::new(4789, 0, 1);
         remotes.set(&[host(2), host(3)], &[VxlanStation { mac: FIXED, remote: host(2) }]);
         let vni = Vni::new(VNI.into()).expect("24 bits");
-        let inlet = Inlet::new(vni, true, remotes).expect("memory");
+        let neighbours = Neighbours::default();
+        let inlet = Inlet::new(vni, host(1), true, remotes, neighbours).expect("memory");
         let homes = BTreeMap::from([(FIXED, 2)]);
         let (drops, expected) = (Drops::default(), BTreeMap::new());
         Self { inlet, drops, delivered: 0, expected, homes }

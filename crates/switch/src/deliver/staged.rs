@@ -7,6 +7,7 @@ use ring::exchange::Giver;
 
 use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
+use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, Taps, send_to_ring};
 use crate::deliver::room::Fitting;
 use crate::deliver::run::queue_of;
