@@ -85,18 +85,13 @@ fn a_linter_finds_no_fault_in_the_document() {
     let http = Http::start(&daemon);
     let path = http.place.path().join("openapi.json");
     std::fs::write(&path, http.ask_tcp("GET", "/openapi.json", "", None).body).unwrap();
-    let output = Command::new(linter).arg(&path).output().expect("it runs");
+    let lint = || Command::new(&linter).arg(&path).output().expect("it runs");
+    let output = lint();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("OK"), "{output:?}");
     // The linter sees faults at all.
     std::fs::write(&path, r#"{"openapi": "3.1.0", "info": {"title": "x"}, "paths": {}}"#).unwrap();
-    assert!(
-        !Command::new(tool("openapi-spec-validator").unwrap())
-            .arg(&path)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(!lint().status.success());
 }
 
 #[test]

@@ -188,13 +188,13 @@ fn the_last_hour_is_kept_in_steps() {
     assert_eq!((&history()["port"], &history()["step_s"]), (&json!("vale0:a"), &json!(10)));
     let steps = || history()["steps"].as_array().unwrap().clone();
     wait::until("two steps", || {
-        send(&mut a, &mut b, &frame(2, 1, 100));
+        send(&mut a, &mut b, &frame(2, 1, 60));
         steps().len() >= 2
     });
     let sum =
         |steps: &[Value], name: &str| steps.iter().filter_map(|it| it[name].as_u64()).sum::<u64>();
     let known = steps();
     assert!(sum(&known, "tx_frames") > 0, "{known:?}");
-    assert_eq!(sum(&known, "tx_bytes"), 100 * sum(&known, "tx_frames"), "{known:?}");
+    assert_eq!(sum(&known, "tx_bytes"), 60 * sum(&known, "tx_frames"), "{known:?}");
     http.get("/v1/ports/vale0:x/history").problem(404, "not_found");
 }
