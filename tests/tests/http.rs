@@ -529,8 +529,8 @@ fn a_reverse_proxy_gives_it_tls_as_the_manual_says() {
         .concat();
     let user = if is_root() { "user root;\n" } else { "" };
     let config = format!(
-        "{user}daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error.log;\nevents {{}}\nhttp {{\n\
-         access_log off;\n{folders}server {{\nlisten 127.0.0.1:{port} ssl;\n\
+        "{user}daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error.log;\n\
+         events {{}}\nhttp {{\naccess_log off;\n{folders}server {{\nlisten 127.0.0.1:{port} ssl;\n\
          ssl_certificate {dir}/cert.pem;\nssl_certificate_key {dir}/key.pem;\n{location}}}\n}}\n"
     );
     std::fs::write(place.join("nginx.conf"), config).unwrap();

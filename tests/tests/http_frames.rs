@@ -151,7 +151,7 @@ fn a_capture_ends_with_its_caller_and_leaves_nothing() {
 }
 
 #[test]
-fn a_slow_caller_loses_frames_that_are_counted_and_costs_the_port_none() {
+fn a_slow_caller_loses_frames_and_costs_the_port_none() {
     let daemon = Daemon::start();
     let http = Http::start(&daemon);
     let [mut a, mut b] = pair(&daemon);

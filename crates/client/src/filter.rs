@@ -49,7 +49,8 @@ pub struct Filter {
     free: Free,
 }
 
-// SAFETY: the instructions belong to the filter alone, and no call changes them until it is dropped.
+// SAFETY: the instructions belong to the filter alone, and no call changes them before it is
+// dropped.
 unsafe impl Send for Filter {}
 
 impl Filter {
