@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A function in Python: counts frames by EtherType and passes them on.
 
-    pip install uvala
+    make wheel && pip install target/wheel/*.whl
     uvala port add vale0:count --service count
     python3 examples/nf/count.py vale0:count
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A slow link in Python: holds every frame for 10 ms and sends it on.
 
-    pip install uvala
+    make wheel && pip install target/wheel/*.whl
     uvala port add vale0:delay --service delay
     python3 examples/nf/delay.py vale0:delay
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Joins two ports in asyncio: what arrives at one leaves by the other, in both directions.
 
-    pip install uvala
+    make wheel && pip install target/wheel/*.whl
     python3 examples/python/bridge.py vale0:left vale1:right
 """
 import asyncio

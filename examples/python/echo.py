@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends every frame back to its sender, also after a restart of the daemon.
 
-    pip install uvala
+    make wheel && pip install target/wheel/*.whl
     python3 examples/python/echo.py vale0:echo
 """
 import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends or counts frames in the rings themselves: no frame is copied to or from Python.
 
-    pip install uvala
+    make wheel && pip install target/wheel/*.whl
     python3 examples/python/rings.py receive vale0:to 100000
     python3 examples/python/rings.py send vale0:from 100000
 """

@@ -248,6 +248,12 @@ class Examples(Case):
             self.assertLess(time.monotonic(), end, listed)
             time.sleep(0.02)
 
+    def test_the_first_lines_of_the_page_work_as_they_stand(self):
+        page = (EXAMPLES.parents[1] / "docs" / "python.md").read_text()
+        seen = {}
+        exec(page.split("```python\n")[1].split("```")[0], seen)
+        self.assertIsNone(seen["frame"], "there is no other port")
+
     def test_rings_send_to_rings(self):
         to, start = f"{self.switch}:to", f"{self.switch}:from"
         # Floods do not wait for a slow receiver; frames for a known address do.
