@@ -208,8 +208,9 @@ fn ping(from: &Namespace, to: &str) {
 fn requests(eye: &mut Capture) -> usize {
     let mut count = 0;
     let taken = eye.take(|seen| {
-        let is_arp = seen.frame[..6] == [0xff; 6] && seen.frame[12..14] == [8, 6];
-        let is_nd = seen.frame[..3] == [0x33, 0x33, 0xff];
+        let head: Vec<u8> = seen.frame.parts().flatten().take(14).copied().collect();
+        let is_arp = head[..6] == [0xff; 6] && head[12..] == [8, 6];
+        let is_nd = head[..3] == [0x33, 0x33, 0xff];
         count += usize::from(is_arp || is_nd);
         true
     });
@@ -359,7 +360,8 @@ fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third
     let guest = three.host.station("192.168.7.9/24", Some(mac)).expect("a namespace");
     let routes = |member: &Member| {
         let rib = member.gobgp("global rib -a evpn");
-        rib.lines().filter(|line| line.contains(mac)).map(str::to_owned).collect::<Vec<_>>()
+        let of_mac = rib.lines().filter(|line| line.contains(mac) && line.contains("ip:<nil>"));
+        of_mac.map(str::to_owned).collect::<Vec<_>>()
     };
     wait::until("the number", || {
         guest.within(|| {

@@ -411,9 +411,11 @@ impl Agent {
         }
     }
 
-    /// Not before the stations of this host are known: what an earlier process has announced stays.
+    /// Not before the stations of this host are known, or the switch is gone for the hold time: what
+    /// an earlier process has announced stays so long.
     fn change_bgp(&mut self, todo: &Todo) {
-        let is_for_bgp = self.has_stations && todo.is_for_bgp();
+        let is_gone = self.known.as_ref().is_some_and(|(_, plan)| !plan.has_switch());
+        let is_for_bgp = (self.has_stations || is_gone) && todo.is_for_bgp();
         let Some(bgp) = self.bgp.as_mut().filter(|_| is_for_bgp) else { return };
         match bgp.change(todo) {
             Ok(refusal) => {

@@ -277,6 +277,12 @@ impl Plan {
         (self.announced, self.has_routes) = (Announced::default(), false);
     }
 
+    /// Whether the switch is there, or was until its hold time was over.
+    #[must_use]
+    pub fn has_switch(&self) -> bool {
+        self.has_switch
+    }
+
     /// Whether a port with these remotes has those that it was given.
     #[must_use]
     pub fn has_remotes(&self, remotes: &BTreeSet<IpAddr>) -> bool {
@@ -793,7 +799,9 @@ mod tests {
         assert_eq!(step(&mut plan, 90_999), Todo::default());
         let todo = step(&mut plan, 91_000);
         assert_eq!((todo.del_remotes, todo.withdraw.len()), (vec![ip(2)], 0));
+        assert!(plan.has_switch());
         assert_eq!(step(&mut plan, 93_000).withdraw.len(), 2, "the switch is gone");
+        assert!(!plan.has_switch());
         plan.find_port(&[], 94_000);
         assert_eq!(step(&mut plan, 94_000).announce, [Subject::Floods]);
     }
