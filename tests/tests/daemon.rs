@@ -519,7 +519,7 @@ fn clients_of_another_pid_namespace_exchange_frames() {
     let options = client::Options::new().dir(dir);
     let mut receiver = None;
     wait::until("the daemon", || {
-        receiver = options.open("vale0:b").ok();
+        receiver = options.clone().open("vale0:b").ok();
         receiver.is_some()
     });
     let (mut sender, mut receiver) = (options.open("vale0:a").unwrap(), receiver.unwrap());
