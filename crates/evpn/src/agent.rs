@@ -48,12 +48,12 @@ const RESYNC_MS: u64 = 30_000;
 const LOOK_MS: u64 = 1_000;
 /// Most stations of this host that are announced.
 const ANNOUNCED_MAX: usize = 65_536;
-/// Most routes of the network that are looked at, whatever host announces them.
+/// Most routes of the network, whatever host announces them. If there are more, none is looked at.
 const ROUTES_MAX: usize = 1 << 18;
 /// IP addresses for each station of [`Settings::stations`], all together.
 const ADDRESSES_FOR_STATION: usize = 4;
-/// Most messages of GoBGP that are read at once; all of them say only that something has changed.
-const MESSAGES_MAX: usize = 1024;
+/// How long messages of GoBGP are read at once; all of them say only that something has changed.
+const HEAR_MS: u64 = 100;
 
 /// What the operator wants.
 #[derive(Clone, Debug)]
@@ -146,6 +146,15 @@ struct Speaking {
     import: Import,
 }
 
+/// What GoBGP has: routes of other hosts, and of this one.
+#[derive(Debug)]
+struct Table {
+    routes: Vec<Route>,
+    announced: Announced,
+    /// There are no more.
+    is_whole: bool,
+}
+
 /// The process.
 #[derive(Debug)]
 pub struct Agent {
@@ -164,6 +173,8 @@ pub struct Agent {
     sweep_at: Option<u64>,
     duplicates: BTreeSet<MacAddr>,
     refused: usize,
+    /// GoBGP had too many routes at the last reading, which was said.
+    is_flooded: bool,
     /// What the port had of IP addresses when they were read, and when to look again.
     changes: Option<u64>,
     look_at: u64,
@@ -187,6 +198,7 @@ impl Agent {
             sweep_at: None,
             duplicates: BTreeSet::new(),
             refused: 0,
+            is_flooded: false,
             changes: None,
             look_at: 0,
         }
@@ -219,7 +231,7 @@ impl Agent {
             None => Speaking::open(&self.settings, *network),
         };
         let withdrawn = bgp.and_then(|mut bgp| {
-            let (routes, announced) = bgp.routes(*network)?;
+            let Table { routes, announced, .. } = bgp.routes(*network)?;
             plan.see_routes(&routes, announced, now);
             Ok(bgp.change(&plan.farewell())?)
         });
@@ -367,9 +379,18 @@ impl Agent {
         let Some(bgp) = &mut self.bgp else { return false };
         let (network, plan) = self.known.as_mut().expect("GoBGP comes after the port");
         match bgp.routes(*network) {
-            Ok((routes, announced)) => {
+            Ok(Table { is_whole: false, .. }) => {
+                if !std::mem::replace(&mut self.is_flooded, true) {
+                    remark(format_args!(
+                        "GoBGP has more than {ROUTES_MAX} routes of the network: what was known \
+                         before stays as it was; find the host (gobgp global rib -a evpn)"
+                    ));
+                }
+                true
+            }
+            Ok(Table { routes, announced, .. }) => {
                 plan.see_routes(&routes, announced, now);
-                self.is_new = true;
+                (self.is_new, self.is_flooded) = (true, false);
                 true
             }
             Err(error) => {
@@ -411,8 +432,8 @@ impl Agent {
         }
     }
 
-    /// Not before the stations of this host are known, or the switch is gone for the hold time: what
-    /// an earlier process has announced stays so long.
+    /// Not before the stations of this host are known, or the switch is gone for the hold time:
+    /// what an earlier process has announced stays so long.
     fn change_bgp(&mut self, todo: &Todo) {
         let is_gone = self.known.as_ref().is_some_and(|(_, plan)| !plan.has_switch());
         let is_for_bgp = (self.has_stations || is_gone) && todo.is_for_bgp();
@@ -493,7 +514,8 @@ impl Agent {
     }
 
     fn hear_bgp(&mut self) {
-        for _ in 0..MESSAGES_MAX {
+        let until = self.now() + HEAR_MS;
+        while self.now() < until {
             let Some(bgp) = self.bgp.as_mut().filter(|it| is_readable(&it.gobgp)) else { return };
             match bgp.gobgp.is_told() {
                 Ok(is_told) => self.bgp_timing.is_dirty |= is_told,
@@ -547,7 +569,7 @@ impl Speaking {
     }
 
     /// The routes of other hosts, and what GoBGP has of this one.
-    fn routes(&mut self, network: Network) -> Result<(Vec<Route>, Announced), CallError> {
+    fn routes(&mut self, network: Network) -> Result<Table, CallError> {
         let (mut routes, mut announced, mut seen) = (Vec::new(), Announced::default(), 0);
         let mut hosts = BTreeMap::<IpAddr, bool>::new();
         let Self { gobgp, export, import } = self;
@@ -570,7 +592,7 @@ impl Speaking {
                 announced.insert(route.subject);
             }
         })?;
-        Ok((routes, announced))
+        Ok(Table { routes, announced, is_whole: seen <= ROUTES_MAX })
     }
 
     fn change(&mut self, todo: &Todo) -> io::Result<Option<String>> {

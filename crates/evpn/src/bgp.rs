@@ -37,6 +37,7 @@ const MOBILITY: [u8; 2] = [0x06, 0x00];
 const STICKY: u8 = 1;
 const ARP_ND: [u8; 2] = [0x06, 0x08];
 const ROUTER: u8 = 1;
+const OVERRIDE: u8 = 2;
 const VXLAN: u16 = 8;
 const INGRESS_REPLICATION: u8 = 6;
 
@@ -188,7 +189,7 @@ impl Export {
             Subject::Floods => attributes.push(self.tunnel()),
         }
         if matches!(subject, Subject::Neighbour(Neighbour { is_router: true, .. }, _)) {
-            communities.extend([ARP_ND[0], ARP_ND[1], ROUTER, 0, 0, 0, 0, 0]);
+            communities.extend([ARP_ND[0], ARP_ND[1], ROUTER | OVERRIDE, 0, 0, 0, 0, 0]);
         }
         attributes.push(attribute(OPTIONAL | TRANSITIVE, EXTENDED_COMMUNITIES, &communities));
         Encoded { nlri, attributes }
@@ -558,6 +559,15 @@ mod tests {
             };
             assert_eq!(read(&import(100, &[]), &mpls), Ok(None));
         }
+    }
+
+    /// Bytes as RFC 9047 has them.
+    #[test]
+    fn a_router_is_written_as_the_standard_says() {
+        let route = export("10.0.0.1").encode(neighbour("fd00:7::1", true));
+        assert_eq!(route.attributes[3][27..], [6, 8, 3, 0, 0, 0, 0, 0]);
+        let route = export("10.0.0.1").encode(neighbour("fd00:7::1", false));
+        assert_eq!(route.attributes[3].len(), 27, "a host says nothing");
     }
 
     /// As FRR has it where the network has a router (RFC 9135, 3.2.1).

@@ -35,13 +35,14 @@ mod protobuf;
 #[cfg(test)]
 mod simulation;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
@@ -72,7 +73,7 @@ struct Args {
     /// Port of kind vxlan
     #[arg(value_name = "PORT", required_unless_present = "man")]
     port: Option<PortName>,
-    /// Address of GoBGP's gRPC interface
+    /// Address of GoBGP's gRPC interface; a name is resolved once, at the start
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051", value_parser = place)]
     gobgp: String,
     /// Route distinguisher, such as 10.0.0.1:100 [default: GoBGP's router-id, and the VNI]
@@ -167,7 +168,8 @@ fn signals() -> std::io::Result<(OwnedFd, Arc<AtomicBool>)> {
     Ok((read.into(), stays))
 }
 
-/// The address of a name, which cannot be asked for later.
+/// The address of a name, which cannot be asked for later: the first at which a server listens now,
+/// or the first.
 fn resolved(gobgp: &str) -> anyhow::Result<SocketAddr> {
     let addresses = gobgp.to_socket_addrs().with_context(|| {
         format!(
@@ -175,7 +177,10 @@ fn resolved(gobgp: &str) -> anyhow::Result<SocketAddr> {
             gobgp.escape_debug()
         )
     })?;
-    addresses.into_iter().next().context("--gobgp: the name has no address")
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let answers = |it: &&SocketAddr| TcpStream::connect_timeout(it, Duration::from_secs(1)).is_ok();
+    let found = addresses.iter().find(answers).or(addresses.first());
+    found.copied().context("--gobgp: the name has no address")
 }
 
 /// Confines the process, which has one thread.

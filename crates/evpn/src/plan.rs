@@ -353,9 +353,15 @@ impl Plan {
 
     /// Adds the IP addresses that the host of each station announces for it.
     fn see_addresses(&mut self, routes: &[Route], there: &mut BTreeMap<MacAddr, There>) {
+        let neighbours = routes.iter().filter_map(|route| match route.subject {
+            Subject::Neighbour(neighbour, _) => Some((neighbour, route.host)),
+            _ => None,
+        });
+        let (known, new): (Vec<_>, Vec<_>) = neighbours.partition(|(it, _)| {
+            self.there.get(&it.mac).is_some_and(|there| there.addresses.contains_key(&it.ip))
+        });
         let mut count = 0;
-        for &Route { subject, host } in routes {
-            let Subject::Neighbour(Neighbour { ip, mac, is_router }, _) = subject else { continue };
+        for (Neighbour { ip, mac, is_router }, host) in known.into_iter().chain(new) {
             let Some(station) = there.get_mut(&mac).filter(|it| it.host == host) else { continue };
             if station.addresses.len() < ADDRESSES_MAX && count < self.limits.neighbours {
                 station.addresses.insert(ip, is_router);
@@ -916,6 +922,12 @@ mod tests {
         hear(&mut plan, &[&[floods(2)], &many[..]].concat(), 0);
         step(&mut plan, 0);
         assert_eq!((answered(&plan).len(), plan.refused()), (ADDRESSES_MAX, 6));
+        // What came first stays, also where others are listed before it.
+        let before = answered(&plan);
+        let others: Vec<Route> = (100..=200).map(|last| there_with(7, 2, last)).collect();
+        hear(&mut plan, &[&[floods(2)], &others[..], &many[..]].concat(), 0);
+        step(&mut plan, 0);
+        assert_eq!(answered(&plan), before);
     }
 
     #[test]

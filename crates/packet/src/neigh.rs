@@ -33,9 +33,6 @@ const TARGET_ADDRESS: u8 = 2;
 const ROUTER: u8 = 0x80;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
-/// All nodes of a link.
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-const ALL_NODES_MAC: MacAddr = MacAddr::new([0x33, 0x33, 0, 0, 0, 1]);
 
 /// A station and an IP address of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +51,8 @@ pub struct Message {
     /// What the sender says of itself. A solicitation does not say whether it is a router, so it
     /// says nothing.
     pub told: Option<Neighbour>,
-    /// The address that it asks all stations for.
+    /// The address that it asks all stations for. A probe (RFC 5227, RFC 4862) asks for none: its
+    /// sender wants to hear the owner alone.
     pub asked: Option<IpAddr>,
 }
 
@@ -94,7 +92,7 @@ fn read_arp(body: &[u8], source: MacAddr) -> Option<Message> {
     let (sender, target) = (ipv4_at(packet, 14), ipv4_at(packet, 24));
     let told = Neighbour { ip: sender.into(), mac: source, is_router: false };
     // A sender that asks for itself says that it is there.
-    let asks = operation == REQUEST && sender != target;
+    let asks = operation == REQUEST && sender != target && !sender.is_unspecified();
     Some(Message { told: Some(told), asked: asks.then_some(target.into()) })
 }
 
@@ -107,12 +105,17 @@ fn read_nd(body: &[u8], source: MacAddr) -> Option<Message> {
     match (message[0], own) {
         (_, Some(mac)) if mac != source => None,
         (SOLICITATION, Some(_)) if from.is_unspecified() => None,
-        (SOLICITATION, _) => Some(Message { told: None, asked: Some(target.into()) }),
+        (SOLICITATION, _) => {
+            let asked = (!from.is_unspecified()).then_some(target.into());
+            Some(Message { told: None, asked })
+        }
         (ADVERTISEMENT, _) if from.is_unspecified() || to.is_multicast() && is_solicited => None,
         (ADVERTISEMENT, own) => {
+            // One that was asked alone may leave its link-layer address out.
+            let is_told = own.is_some() || is_solicited;
             let is_router = message[4] & ROUTER != 0;
-            let told = own.map(|mac| Neighbour { ip: target.into(), mac, is_router });
-            Some(Message { told, asked: None })
+            let told = Neighbour { ip: target.into(), mac: source, is_router };
+            Some(Message { told: is_told.then_some(told), asked: None })
         }
         _ => None,
     }
@@ -166,14 +169,10 @@ pub fn answer(frame: &[u8], neighbour: Neighbour) -> Option<Vec<u8>> {
             Some(ethernet(asker, neighbour.mac, EtherType::ARP.0, &reply))
         }
         IpAddr::V6(ip) => {
-            let from = ipv6_at(body, 8)?;
-            // The asker does not have its address yet, and would not hear what is sent there.
-            let is_probe = from.is_unspecified();
-            let (to, mac) = if is_probe { (ALL_NODES, ALL_NODES_MAC) } else { (from, asker) };
             let router = if neighbour.is_router { ROUTER } else { 0 };
-            let solicited = if is_probe { 0 } else { SOLICITED };
-            let packet = advertisement((ip, to), router | solicited | OVERRIDE, neighbour.mac);
-            Some(ethernet(mac, neighbour.mac, EtherType::IPV6.0, &packet))
+            let addresses = (ip, ipv6_at(body, 8)?);
+            let packet = advertisement(addresses, router | SOLICITED | OVERRIDE, neighbour.mac);
+            Some(ethernet(asker, neighbour.mac, EtherType::IPV6.0, &packet))
         }
     }
 }
@@ -248,9 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_asks_and_tells_nothing_and_an_announcement_tells_and_asks_nothing() {
+    fn a_probe_asks_no_port_and_tells_nothing_and_an_announcement_tells() {
         let probe = read(&arp_request((A, Ipv4Addr::UNSPECIFIED), B4)).expect("a request");
-        assert_eq!((probe.told, probe.asked), (None, Some(B4.into())));
+        assert_eq!((probe.told, probe.asked), (None, None));
+        let probe = read(&solicitation(Ipv6Addr::UNSPECIFIED, &[])).expect("a solicitation");
+        assert_eq!((probe.told, probe.asked), (None, None));
         let announcement = read(&arp_request((A, A4), A4)).expect("a request");
         assert_eq!((announcement.told, announcement.asked), (Some(neighbour(A4, A)), None));
     }
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_solicitation_is_answered_to_its_sender_or_to_all_if_that_has_no_address() {
+    fn a_solicitation_is_answered_to_its_sender() {
         let frame = solicitation(A6, &own_option());
         assert_eq!(read(&frame), Some(Message { told: None, asked: Some(B6.into()) }));
         let router = Neighbour { is_router: true, ..neighbour(B6, B) };
@@ -271,12 +272,13 @@ mod tests {
         assert_eq!(read(&reply), Some(Message { told: Some(router), asked: None }));
         assert_eq!(reply[..6], A.octets());
         assert_eq!((ipv6_at(&reply, 38), reply[58]), (Some(A6), ROUTER | SOLICITED | OVERRIDE));
-        let probe = solicitation(Ipv6Addr::UNSPECIFIED, &[]);
-        assert_eq!(read(&probe).and_then(|it| it.asked), Some(B6.into()));
-        let reply = answer(&probe, neighbour(B6, B)).expect("an answer");
-        assert_eq!((mac_at(&reply, 0), reply[58]), (ALL_NODES_MAC, OVERRIDE));
-        assert_eq!(ipv6_at(&reply, 38), Some(ALL_NODES));
-        assert_eq!(read(&reply).and_then(|it| it.told), Some(neighbour(B6, B)));
+        // Without its own address, where it was asked alone.
+        let short = |flags| {
+            let head = [ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0];
+            let packet = discovery_packet((B6, A6), &mut [&head[..], &B6.octets()].concat());
+            read(&ethernet(A, B, EtherType::IPV6.0, &packet)).and_then(|it| it.told)
+        };
+        assert_eq!((short(SOLICITED), short(0)), (Some(neighbour(B6, B)), None));
     }
 
     /// A frame with the byte at `at` set to `value`, and with a right checksum if it is of IPv6.

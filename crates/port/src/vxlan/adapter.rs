@@ -150,9 +150,6 @@ impl VxlanPort {
         let entry = &batch.frames()[usize::from(delivery.frame)];
         let remotes = &self.inlet.remotes;
         let (home, copies) = (remotes.find(entry.header.dst(), now), remotes.count());
-        if home.is_none() {
-            self.check_flood(copies, copies * entry.bytes as usize)?;
-        }
         let longest = self.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG) as usize;
         if let Err(why) = self.outbox.push(self.header, (batch, delivery), longest) {
             if let (Some(_), Some(mtu)) = (home, self.mtu) {
@@ -165,6 +162,12 @@ impl VxlanPort {
         if self.is_answered(now) {
             self.outbox.keep_last();
             return Ok(());
+        }
+        if home.is_none()
+            && let Err(why) = self.check_flood(copies, copies * entry.bytes as usize)
+        {
+            self.outbox.discard_last();
+            return Err(why);
         }
         let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
         match home {
@@ -604,6 +607,11 @@ mod tests {
         assert_eq!(receive(&mut a, 1), from_ref(&reply));
         let info = a.neighbours().info().expect("it is on");
         assert_eq!((info.suppressed, info.local, info.extern_learned), (1, 1, 1));
+        // An answer costs no copy of those that a turn may make.
+        a.left.copies = 0;
+        let sent = send(&mut a, &[frame(MacAddr::BROADCAST, mac(1), 60), ask.clone()]);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (1, 1));
+        assert_eq!(receive(&mut a, 1), from_ref(&reply));
         // What waits is bounded, and what finds no room is flooded.
         let sent = send(&mut a, &vec![ask; 256]);
         assert_eq!((sent.delivered.frames, receive(&mut a, 256).len()), (256, 256));

@@ -1,6 +1,7 @@
 //! What others have sent to a VXLAN port: checked, learned from, and put into the batch.
 //!
-//! No byte of a datagram is trusted. One from an address that is no remote's is dropped unread.
+//! No byte of a datagram is trusted. One from an address that is no remote's is dropped unread and
+//! counted, unless it is the port's own, which wakes its worker: of no bytes, from its address.
 
 use std::io;
 use std::net::IpAddr;
@@ -88,7 +89,8 @@ impl Inlet {
             let frame = frame.and_then(|datagram| self.inner(datagram));
             match frame.and_then(|frame| self.learn(frame, remote, now)) {
                 Ok(frame) => {
-                    self.neighbours.hear_remote(frame);
+                    let is_behind = |mac| self.remotes.find(mac, now) == Some(remote);
+                    self.neighbours.hear_remote(frame, is_behind);
                     self.put(frame, batch);
                 }
                 Err(why) => drops.add(why, 1),

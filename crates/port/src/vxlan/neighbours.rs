@@ -16,14 +16,16 @@
 //! What is not certain is not answered, and floods as without this:
 //!
 //! - a station of this host says that it has the address, too;
-//! - a remote's frame says that another station has it: *disputed*, until the right one speaks;
+//! - a remote's frame says that another station has it: *disputed*, until the right one speaks from
+//!   its own remote;
 //! - the port does not know the station behind a remote;
 //! - the asker is the station itself, which may have moved here.
 //!
 //! A frame from a remote that gives a local address to another station ends the local neighbour. So
 //! nothing that a stranger sends makes the port answer anything; it only makes it flood again.
 //!
-//! A message to a single station, such as a check whether it still answers, goes there always.
+//! A message to a single station, such as a check whether it still answers, goes there always, and
+//! so does a probe of a station that looks whether its address is free: the owner may be gone.
 //!
 //! Limits: [`LOCAL_MAX`] local neighbours, [`PER_STATION`] of one MAC address, which are forgotten
 //! [`AGE_MS`] after they were heard; [`EXTERN_NEIGH_MAX`] external ones. What came first stays.
@@ -45,7 +47,7 @@ const PER_STATION: u8 = 16;
 /// believes an address without asking again, and as long as a switch remembers by default.
 const AGE_MS: u64 = 20 * 60 * 1000;
 /// Time between two looks for those.
-const SWEEP_MS: u64 = 60_000;
+const AGE_LOOK_MS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug)]
 struct Local {
@@ -109,11 +111,13 @@ impl Neighbours {
         neigh::answer(frame, Neighbour { ip, mac, is_router })
     }
 
-    /// Reads a frame from a remote.
-    pub fn hear_remote(&mut self, frame: &[u8]) {
+    /// Reads a frame from a remote. `is_behind`: whether a station is behind this one.
+    pub fn hear_remote(&mut self, frame: &[u8], is_behind: impl FnOnce(MacAddr) -> bool) {
         let Some(told) = self.read(frame).and_then(|message| message.told) else { return };
-        if let Some(known) = self.external.get_mut(&told.ip) {
-            known.is_disputed = known.mac != told.mac;
+        match self.external.get_mut(&told.ip) {
+            Some(known) if known.mac != told.mac => known.is_disputed = true,
+            Some(known) => known.is_disputed &= !is_behind(told.mac),
+            None => {}
         }
         if self.local.get(&told.ip).is_some_and(|local| local.mac != told.mac) {
             self.forget(told.ip);
@@ -160,7 +164,7 @@ impl Neighbours {
 
     /// Forgets what has not been heard for long, from time to time.
     pub fn sweep(&mut self, now: Now) {
-        if now.as_ms() < self.swept.as_ms() + SWEEP_MS {
+        if now.as_ms() < self.swept.as_ms() + AGE_LOOK_MS {
             return;
         }
         self.swept = now;
@@ -327,17 +331,19 @@ mod tests {
     fn an_address_that_two_stations_claim_is_not_answered_until_the_right_one_speaks() {
         let mut neighbours = on();
         neighbours.add_external(external(2, B));
-        neighbours.hear_remote(&ask(A, 2, 9));
+        neighbours.hear_remote(&ask(A, 2, 9), |_| true);
         assert!(!is_answered(&mut neighbours, 2), "another remote station says that it has it");
         neighbours.add_external(external(2, B));
         assert!(!is_answered(&mut neighbours, 2), "the route is what it was");
-        neighbours.hear_remote(&ask(B, 2, 9));
+        neighbours.hear_remote(&ask(B, 2, 9), |_| false);
+        assert!(!is_answered(&mut neighbours, 2), "another remote says so in its name");
+        neighbours.hear_remote(&ask(B, 2, 9), |_| true);
         assert!(is_answered(&mut neighbours, 2));
         // A station of this host.
         let other = MacAddr::new([2, 0, 0, 0, 0, 7]);
         neighbours.hear_local(&ask(other, 2, 9), at(0), |_| true);
         assert!(!is_answered(&mut neighbours, 2));
-        neighbours.hear_remote(&ask(B, 2, 9));
+        neighbours.hear_remote(&ask(B, 2, 9), |_| true);
         assert!(is_answered(&mut neighbours, 2), "what was heard last counts");
         assert_eq!(local(&neighbours), [(1, A)]);
     }
@@ -416,7 +422,7 @@ mod tests {
             for (what, station, last) in steps {
                 let mac = MacAddr::new([2, 0, 0, 0, 0, station]);
                 match what {
-                    0 => neighbours.hear_remote(&ask(mac, last, 99)),
+                    0 => neighbours.hear_remote(&ask(mac, last, 99), |_| true),
                     1 => neighbours.add_external(external(last, mac)),
                     2 => neighbours.remove_external(ip(last).into()),
                     _ => drop(neighbours.hear_local(&ask(mac, last, 99), at(0), |_| true)),

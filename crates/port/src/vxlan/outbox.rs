@@ -121,6 +121,12 @@ impl Outbox {
         self.frames.last_mut().expect("it was pushed").outcome = Ok(());
     }
 
+    /// Takes the frame that was pushed last out again.
+    pub fn discard_last(&mut self) {
+        let last = self.frames.pop().expect("it was pushed");
+        self.bytes.truncate(last.start);
+    }
+
     /// Takes the runs of a sending socket, in order, until [`put_back`](Self::put_back).
     pub fn take_runs(&mut self, sender: u8) -> Vec<Run> {
         std::mem::take(&mut self.runs[usize::from(sender)])
