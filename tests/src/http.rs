@@ -190,15 +190,15 @@ impl Messages {
     ///
     /// # Panics
     /// If the stream has ended.
-    pub fn next(&mut self) -> Value {
-        self.next_of_a_type().expect("a message").1
+    pub fn data(&mut self) -> Value {
+        self.message().expect("a message").1
     }
 
     /// Type and data of the next message; `None`: the stream has ended.
     ///
     /// # Panics
     /// If the data is no JSON.
-    pub fn next_of_a_type(&mut self) -> Option<(String, Value)> {
+    pub fn message(&mut self) -> Option<(String, Value)> {
         let (mut kind, mut data) = ("message".to_owned(), None);
         loop {
             let mut line = String::new();

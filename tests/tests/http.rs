@@ -128,20 +128,20 @@ fn streams_have_counters_and_what_changes() {
     let mut events = http.listen("/v1/events?switch=vale0");
     let mut counters = http.listen("/v1/stats/stream?port=vale0:a");
     let sent = |message: &Value| message["items"][0]["tx"]["frames"].as_u64();
-    assert_eq!(sent(&counters.next()), Some(0));
+    assert_eq!(sent(&counters.data()), Some(0));
     a.send(&announcement(1)).unwrap();
-    wait::until("a frame in the counters", || sent(&counters.next()) == Some(1));
-    assert_eq!(events.next()["event"], "fdb_added");
+    wait::until("a frame in the counters", || sent(&counters.data()) == Some(1));
+    assert_eq!(events.data()["event"], "fdb_added");
     http.ask("POST", "/v1/ports", Some(json!({"port": "vale0:c"})));
-    assert_eq!(events.next()["port"], "vale0:c");
+    assert_eq!(events.data()["port"], "vale0:c");
     daemon.kill();
-    wait::until("the end of events", || events.next()["code"] == "no_daemon");
-    wait::until("no counters", || counters.next()["code"] == "no_daemon");
+    wait::until("the end of events", || events.data()["code"] == "no_daemon");
+    wait::until("no counters", || counters.data()["code"] == "no_daemon");
     let detail = http.get("/v1/ports").problem(503, "no_daemon");
     assert!(detail.contains("start one with"), "{detail}");
     daemon.restart();
     // The port went with its client.
-    wait::until("the next daemon", || counters.next()["code"] == "not_found");
+    wait::until("the next daemon", || counters.data()["code"] == "not_found");
     let mut streams: Vec<_> = (0..40).map(|_| http.listen("/v1/stats/stream")).collect();
     let refused =
         streams.iter_mut().map(Messages::status).filter(|line| line.contains("503")).count();

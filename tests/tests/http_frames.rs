@@ -56,7 +56,7 @@ fn frames_of_a_port_are_seen_as_they_pass_with_filter_direction_and_limit() {
     send(&mut a, &mut b, &frame(2, 1, 100));
     send(&mut b, &mut a, &frame(1, 2, 101));
     send(&mut a, &mut b, &frame(2, 1, 300));
-    let first = seen.next();
+    let first = seen.data();
     let [one, two] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     let text = format!("{one} > {two} ethertype 0x88b5");
     for (name, expected) in [
@@ -69,10 +69,10 @@ fn frames_of_a_port_are_seen_as_they_pass_with_filter_direction_and_limit() {
         assert_eq!(first[name], expected, "{first}");
     }
     assert!(first["time_ns"].as_u64() > Some(1 << 60), "{first}");
-    assert_eq!(seen.next()["bytes"], 101);
-    assert_eq!(seen.next_of_a_type(), None, "two were wanted");
-    assert_eq!(out.next()["bytes"], 101);
-    assert_eq!(long.next()["bytes"], 300);
+    assert_eq!(seen.data()["bytes"], 101);
+    assert_eq!(seen.message(), None, "two were wanted");
+    assert_eq!(out.data()["bytes"], 101);
+    assert_eq!(long.data()["bytes"], 300);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn captures_that_cannot_be_are_refused_with_a_cure() {
     // The capture of a port ends with it.
     let mut last = running.pop().unwrap();
     http.ask("DELETE", "/v1/ports/vale0:a", None);
-    wait::until("its end", || match last.next_of_a_type() {
+    wait::until("its end", || match last.message() {
         Some((kind, problem)) => kind == "problem" && problem["code"] == "not_found",
         None => panic!("it ended without a word"),
     });
@@ -135,7 +135,7 @@ fn a_capture_ends_with_its_caller_and_leaves_nothing() {
     for round in 0..10 {
         let mut seen = listen(&http, "/v1/ports/vale0:a/frames?filter=ether%20proto%200x88b5");
         send(&mut a, &mut b, &frame(2, 1, 100));
-        assert_eq!(seen.next()["bytes"], 100, "round {round}");
+        assert_eq!(seen.data()["bytes"], 100, "round {round}");
     }
     daemon.assert_holds(before);
     wait::until("the end of threads and descriptors", || {

@@ -283,18 +283,18 @@ mod tests {
         Some(SeenFrame { time_ns: 0, direction: Direction::In, src, dst, bytes: 60, text })
     }
 
-    fn queue(room: usize, left: u64) -> (Queue, Receiver<Message>) {
+    fn queue_of(room: usize, left: u64) -> (Queue, Receiver<Message>) {
         let (to, from) = channel(room);
         (Queue { to, left, lost: 0 }, from)
     }
 
     #[test]
     fn what_a_slow_caller_has_no_room_for_is_counted_and_said_later() {
-        let (mut queue, mut from) = queue(2, 100);
+        let (mut queue, mut from) = queue_of(2, 100);
         (0..5).for_each(|_| queue.put(frame()));
         queue.say_lost();
         assert_eq!((queue.left, queue.lost), (98, 3), "no room to say it");
-        from.try_recv().unwrap();
+        drop(from.try_recv().unwrap());
         queue.say_lost();
         assert_eq!(queue.lost, 0);
         queue.put(None);
@@ -303,10 +303,10 @@ mod tests {
 
     #[test]
     fn nothing_is_wanted_after_the_last_frame_and_without_a_caller() {
-        let (mut queue, _from) = self::queue(8, 2);
+        let (mut queue, _from) = queue_of(8, 2);
         (0..5).for_each(|_| queue.put(frame()));
         assert_eq!((queue.left, queue.lost), (0, 0));
-        let (mut queue, from) = self::queue(8, 2);
+        let (mut queue, from) = queue_of(8, 2);
         drop(from);
         queue.put(frame());
         assert_eq!((queue.left, queue.lost), (0, 0));

@@ -87,8 +87,8 @@ mod tests {
         let text = summary(&tagged);
         assert_eq!(text, format!("{head}vlan 7 udp 10.0.0.1:1024 > 10.0.0.2:53"));
         for len in 0..64 {
-            summary(&vec![8; len]);
-            summary(&tagged[..len.min(tagged.len())]);
+            let cut = [summary(&vec![8; len]), summary(&tagged[..len.min(tagged.len())])];
+            assert!(cut.iter().all(|text| !text.is_empty()), "{len} bytes");
         }
     }
 }
