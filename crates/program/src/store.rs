@@ -145,10 +145,12 @@ impl Maps {
                     std::mem::take(&mut *mine.write().unwrap_or_else(PoisonError::into_inner));
                 *mine = theirs.clone();
                 let mut maps = mine.write().unwrap_or_else(PoisonError::into_inner);
+                // Also what is not needed has a place, and is freed by the sweep.
                 let place = |map: Option<Map>| {
+                    let mine = put(&mut maps, map);
                     let mut old = before.places.iter().copied();
-                    let alike = old.find(|&at| is_alike(maps[at].as_ref(), map.as_ref()));
-                    alike.unwrap_or_else(|| put(&mut maps, map))
+                    let alike = |&at: &usize| is_alike(maps[at].as_ref(), maps[mine].as_ref());
+                    old.find(alike).unwrap_or(mine)
                 };
                 self.places = new.into_iter().map(place).collect();
             }

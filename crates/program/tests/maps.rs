@@ -241,14 +241,14 @@ fn old_and_new_program_run_side_by_side_while_one_replaces_the_other() {
     next_elsewhere.adopt(elsewhere);
     drop(old);
     let gone: Vec<String> = next.sweep().iter().map(|map| map.def().name.clone()).collect();
-    assert_eq!(gone, ["other"]);
+    assert_eq!(gone, ["other", "one"], "and the new one that was not needed");
     next_elsewhere.run(&FRAME).unwrap();
     assert_eq!([number(&next, 1), number(&next, 0)], [4, 2]);
-    // The place of the one that went is used again.
+    // The places of those that went are used again.
     let mut last = new(&BOTH).into_common();
     last.adopt(&mut next);
     assert_eq!([number(&last, 0), number(&last, 1)], [4, 0]);
-    assert_eq!(last.sweep().len(), 1);
+    assert_eq!(last.sweep().len(), 2);
 }
 
 #[test]

@@ -394,13 +394,13 @@ fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
     crew.mirror_port(ports, place, MirrorPoint::Received);
     let Crew { switches, mut clients } = crew;
     let watched = [clients.pop().expect("the mirror port"), eye];
-    let is_over = AtomicBool::new(false);
+    let [is_over, are_ended] = [false; 2].map(AtomicBool::new);
     let (switches, seen) = thread::scope(|scope| {
-        let is_over = &is_over;
+        let (is_over, are_ended) = (&is_over, &are_ended);
         let run =
             |(number, switch)| scope.spawn(move || work(switch, number, workers, ports, is_over));
         let threads: Vec<_> = switches.into_iter().enumerate().map(run).collect();
-        let watchers = watched.map(|client| scope.spawn(move || watch(client, is_over)));
+        let watchers = watched.map(|client| scope.spawn(move || watch(client, are_ended)));
         let mut clients = clients.into_iter();
         let mut reader = clients.next().expect("port 0");
         for (port, client) in (1..).zip(clients) {
@@ -411,8 +411,9 @@ fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
             got += u64::try_from(reader.receive().len()).expect("few");
             thread::yield_now();
         }
-        is_over.store(true, Ordering::Release);
+        is_over.store(true, Ordering::Relaxed);
         let switches: Vec<_> = threads.into_iter().map(|it| it.join().expect("it ends")).collect();
+        are_ended.store(true, Ordering::Release);
         (switches, watchers.map(|it| it.join().expect("it ends")))
     });
     let mut crew = Crew { switches, clients: Vec::new() };
@@ -429,10 +430,10 @@ fn mirrors_of_mirrors_at_the_same_time_lose_and_reorder_nothing() {
     }
 }
 
-/// What a client gets until all is over.
-fn watch(mut client: Client, is_over: &AtomicBool) -> Vec<(usize, u64)> {
+/// What a client gets until all workers have ended.
+fn watch(mut client: Client, are_ended: &AtomicBool) -> Vec<(usize, u64)> {
     let mut seen = Vec::new();
-    while !is_over.load(Ordering::Acquire) {
+    while !are_ended.load(Ordering::Acquire) {
         seen.extend(client.receive());
         thread::yield_now();
     }

@@ -18,6 +18,11 @@ pub enum NetmapRefusal {
     /// The port's frames pass no worker.
     #[error("frames of {0} do not pass the daemon; only ports of a switch can be monitored")]
     NotMonitorable(PortName),
+    /// A monitor holds slots back in rings that all workers fill.
+    #[error(
+        "all workers run the switch of {0}; only ports of a switch of one worker have monitors"
+    )]
+    MonitorOfAllWorkers(PortName),
     /// A null port names no region.
     #[error("a null port needs the number of a region to live in (nr_mem_id)")]
     NullWithoutRegion,
@@ -69,7 +74,9 @@ impl NetmapRefusal {
             Self::NothingBound => ErrorCode::NotFound,
             Self::BoundAlready(_) => ErrorCode::InUse,
             Self::RegionFull { .. } | Self::RoomTooSmall { .. } => ErrorCode::NoMemory,
-            Self::HasHeader(_) | Self::NotMonitorable(_) => ErrorCode::Unsupported,
+            Self::HasHeader(_) | Self::NotMonitorable(_) | Self::MonitorOfAllWorkers(_) => {
+                ErrorCode::Unsupported
+            }
             Self::NotOpen(_)
             | Self::NullWithoutRegion
             | Self::TooLarge

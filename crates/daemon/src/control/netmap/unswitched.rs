@@ -248,6 +248,10 @@ impl<D: Datapath> Control<D> {
             let (port, owner) = (bind.port.clone(), port.uid);
             return Err(AccessRefusal::Monitor { port, owner }.into());
         }
+        let switch = self.state.find_switch(bind.port.switch());
+        if switch.is_some_and(|switch| switch.config.is_spread) {
+            return Err(NetmapRefusal::MonitorOfAllWorkers(bind.port.clone()).into());
+        }
         let rings = self.datapath.rings_of(port.key);
         let rings = rings.ok_or_else(|| NetmapRefusal::NotMonitorable(bind.port.clone()))?;
         if of.zero_copy && port.region.is_none() {
