@@ -103,7 +103,8 @@ static void try_rules(const char *name)
 	struct nmreq_port_info_get info = { 0 };
 	struct nmreq_port_hdr header = { .nr_hdr_len = 7 };
 	struct port port;
-	int fd = device(), other = device();
+	int fd = device(), other = device(), ends[2];
+	char come;
 	pid_t child;
 
 	FAILS(ENXIO, request(fd, NETMAP_REQ_REGISTER, "vale0:a", &all, NULL));
@@ -123,16 +124,21 @@ static void try_rules(const char *name)
 	CHECK(port.nifp->ni_tx_rings == info.nr_tx_rings);
 	all.nr_flags = 0;
 	FAILS(EBUSY, request(other, NETMAP_REQ_REGISTER, name, &all, NULL));
+	send_frame(&port, 60, 7);
+	CHECK(pipe(ends) == 0);
 	child = fork();
 	if (!child) {
+		/* As a daemon does: the parent has closed its copy. */
+		CHECK(read(ends[0], &come, 1) == 1);
 		send_frame(&port, 60, 7);
 		while (nm_tx_pending(port.tx))
 			CHECK(ioctl(port.fd, NIOCTXSYNC, NULL) == 0);
 		_exit(0);
 	}
-	expect_child(child);
-	send_frame(&port, 60, 7);
 	close(port.fd);
+	FAILS(EBUSY, request(other, NETMAP_REQ_REGISTER, name, &all, NULL));
+	CHECK(write(ends[1], "", 1) == 1);
+	expect_child(child);
 	CHECK(request(other, NETMAP_REQ_REGISTER, name, &all, NULL) == 0);
 	puts("as they should be");
 }

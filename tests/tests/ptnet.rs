@@ -466,13 +466,12 @@ fn a_command_boots_a_guest_with_a_port_of_its_own_once_the_driver_is_there() {
 /// The programs of ours that a guest gets: `uvala`, its library for netmap programs, and one such
 /// program.
 fn programs(place: &Scratch) -> Vec<PathBuf> {
-    let library = c::library("uvala-netmap", env!("CARGO_TARGET_TMPDIR"));
     let program = place.path().join("guest");
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
     compiler.arg(root().join("include")).arg(root().join("tests/netmap/guest.c"));
     assert!(compiler.arg("-o").arg(&program).status().expect("cc").success());
-    let files = [uvala_path().to_owned(), library.join("libuvala_netmap.so")];
+    let files = [uvala_path().to_owned(), uvala_path().with_file_name("libuvala_netmap.so")];
     let small = files.map(|file| {
         let to = place.path().join(file.file_name().expect("a file"));
         let done = Command::new("strip").arg("-o").arg(&to).arg(&file).status();
@@ -528,9 +527,10 @@ fn replace(daemon: &mut Daemon, device: &Device) {
 #[test]
 fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
     const COUNT: u32 = 5000;
+    /// Fewer than the guest's ring has room for: none is dropped.
+    const ROOM: u32 = 1000;
     let Some(kit) = kit().filter(|_| c::has_compiler()) else { return };
-    let waits = |port: &str| format!("[switch.vale0.port.{port}]\non_full = \"wait\"\n");
-    let mut daemon = Setup::new(&(waits("nic") + &waits("peer"))).start();
+    let mut daemon = Setup::new("[switch.vale0.port.peer]\non_full = \"wait\"\n").start();
     let device = Device::model(&daemon, "ptnet");
     let place = Scratch::new("programs");
     let (mut guest, address) = guest_without_driver(&kit, &daemon, &place);
@@ -547,10 +547,13 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
     (0..COUNT).for_each(|n| assert_eq!(next(&mut port), n));
     assert_eq!(said(&mut guest), format!("sent {COUNT}"));
     for how in ["poll", "select", "epoll"] {
-        guest.run(&format!("{program} rx {address} {COUNT} {how} > /tmp/said 2>&1 &"));
+        guest.run(&format!("{program} rx {address} {ROOM} {how} > /tmp/said 2>&1 &"));
         assert_eq!(next(&mut port), 0, "it takes frames");
-        (0..COUNT).for_each(|n| port.send(&numbered(n)).expect("a daemon"));
-        assert_eq!(said(&mut guest), format!("received {COUNT}"), "{how}");
+        for n in 0..ROOM {
+            let sent = port.send_timeout(&numbered(n), Some(wait::PATIENCE)).expect("a daemon");
+            assert!(sent, "{how}, frame {n}: {}", guest.run("cat /tmp/said"));
+        }
+        assert_eq!(said(&mut guest), format!("received {ROOM}"), "{how}");
     }
     assert!(!port.try_recv(&mut frame).expect("a daemon"), "no frame was one too many");
     // A program that is killed leaves its rings to the next one.
@@ -563,7 +566,7 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
     assert_eq!(next(&mut port), 0);
     replace(&mut daemon, &device);
     let told = said(&mut guest);
-    assert!(told.contains("the daemon is gone") || told.contains("not so"), "{told}");
+    assert!(told.contains("the daemon is gone"), "{told}");
     let mut port = daemon.open("vale0:peer");
     port.send(&announcement(9)).expect("a daemon");
     guest.run(&format!("{program} tx {address} 10"));
@@ -593,6 +596,8 @@ fn pass_the_firewall(daemon: &Daemon, group: Option<&str>) {
     const BEHIND: std::ops::Range<usize> = 1000..1004;
     let options = group.iter().fold(daemon.options(), |options, group| options.group(*group));
     let [mut a, mut b] = ["vale0:a", "vale0:b"].map(|name| open_when_free(&options, name));
+    // A frame for two ports is copied.
+    b.send(&announcement(9)).expect("a daemon");
     for n in 0..COUNT {
         assert!(a.wait(Interest::Tx(1), Some(wait::PATIENCE)).expect("a daemon"));
         let frame = datagram(n);
@@ -639,8 +644,9 @@ fn a_function_in_a_guest(group: Option<&str>) {
         guest.run(&format!("echo '{line}' >> /tmp/rules"));
     }
     let run = format!("uvala nf run firewall netmap:{address} -c /tmp/rules");
+    let until_it_runs = "until grep -q resource4 /proc/[0-9]*/maps; do sleep 0.1; done";
     guest.run(&format!("{run} > /tmp/said 2>&1 &"));
-    guest.run("sleep 2; ! grep . /tmp/said");
+    guest.run(until_it_runs);
     pass_the_firewall(&daemon, group);
     wait::until("all counted", || listed(&daemon).frames_in == 2000);
     assert_eq!(listed(&daemon).frames_out, 1500);
@@ -649,14 +655,15 @@ fn a_function_in_a_guest(group: Option<&str>) {
         let members = chain::audit(&daemon).remove(0).members;
         assert!(members.iter().all(|member| member.wrong + member.kept == 0), "{members:?}");
     }
-    let (error, well) = guest.try_run(&run);
-    assert!(!well && error.contains("in use"), "{error}");
     guest.run("killall uvala");
     let counts = said(&mut guest);
-    assert!(counts.starts_with("firewall: ") && counts.contains("500"), "{counts}");
+    assert!(
+        counts.starts_with("firewall: ") && counts.split([' ', ',']).any(|word| word == "500"),
+        "{counts}"
+    );
     // Of the daemon's end it hears.
     guest.run(&format!("{run} > /tmp/said 2>&1 &"));
-    guest.run("sleep 2");
+    guest.run(until_it_runs);
     replace(&mut daemon, &device);
     if group.is_some() {
         let why = said(&mut guest);

@@ -26,7 +26,7 @@
 //!
 //! *One program.* A program that opens the port locks `resource0` (`flock`). Another program, or
 //! another descriptor of the same one, is refused: the rings have one owner. The lock goes with its
-//! last copy. A process that closes the port stops the rings. One that is killed leaves them
+//! last copy, and closing that stops the rings. One that is killed leaves them
 //! running, and full, until the next one takes them over.
 //!
 //! *Trust.* What the registers say is checked as a daemon's reply is ([`crate::geometry`]).
@@ -42,12 +42,12 @@ use ring::layout::PAGE;
 use ring::ptnet::{register, status};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
-use crate::Error;
 use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::kick::Kick;
 pub use crate::registers::{DeviceError, devices, directory};
 use crate::registers::{Registers, open};
+use crate::{Error, Lost};
 
 /// How long a thread sleeps before it looks at its rings again.
 pub const TICK: Duration = Duration::from_micros(500);
@@ -57,6 +57,9 @@ pub(crate) fn attach(name: &PortName, address: &str) -> Result<(Attached, PortFd
     let mut registers = Registers::open(address)?;
     registers.start()?;
     let attached = attached(&registers, name)?;
+    if !registers.are_those_of_the_start() {
+        return Err(Lost.into());
+    }
     let region = open(&directory(address).join("resource4"))?;
     let wake = timer().map_err(Error::Doorbell)?;
     Ok((attached, PortFds { region, kick: Kick::Device(registers), wake }))
@@ -164,12 +167,13 @@ fn attached(registers: &Registers, name: &PortName) -> Result<Attached, Error> {
 const COMMON: u16 = 1;
 
 /// A number for the region, by which programs tell those of several devices apart: bus, device and
-/// function.
+/// function, with the domain mixed in.
 fn mem_id(address: &str) -> u16 {
-    let mut numbers = address.split([':', '.']).skip(1);
+    let mut numbers = address.split([':', '.']);
     let mut next = || u16::from_str_radix(numbers.next().unwrap_or_default(), 16).unwrap_or(0);
-    let (bus, device, function) = (next(), next(), next());
-    bus << 8 | (device & 0x1f) << 3 | function & 7
+    let (domain, bus, device, function) = (next(), next(), next(), next());
+    let id = bus << 8 | (device & 0x1f) << 3 | function & 7;
+    (id ^ domain.wrapping_mul(0x9e37)).max(COMMON + 1)
 }
 
 /// Readable once in a [`TICK`], as long as it is read.
@@ -191,6 +195,8 @@ mod tests {
     fn test_a_device_has_a_number_that_no_other_of_its_domain_has() {
         let numbers = ["0000:00:01.0", "0000:00:04.0", "0000:00:04.7", "0000:ff:1f.7"].map(mem_id);
         assert_eq!(numbers, [8, 32, 39, 0xffff]);
+        assert_eq!(["0000:00:00.0", "0000:00:00.1"].map(mem_id), [2; 2], "neither none nor common");
+        assert_ne!(mem_id("10000:00:01.0"), mem_id("0000:00:01.0"));
     }
 
     #[test]

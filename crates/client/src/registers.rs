@@ -132,7 +132,9 @@ pub struct Registers {
     /// `EPOCH` when the rings were started.
     epoch: u32,
     seen: Seen,
-    /// The process that started the rings, and stops them: a child of `fork` does not.
+    /// `EPOCH` was another one at some look. Relaxed, as the other flag: hints.
+    is_lost: AtomicBool,
+    /// The process that started the rings.
     owner: Pid,
     is_released: AtomicBool,
 }
@@ -158,12 +160,12 @@ impl Registers {
             file: open(&device.join("resource0"))?,
             epoch: 0,
             seen: Seen::default(),
+            is_lost: AtomicBool::new(false),
             owner: getpid(),
             is_released: AtomicBool::new(true),
         };
-        registers.write(register::PTFEAT, feature::REGION)?;
-        let features = registers.read(register::PTFEAT)?;
-        if features & feature::REGION == 0 { Err(missing()) } else { Ok(registers) }
+        // Behind the registers of other ptnets are none.
+        if registers.read(register::REGION_LEN)? == 0 { Err(missing()) } else { Ok(registers) }
     }
 
     /// Takes the port, and has the device start its rings.
@@ -175,6 +177,7 @@ impl Registers {
         }
         // A program that was killed has left them running.
         self.write(register::PTCTL, command::DELETE)?;
+        self.write(register::PTFEAT, feature::REGION)?;
         self.epoch = self.read(register::EPOCH)?;
         self.write(register::PTCTL, command::CREATE)?;
         match self.read(register::PTCTL)? {
@@ -183,8 +186,9 @@ impl Registers {
                 Ok(())
             }
             number => {
-                let number = i32::try_from(number).unwrap_or(0);
-                let (address, error) = (self.address.clone(), Errno::from_raw_os_error(number));
+                let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
+                let error = number.map_or(Errno::IO, Errno::from_raw_os_error);
+                let address = self.address.clone();
                 Err(DeviceError::NotStarted { address, error })
             }
         }
@@ -215,21 +219,42 @@ impl Registers {
 
     /// Rings the doorbell, which all rings share.
     pub(crate) fn ring(&self) -> Result<(), Errno> {
+        if self.is_released.load(Ordering::Relaxed) {
+            return Err(Errno::NXIO);
+        }
         rustix::io::pwrite(&self.file, &[0; 4], KICK.into()).map(drop)
     }
 
     /// Whether the rings are no longer those that were started. It asks the device once in a while:
     /// that stops a processor of the guest.
     pub(crate) fn are_lost(&self) -> bool {
-        self.seen.is_long_ago() && self.read(register::EPOCH).ok() != Some(self.epoch)
+        if self.seen.is_long_ago() && !self.are_those_of_the_start() {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Stops the rings and gives the port up; once.
+    /// Asks the device that.
+    pub(crate) fn are_those_of_the_start(&self) -> bool {
+        self.read(register::EPOCH).ok() == Some(self.epoch)
+    }
+
+    /// Stops the rings and gives the port up, for this process to open it again; once. A child of
+    /// `fork` leaves both alone.
     pub(crate) fn release(&self) {
         if self.owner == getpid() && !self.is_released.swap(true, Ordering::Relaxed) {
             // A device that is gone has nothing to stop.
             let _ = self.write(register::PTCTL, command::DELETE);
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+
+    /// Gives this copy of the port up. The last one stops the rings: no process has the lock then.
+    fn close(&mut self) {
+        let Ok(file) = open(&directory(&self.address).join("resource0")) else { return };
+        drop(std::mem::replace(&mut self.file, file));
+        if rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = self.write(register::PTCTL, command::DELETE);
         }
     }
 }
@@ -242,7 +267,9 @@ impl AsFd for Registers {
 
 impl Drop for Registers {
     fn drop(&mut self) {
-        self.release();
+        if !*self.is_released.get_mut() {
+            self.close();
+        }
     }
 }
 

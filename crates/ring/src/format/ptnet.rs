@@ -23,7 +23,7 @@ pub mod register {
     pub const MAC_HI: u32 = 0x0c;
     /// Where netmap's driver writes the place of its CSB, before there were two of them.
     pub const CSBBAH: u32 = 0x10;
-    /// The lower half of that.
+    /// The lower half of `CSBBAH`.
     pub const CSBBAL: u32 = 0x14;
     /// The `netmap_if`.
     pub const NIFP_OFS: u32 = 0x18;
@@ -41,11 +41,11 @@ pub mod register {
     pub const HOSTMEMID: u32 = 0x30;
     /// A CSB in the guest's memory, that of the guest.
     pub const CSB_GH_BAH: u32 = 0x34;
-    /// The lower half of that.
+    /// The lower half of `CSB_GH_BAH`.
     pub const CSB_GH_BAL: u32 = 0x38;
     /// A CSB in the guest's memory, that of the host.
     pub const CSB_HG_BAH: u32 = 0x3c;
-    /// The lower half of that.
+    /// The lower half of `CSB_HG_BAH`.
     pub const CSB_HG_BAL: u32 = 0x40;
     /// What the port is like now.
     pub const STATUS: u32 = 0x44;

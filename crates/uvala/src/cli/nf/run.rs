@@ -19,7 +19,7 @@ use super::sandbox;
 use crate::cli::Global;
 use functions::requests::Requests;
 use functions::{Function, NAMES, Others};
-use terminal::Usage;
+use terminal::{Usage, say};
 
 #[derive(Debug, clap::Args)]
 pub struct Run {
@@ -192,6 +192,12 @@ impl Run {
     ) -> anyhow::Result<()> {
         let devices = parts.iter().filter(|part| part.port.pci_address().is_some()).count();
         if devices == parts.len() && self.count() == 1 {
+            for (part, function) in parts.iter().zip(functions) {
+                if let Some(why) = function.why_alone(Others::Processes) {
+                    let name = &part.name;
+                    say::remark(format_args!("uvala: run no other {name} of this service: {why}"));
+                }
+            }
             return Ok(());
         }
         if devices > 0 {

@@ -28,8 +28,9 @@ pub fn enter(mode: Mode, parts: &[Part]) -> anyhow::Result<()> {
 fn files(parts: &[Part]) -> Files {
     let devices = parts.iter().filter_map(|part| part.port.pci_address().map(ptnet::directory));
     let files = devices.fold(Files::of_a_client(), |files, device| {
-        let real = std::fs::canonicalize(&device).unwrap_or(device);
-        files.and(real, Access::Write)
+        let used = ["resource0", "resource4", "enable"].map(|file| device.join(file));
+        used.iter()
+            .fold(files.and(&device, Access::Read), |files, file| files.and(file, Access::Write))
     });
     let own = parts.iter().filter_map(|part| part.file.as_deref());
     own.fold(files, |files, file| {
