@@ -542,10 +542,6 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
         assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).expect("a daemon"));
         assert_eq!((frame.len(), frame[59]), (60, 7), "one of the child's, one of the parent's");
     }
-    port.send(&announcement(9)).expect("a daemon");
-    guest.run(&format!("{program} tx {address} {COUNT} > /tmp/said 2>&1 &"));
-    (0..COUNT).for_each(|n| assert_eq!(next(&mut port), n));
-    assert_eq!(said(&mut guest), format!("sent {COUNT}"));
     for how in ["poll", "select", "epoll"] {
         guest.run(&format!("{program} rx {address} {ROOM} {how} > /tmp/said 2>&1 &"));
         assert_eq!(next(&mut port), 0, "it takes frames");
@@ -555,6 +551,9 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
         }
         assert_eq!(said(&mut guest), format!("received {ROOM}"), "{how}");
     }
+    guest.run(&format!("{program} tx {address} {COUNT} > /tmp/said 2>&1 &"));
+    (0..COUNT).for_each(|n| assert_eq!(next(&mut port), n));
+    assert_eq!(said(&mut guest), format!("sent {COUNT}"));
     assert!(!port.try_recv(&mut frame).expect("a daemon"), "no frame was one too many");
     // A program that is killed leaves its rings to the next one.
     guest.run(&format!("{program} rx {address} 1 poll > /tmp/said 2>&1 & sleep 1; kill -9 $!"));
