@@ -378,7 +378,7 @@ fn test_a_list_that_is_longer_than_the_screen_says_where_it_is() {
     let ports: Vec<Counted<'_>> = names.iter().map(|name| (name.as_str(), 1, 0, &[][..])).collect();
     let mut state = State::new(choices(), None, sample(1, &ports));
     press(&mut state, &[KeyCode::End]);
-    let lines = drawn(&state, 80, 24);
+    let lines = drawn(&state, 90, 24);
     assert!(lines[5].ends_with(" 24-40 of 40"), "{lines:#?}");
-    assert!(lines[6].starts_with("vale0:a_por…ng_name_3"), "{lines:#?}");
+    assert!(lines[7].starts_with("vale0:a_por…ng_name_30 "), "{lines:#?}");
 }
