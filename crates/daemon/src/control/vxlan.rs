@@ -40,26 +40,25 @@ impl<D: Datapath> Control<D> {
             wrong("extern_learn needs a VLAN without a tag; set vlan=…,native=VLAN".to_owned())
         })?;
         let key = port.key;
-        if learn.mark {
-            self.begin_routing(client, &learn.port)?;
-        }
+        self.check_routing(client, learn)?;
         self.datapath.extern_learn(key, vlan, learn);
         Ok(Reply::Done)
     }
 
     /// Notes the routing daemon of a port, which begins by a mark. Of two, each would take back
     /// what the other one has set.
-    fn begin_routing(&mut self, client: &Client, name: &PortName) -> Result<(), Refusal> {
+    fn check_routing(&mut self, client: &Client, learn: &ExternLearn) -> Result<(), Refusal> {
         let Caller { pid, uid, .. } = client.caller;
-        match self.notes.routing.get(name) {
+        match self.notes.routing.get(&learn.port) {
             Some(&(conn, pid, uid)) if conn != client.conn => {
-                Err(PortRefusal::Routed { port: name.clone(), pid, uid }.into())
+                return Err(PortRefusal::Routed { port: learn.port.clone(), pid, uid }.into());
             }
-            _ => {
-                self.notes.routing.insert(name.clone(), (client.conn, pid, uid));
-                Ok(())
+            _ if learn.mark => {
+                self.notes.routing.insert(learn.port.clone(), (client.conn, pid, uid));
             }
+            _ => {}
         }
+        Ok(())
     }
 
     pub(super) fn neigh_list(&self, caller: &Caller, list: &NeighList) -> Result<Reply, Refusal> {

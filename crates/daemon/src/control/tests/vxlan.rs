@@ -134,8 +134,8 @@ fn test_a_tunnel_has_one_routing_daemon_until_that_one_hangs_up() {
     }
     let (code, text) = bench.refused(2, 0, mark);
     assert!(code == ErrorCode::InUse && text.contains("end it first"), "{text}");
-    // What takes nothing back is for all.
-    assert_eq!(bench.ask(2, 0, r#"{"extern_learn":{"port":"vale0:v"}}"#).unwrap(), Reply::Done);
+    let sweep = r#"{"extern_learn":{"port":"vale0:v","sweep":true}}"#;
+    assert_eq!(bench.refused(2, 0, sweep).0, ErrorCode::InUse, "it would take all back");
     bench.control.hang_up(ConnKey(1));
     assert_eq!(bench.ask(2, 0, mark).unwrap(), Reply::Done);
 }
