@@ -198,8 +198,9 @@ async function sample(port, stations, signal) {
   try {
     await hearOnce(framesPlace(path, { direction: "in", limit: FRAMES }), either, hear);
   } catch (problem) {
-    // A port that has gone sends nothing; one of all workers cannot be looked at.
-    if (!either.aborted && problem.status !== 404) throw problem;
+    // A port that has gone sends nothing; where others capture, this waits for its turn.
+    if (problem.status === 503) await pause(SAMPLE);
+    else if (!either.aborted && problem.status !== 404) throw problem;
   } finally {
     clearTimeout(timer);
   }

@@ -118,9 +118,10 @@ async fn frames(
     let until = Until(stop.clone());
     let (to, from) = channel(QUEUE);
     let dir = api.dir.clone();
-    let open = move || Watch::open(dir.as_deref(), &query, stop, to);
+    // The permit goes along: a caller that hangs up leaves no more compilers behind than captures.
+    let open = move || Watch::open(dir.as_deref(), &query, stop, to, permit);
     let watch = api.block(open).await??;
-    tokio::task::spawn_blocking(move || watch.run(permit));
+    tokio::task::spawn_blocking(move || watch.run());
     Ok(answer(unfold((from, until), |(mut from, until): (Receiver<Message>, _)| async move {
         from.recv().await.map(|message| (Ok(message), (from, until)))
     })))
@@ -143,6 +144,7 @@ struct Watch {
     queue: Queue,
     /// Frames that the switch had no room for, and when it said so.
     missed: (u64, Instant),
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Watch {
@@ -151,6 +153,7 @@ impl Watch {
         query: &FramesQuery,
         stop: Stop,
         to: Sender<Message>,
+        permit: OwnedSemaphorePermit,
     ) -> Result<Self, Problem> {
         let filter = filter(&query.filter)?;
         let direction = query.direction.unwrap_or(Direction::Both);
@@ -160,16 +163,14 @@ impl Watch {
         };
         let capture = Capture::open(dir, query.port.clone(), of, SLOTS, &stop)?;
         let queue = Queue { to, left: query.limit.unwrap_or(u64::MAX), lost: 0 };
-        Ok(Self { capture, filter, stop, queue, missed: (0, Instant::now()) })
+        let missed = (0, Instant::now());
+        Ok(Self { capture, filter, stop, queue, missed, _permit: permit })
     }
 
     /// Captures until the caller has gone, or has what it wanted.
-    fn run(mut self, _permit: OwnedSemaphorePermit) {
+    fn run(mut self) {
         let ended = self.capture();
-        let Self { capture, queue, .. } = self;
-        // The daemon copies no more, however slowly the caller reads the rest.
-        drop(capture);
-        queue.end(ended.err());
+        self.queue.end(ended.err());
     }
 
     fn capture(&mut self) -> Result<(), client::Error> {
@@ -264,12 +265,12 @@ impl Queue {
         }
     }
 
-    /// Says what is left to say; waits for a caller that is slow.
-    fn end(self, error: Option<client::Error>) {
-        let lost = (self.lost > 0).then(|| message(&self.lost).event("lost"));
-        let error = error.map(|error| message(&Problem::from(error)).event("problem"));
-        for message in [lost, error].into_iter().flatten() {
-            let _ = self.to.blocking_send(message);
+    /// Says what is left to say. A caller that is too slow to hear it finds the stream ended: one
+    /// that reads nothing keeps no thread.
+    fn end(mut self, error: Option<client::Error>) {
+        self.say_lost();
+        if let Some(error) = error {
+            let _ = self.to.try_send(message(&Problem::from(error)).event("problem"));
         }
     }
 }

@@ -69,7 +69,9 @@ const HEADERS: [(HeaderName, &str); 6] = [
 pub async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     let mut response = match guard.judge(&request) {
         Ok(right) => {
-            request.extensions_mut().insert(right);
+            if let Some(right) = right {
+                request.extensions_mut().insert(right);
+            }
             next.run(request).await
         }
         Err(problem) => problem.into_response(),
@@ -86,8 +88,8 @@ impl Guard {
         Self { tokens, hosts: hosts.to_vec() }
     }
 
-    /// What the caller may do.
-    fn judge(&self, request: &Request) -> Result<Right, Problem> {
+    /// What the caller may do. `None`: what all may read.
+    fn judge(&self, request: &Request) -> Result<Option<Right>, Problem> {
         let visitor = request.extensions().get::<Arc<Visitor>>();
         let caller = visitor.map_or(Caller::Unknown, |visitor| visitor.caller);
         if let Caller::Foreign(user) = caller {
@@ -105,7 +107,7 @@ impl Guard {
             return Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, "host", detail));
         }
         if is_public(request.uri().path()) {
-            return Ok(Right::Read);
+            return Ok(None);
         }
         check_origin(request, host)?;
         let right = match caller {
@@ -115,7 +117,7 @@ impl Guard {
         if let Some(visitor) = visitor {
             visitor.known.store(true, Ordering::Relaxed);
         }
-        Ok(right)
+        Ok(Some(right))
     }
 
     fn is_host(&self, host: &str) -> bool {

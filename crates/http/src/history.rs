@@ -31,7 +31,8 @@ pub struct History(Mutex<HashMap<PortName, Kept>>);
 /// Counters of a port, and their steps.
 #[derive(Debug)]
 struct Kept {
-    last: Step,
+    /// `None`: the daemon did not answer last time, and has perhaps not since longer than a step.
+    last: Option<Step>,
     /// Oldest first. `None`: unknown.
     steps: VecDeque<Option<Step>>,
 }
@@ -78,7 +79,10 @@ impl History {
     pub fn take(&self, page: Option<&StatsPage>) {
         let mut ports = self.kept();
         let Some(StatsPage { items, .. }) = page else {
-            ports.values_mut().for_each(|kept| kept.push(None));
+            for kept in ports.values_mut() {
+                kept.push(None);
+                kept.last = None;
+            }
             return;
         };
         let now: HashMap<&PortName, Step> =
@@ -87,10 +91,11 @@ impl History {
         for item in items {
             let totals = now[&item.port];
             if let Some(kept) = ports.get_mut(&item.port) {
-                kept.push(Some(totals.since(kept.last)));
-                kept.last = totals;
+                kept.push(kept.last.map(|before| totals.since(before)));
+                kept.last = Some(totals);
             } else if ports.len() < PORTS_MAX {
-                ports.insert(item.port.clone(), Kept { last: totals, steps: VecDeque::new() });
+                ports
+                    .insert(item.port.clone(), Kept { last: Some(totals), steps: VecDeque::new() });
             }
         }
     }
@@ -166,12 +171,15 @@ mod tests {
     #[test]
     fn steps_are_differences_and_unknown_without_a_daemon() {
         let history = History::default();
-        for frames in [10, 14, 14] {
+        for frames in [10, 14, 14, 3] {
             history.take(Some(&page([(1, frames)])));
         }
+        assert_eq!(sent(&history, 1), [Some(4), Some(0), Some(3)], "it began anew at 0");
         history.take(None);
-        history.take(Some(&page([(1, 3)])));
-        assert_eq!(sent(&history, 1), [Some(4), Some(0), None, Some(3)], "it began anew at 0");
+        for frames in [5000, 5001] {
+            history.take(Some(&page([(1, frames)])));
+        }
+        assert_eq!(sent(&history, 1)[3..], [None, None, Some(1)], "a gap is no rate");
         assert_eq!(history.of(name(1)).steps[0].unwrap().dropped, 2);
         assert_eq!(sent(&history, 2), []);
     }

@@ -128,8 +128,10 @@ fn run(args: &Args) -> Result<()> {
     for socket in &sockets {
         say::remark(format_args!("uvala-http: listens at {}", socket.place()));
     }
-    // While files may be opened. Without it, captures with a filter are refused.
-    let _ = client::filter::load();
+    // While files may be opened.
+    if let Err(why) = client::filter::load() {
+        say::remark(format_args!("uvala-http: {why}, and start uvala-http again"));
+    }
     enter_sandbox(args.sandbox, &sockets)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
