@@ -516,13 +516,13 @@ fn clients_of_another_pid_namespace_exchange_frames() {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child"]).arg(uvala_path());
     let _daemon = Owned::spawn(command.args(["daemon", "--dir"]).arg(&dir).stdin(Stdio::null()));
-    let options = client::Options::new().dir(dir);
+    let open = |port: &str| client::Options::new().dir(&dir).open(port);
     let mut receiver = None;
     wait::until("the daemon", || {
-        receiver = options.clone().open("vale0:b").ok();
+        receiver = open("vale0:b").ok();
         receiver.is_some()
     });
-    let (mut sender, mut receiver) = (options.open("vale0:a").unwrap(), receiver.unwrap());
+    let (mut sender, mut receiver) = (open("vale0:a").unwrap(), receiver.unwrap());
     let (mut frame, mut got) = (Vec::new(), Vec::new());
     fill(&mut frame, BROADCAST, 1, 0, 60);
     sender.send(&frame).unwrap();

@@ -247,8 +247,8 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
     says(&changed, "port add valenf:own --service fw");
     for (text, line, why) in [
         (wrong.replace("chain = \"web\"\n", "chain = \"no\"\n"), 11, "no chain no in the file"),
-        (wrong.replace("[\"fw\"]", "[\"ids\"]"), 14, "chain web: there is no service ids"),
-        (wrong.replace("out = \"sink\"", "out = \"far\""), 14, "there is no port far"),
+        (wrong.replace("[\"fw\"]", "[\"ids\"]"), 15, "chain web: there is no service ids"),
+        (wrong.replace("out = \"sink\"", "out = \"far\""), 15, "there is no port far"),
         (wrong.clone() + rule + "in = \"fw\"\n", end + 1, "fw is an instance of service fw"),
         (wrong.clone() + rule + "in = \"own\"\n", end + 1, "own is an instance of service fw"),
         (wrong.clone() + "[[switch.valenf.rule]]\nvlan = 9\n", end + 1, "action is missing"),

@@ -55,7 +55,7 @@ fn a_label_says_what_is_behind_a_port_in_lists_and_metrics() {
     daemon.kill();
     daemon.restart();
     let said = |words: &[&str]| String::from_utf8(daemon.uvala(words).stdout).unwrap();
-    assert!(said(&["port", "list"]).contains("yes  kept"), "a label is saved");
+    assert!(said(&["port", "list"]).contains("yes   kept"), "a label is saved");
     done(&daemon, &["port", "set", "vale0:kept", "--label", ""]);
     assert!(!said(&["port", "list"]).contains("LABEL"), "no column for nothing");
     done(&daemon, &["port", "add", "vale0:b", "--label", "web server"]);
