@@ -23,3 +23,5 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_2_{glibc}_{platform.machine()}"
         build_data["force_include"][library] = "uvala/libuvala.so.0"
+        for text in Path(self.root).parent.glob("LICENSE-*"):
+            build_data["force_include"][str(text)] = f"uvala/{text.name}"

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Optional
 
-from ._library import Handle, check, quick, slow
+from ._library import Handle, check, quick
 
 PAUSE = 0.001
 # The longest that poll(2) is asked for.
@@ -40,7 +40,7 @@ class Doorbell:
         lost = quick.uvala_disarm(self.handle)
         if lost < 0:
             # Only a check asks the daemon whether an operator has deleted the port.
-            check(min(lost, slow.uvala_check(self.handle)))
+            check(min(lost, quick.uvala_check(self.handle)))
 
     def wait(self, what: int, slots: int, timeout: Optional[float]) -> bool:
         deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -5,7 +5,7 @@ import ctypes
 from ctypes import c_uint32, c_uint64, c_void_p
 from typing import Any, Optional
 
-from ._library import Callback, Handle, check, memory, quick, slow
+from ._library import Callback, Handle, check, memory, quick
 from ._port import RX, Port
 
 # What becomes of a frame.
@@ -54,9 +54,13 @@ class Function(Port):
     def _asked(self, _context: None, address: int) -> int:
         # An exception cannot pass through the library, and without an answer a frame goes no way.
         try:
-            frame = Frame.from_address(address)
+            asked = Frame.from_address(address)
+            # A copy, which a function may keep: the library's is gone when it has its answer.
+            frame = Frame.from_buffer_copy(asked)
             frame._handle = self._handle
-            return self.frame(frame)
+            action = self.frame(frame)
+            asked.meta, asked.target, asked.len = frame.meta, frame.target, frame.len
+            return action
         except BaseException as failure:
             self._failure = self._failure or failure
             return DROP
@@ -79,15 +83,15 @@ class Function(Port):
 
     def service_number(self, name: str) -> int:
         """For frame.target with SERVICE; ask before the first step."""
-        return check(slow.uvala_nf_service(self._handle, name.encode()))
+        return check(quick.uvala_nf_service(self._handle, name.encode()))
 
     def port_number(self, name: str) -> int:
         """For frame.target with PORT, of a port that a program holds: "vale0:out"."""
-        return check(slow.uvala_nf_port(self._handle, name.encode()))
+        return check(quick.uvala_nf_port(self._handle, name.encode()))
 
     def chain_number(self, name: str) -> int:
         """As it stands in bits 44 to 51 of frame.meta."""
-        return check(slow.uvala_nf_chain(self._handle, name.encode()))
+        return check(quick.uvala_nf_chain(self._handle, name.encode()))
 
     def count(self, name: str, count: int) -> None:
         """Shows what was counted since the function began: uvala nf list, nf top, metrics."""

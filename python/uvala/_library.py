@@ -1,7 +1,7 @@
 """libuvala as include/uvala.h declares it: structures, functions, errors.
 
-All calls but those that open and close a port keep the interpreter's lock: they never wait, and
-the lock makes a port, which is one thread's in C, safe to use from several in Python.
+All calls but those that open and close a port keep the interpreter's lock: they do not wait, or but
+for an answer of the daemon, and a port is one thread's in C.
 """
 from __future__ import annotations
 
@@ -101,10 +101,6 @@ slow = _load(
     ctypes.CDLL,
     open=(c_int, [c_char_p, POINTER(Options), POINTER(c_void_p)]),
     close=(None, [c_void_p]),
-    check=(c_int, [c_void_p]),
-    nf_service=(c_int, [c_void_p, c_char_p]),
-    nf_port=(c_int, [c_void_p, c_char_p]),
-    nf_chain=(c_int, [c_void_p, c_char_p]),
 )
 
 Callback = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
@@ -126,6 +122,10 @@ quick = _load(
     release=(c_int, [POINTER(Queue), c_uint32]),
     forward=(c_int, [POINTER(Queue), POINTER(Queue), c_uint32]),
     nf_step=(c_int, [c_void_p, Callback, c_void_p, c_int64]),
+    check=(c_int, [c_void_p]),
+    nf_service=(c_int, [c_void_p, c_char_p]),
+    nf_port=(c_int, [c_void_p, c_char_p]),
+    nf_chain=(c_int, [c_void_p, c_char_p]),
     nf_send_on=(c_int, [c_void_p, c_uint32, c_int, c_uint32]),
     nf_count=(c_int, [c_void_p, c_char_p, c_uint64]),
     nf_gauge=(c_int, [c_void_p, c_char_p, c_uint64]),

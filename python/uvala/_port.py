@@ -23,6 +23,14 @@ TX = 2
 DRAIN = 1.0
 
 
+def _deadline(timeout: Optional[float]) -> Optional[float]:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def _left(deadline: Optional[float]) -> Optional[float]:
+    return None if deadline is None else deadline - time.monotonic()
+
+
 class _Ring:
     """Slots that the program owns, counted from 0."""
 
@@ -182,21 +190,23 @@ class Port:
     def send(self, frame: Bytes, timeout: Optional[float] = None) -> bool:
         """Sends a frame on the first ring; False: there was no room within the time."""
         frame = bytes(frame)
+        deadline = _deadline(timeout)
         while not self._send(frame):
-            if not self.wait(TX, self._slots_of(frame), timeout):
+            if not self.wait(TX, self._slots_of(frame), _left(deadline)):
                 return False
         return True
 
     def recv(self, timeout: Optional[float] = None) -> Optional[bytes]:
         """Receives a frame from any ring; None: none came within the time."""
+        deadline = _deadline(timeout)
         while not (size := check(quick.uvala_recv(self._handle, self._frame, FRAME_MAX, 0))):
-            if not self.wait(RX, 1, timeout):
+            if not self.wait(RX, 1, _left(deadline)):
                 return None
         return ctypes.string_at(self._frame, size)
 
     def drain(self, timeout: Optional[float] = None) -> bool:
         """Waits until the switch has taken all that was sent; False: not within the time."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         while not check(quick.uvala_drain(self._handle, 0)):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
