@@ -135,7 +135,16 @@ fn a_loop_of_two_tunnels_is_named_limited_and_broken() {
     for (host, other) in [(&one, 2), (&two, 1)] {
         let local = format!("--local=10.0.0.{}", host.number);
         let remote = format!("--remote=10.0.0.{other}");
-        host.done(&["port", "add", SECOND, "--kind=vxlan", "--vni=200", &local, &remote]);
+        host.done(&[
+            "port",
+            "add",
+            SECOND,
+            "--kind=vxlan",
+            "--vni=200",
+            "--dst-port=4790",
+            &local,
+            &remote,
+        ]);
     }
     let station = one.station("192.168.7.1/24", None).expect("as before");
     wait::until("the loop in both logs", || {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::build::be16;
-use crate::bytes::{ipv4_at, u16_at};
+use crate::bytes::{ipv4_at, mac_at, u16_at};
 use crate::checksum::{Sum, checksum};
 use crate::error::ParseError;
 use crate::ethernet::{EtherType, network_header};
@@ -162,14 +162,19 @@ pub struct Malformed;
 /// Reads a frame; `None`: it says nothing of groups.
 ///
 /// # Errors
-/// It seems to, and is malformed.
+/// The message is malformed.
 pub fn read(frame: &[u8]) -> Result<Option<Message<'_>>, Malformed> {
     let (ethertype, l3) = network_header(frame);
     let packet = frame.get(l3..).unwrap_or_default();
-    match ethertype {
-        EtherType::IPV4 => read_ipv4(packet),
-        EtherType::IPV6 => read_ipv6(packet),
-        _ => Ok(None),
+    let (read, dst): (_, IpAddr) = match ethertype {
+        EtherType::IPV4 => (read_ipv4(packet)?, ipv4_at(packet, 16).into()),
+        EtherType::IPV6 => (read_ipv6(packet)?, ipv6_at(packet, 24).into()),
+        _ => return Ok(None),
+    };
+    // Else hosts and switches would take the frame for one of different groups.
+    match group_mac(dst) == Some(mac_at(frame, 0)) {
+        true => Ok(read),
+        false => read.map_or(Ok(None), |_| Err(Malformed)),
     }
 }
 
@@ -213,21 +218,19 @@ pub const fn is_for_all(group: MacAddr) -> bool {
     matches!(group.octets(), [0x01, 0x00, 0x5e, 0, 0, _] | [0x33, 0x33, 0, 0, 0, 1])
 }
 
-/// A query that a switch sends: by `mac` and `source`, for the members of a group or of all.
-///
-/// # Panics
-/// If the group is not of the source's family.
+/// A query that a switch sends: by `mac` and `source`, for the members of a group or of all. A
+/// group of another family than the source's counts as all.
 #[must_use]
 pub fn query(mac: MacAddr, source: IpAddr, group: Option<IpAddr>) -> Vec<u8> {
+    let group = group.filter(|it| it.is_multicast() && it.is_ipv4() == source.is_ipv4());
     let response_ms = if group.is_some() { LAST_MEMBER_MS } else { RESPONSE_MS };
-    let (dst, ethertype, packet) = match (source, group) {
-        (IpAddr::V4(source), None | Some(IpAddr::V4(_))) => {
+    let (dst, ethertype, packet) = match source {
+        IpAddr::V4(source) => {
             (group.unwrap_or(ALL_HOSTS.into()), EtherType::IPV4, igmp(source, group, response_ms))
         }
-        (IpAddr::V6(source), None | Some(IpAddr::V6(_))) => {
+        IpAddr::V6(source) => {
             (group.unwrap_or(ALL_NODES.into()), EtherType::IPV6, mld(source, group, response_ms))
         }
-        _ => panic!("{group:?}: not of the family of {source}"),
     };
     let dst = group_mac(dst).expect("a group");
     let mut frame =
@@ -239,7 +242,7 @@ pub fn query(mac: MacAddr, source: IpAddr, group: Option<IpAddr>) -> Vec<u8> {
 /// The packet of a query of IGMPv3: not to be forwarded, and with the option Router Alert.
 fn igmp(source: Ipv4Addr, group: Option<IpAddr>, response_ms: u32) -> Vec<u8> {
     let tenths = u8::try_from(response_ms / 100).expect("seconds").to_be_bytes();
-    let group = group.map_or([0; 4], |group| octets4(group));
+    let group = group.map_or([0; 4], octets4);
     let mut message =
         [&[0x11][..], &tenths, &[0, 0], &group, &[ROBUSTNESS, QUERY_INTERVAL_S, 0, 0]].concat();
     let sum = checksum(&message).to_be_bytes();
@@ -527,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn test_records_say_who_is_a_member() {
+    fn test_records_name_members_and_leaves() {
         let record = |kind: u8, last: u8, sources: u8| {
             let head = [kind, 0, 0, sources, 239, 0, 0, last];
             [&head[..], &vec![10; usize::from(sources) * 4]].concat()
@@ -601,6 +604,8 @@ mod tests {
             ("all hosts, elsewhere", igmp_frame("239.1.2.3", &[0x11, 1, 0, 0, 0, 0, 0, 0])),
             ("no version's length", igmp_frame("224.0.0.1", &[0x11, 1, 0, 0, 0, 0, 0, 0, 0, 0])),
             ("forwarded by a router", with(&mld, 21, 64)),
+            ("in a frame for another group", with(&report, 5, 9)),
+            ("in a frame of IPv6", with(&report, 0, 0x33)),
             ("a wrong checksum of MLD", with(&mld, 70, 1)),
         ] {
             assert_eq!(read(&frame), Err(Malformed), "{what}");

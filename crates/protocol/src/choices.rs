@@ -67,12 +67,12 @@ choice! {
 choice! {
     /// Whether a port leads to a multicast router: as `mcast_router` of Linux's bridge.
     McastRouter, "off, auto or on";
-    /// It does not, whatever is heard there.
+    /// Never; queries that are heard there count for nothing.
     Off = "off",
-    /// It does while one is heard there.
+    /// While one is heard there.
     #[default]
     Auto = "auto",
-    /// It does.
+    /// Always.
     On = "on",
 }
 

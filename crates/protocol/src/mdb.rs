@@ -84,7 +84,7 @@ pub enum MdbEntry {
         vlan: u16,
         /// The family that it asks for.
         family: McastFamily,
-        /// Its address.
+        /// The source of its queries.
         address: IpAddr,
         /// The port behind which it is; none: it is the switch.
         #[serde(default, skip_serializing_if = "Option::is_none")]

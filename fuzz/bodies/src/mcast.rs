@@ -58,7 +58,9 @@ fn frame(input: &mut Input<'_>) -> Vec<u8> {
         false => ipv4(&mut message, group, has_group, input.below(4) > 0),
     };
     let ethertype = if is_ipv6 { 0x86dd } else { 0x0800 };
-    let mut frame = build::ethernet([1, 0, 0x5e, 0, 0, 1], [2, 0, 0, 0, 0, 1], ethertype, &packet);
+    let [a, b, c, d] = group;
+    let dst = if is_ipv6 { [0x33, 0x33, a, b, c, d] } else { [1, 0, 0x5e, b & 0x7f, c, d] };
+    let mut frame = build::ethernet(dst, [2, 0, 0, 0, 0, 1], ethertype, &packet);
     if input.below(4) == 0 && !frame.is_empty() {
         let at = usize::from(input.u16()) % frame.len();
         frame[at] = input.u8();

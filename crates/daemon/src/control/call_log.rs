@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{
-    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbRequest, PortRequest,
+    ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbChange, MdbRequest, PortRequest,
     ProgramEntrySet, ProgramRequest, Request, RuleRequest, SessionRequest, SwitchRequest,
     SwitchSettings, WorkerRequest,
 };
@@ -237,12 +237,7 @@ fn deed(request: &Request) -> Option<String> {
         Request::Fdb(FdbRequest::Del(del)) => {
             format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
         }
-        Request::Mdb(MdbRequest::Add(add)) => {
-            format!("added static group {}, VLAN {}, to {}", add.group, add.vlan, add.port)
-        }
-        Request::Mdb(MdbRequest::Del(del)) => {
-            format!("deleted static group {}, VLAN {}, of {}", del.group, del.vlan, del.port)
-        }
+        Request::Mdb(call) => return group_deed(call),
         Request::Chain(ChainRequest::Add(add)) => {
             format!("set chain {} of {}", json(&add.chain), add.switch)
         }
@@ -265,6 +260,17 @@ fn deed(request: &Request) -> Option<String> {
         _ => return None,
     };
     Some(deed)
+}
+
+/// The change that a call about multicast groups makes.
+fn group_deed(call: &MdbRequest) -> Option<String> {
+    let (what, change) = match call {
+        MdbRequest::List(_) => return None,
+        MdbRequest::Add(add) => ("added", add),
+        MdbRequest::Del(del) => ("deleted", del),
+    };
+    let MdbChange { port, group, vlan } = change;
+    Some(format!("{what} static group {group}, VLAN {vlan}, of {port}"))
 }
 
 /// The settings of a switch, without the code of a program.

@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     ChainAdd, ChainRef, ChainRequest, FdbRequest, HostIf, InterfaceAttach, InterfaceRequest,
-    PortRef, PortRequest, ProgramEntryRef, ProgramEntrySet, ProgramRequest, ProgramSpec, Reply,
-    Request, RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest, SwitchSettings,
+    MdbRequest, PortRef, PortRequest, ProgramEntryRef, ProgramEntrySet, ProgramRequest,
+    ProgramSpec, Reply, Request, RuleAdd, RuleDel, RuleRequest, StaticAddress, SwitchRequest,
+    SwitchSettings,
 };
 use ring::layout::RingCounts;
 
@@ -257,6 +258,9 @@ impl<D: Datapath> Control<D> {
             Request::Port(PortRequest::Set(set)) => touch_port(&set.port),
             Request::Port(PortRequest::Del(PortRef { port }))
             | Request::Interface(InterfaceRequest::Del(PortRef { port })) => touch_port(port),
+            Request::Mdb(MdbRequest::Add(change) | MdbRequest::Del(change)) => {
+                touch_port(&change.port)
+            }
             Request::Fdb(FdbRequest::Add(add)) => {
                 let before = home(add.port.switch(), add.mac, add.vlan);
                 touch(add.port.switch(), before.into_iter().chain([add.port.clone()]))

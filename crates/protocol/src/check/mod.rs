@@ -86,7 +86,7 @@ pub fn port_settings(settings: &PortSettings) -> Result<(), String> {
 /// Checks that a switch with this function can send multicast frames to members only.
 ///
 /// # Errors
-/// It cannot, and which can.
+/// The function does not look addresses up; and which do.
 pub fn snooping(forwarding: Forwarding) -> Result<(), String> {
     match forwarding {
         Forwarding::Learning | Forwarding::Static | Forwarding::StaticFlood => Ok(()),

@@ -72,8 +72,8 @@ pub struct VlanVerdict {
 pub enum Payload {
     /// Whatever it is.
     Other,
-    /// It begins with an 802.1Q tag. That is payload here, and a VLAN to the switch at the other
-    /// end of a trunk.
+    /// An 802.1Q tag comes first. That is payload here, and a VLAN to the switch at the other end
+    /// of a trunk.
     Tagged,
     /// A BPDU.
     Bpdu,

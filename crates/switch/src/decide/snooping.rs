@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Hosts say of which groups they are members when a *querier* asks, and each answer holds for the
-//! membership interval. Frames of a group go to the ports with members, and to *router ports*: those
-//! behind which a router asks, and those that an operator names. Where there is no querier nothing
-//! keeps memberships alive, so frames are flooded; so are they until all hosts had time to answer
-//! the first query. That is how Linux's bridge does it, whose times these are.
+//! membership interval. Frames of a group go to the ports with members, and to *router ports*:
+//! those behind which a router asks, and those that an operator names. Where there is no querier
+//! nothing keeps memberships alive, so frames are flooded; so are they until all hosts had time to
+//! answer the first query. That is how Linux's bridge does it, whose times these are.
 //!
 //! The switch decides by the MAC address of a group, as it does about everything: 32 groups of IPv4
 //! share one. A member of one of them gets the frames of all.
@@ -74,11 +74,24 @@ pub(crate) struct Domain {
     pub family: McastFamily,
 }
 
-/// A group in a VLAN.
+/// Frames of groups in a VLAN, which the switch does not tell from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
+struct Frames {
     vlan: VlanId,
     mac: MacAddr,
+}
+
+/// A group in a VLAN. An operator may name it by the address of its frames alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    frames: Frames,
+    address: Option<IpAddr>,
+}
+
+impl Group {
+    fn new(vlan: VlanId, mac: MacAddr, address: Option<IpAddr>) -> Self {
+        Self { frames: Frames { vlan, mac }, address }
+    }
 }
 
 /// A port's membership.
@@ -86,8 +99,6 @@ struct Group {
 struct Member {
     /// When it ends; `None`: an operator has added it.
     until: Option<Now>,
-    /// The group as it was reported last.
-    address: Option<IpAddr>,
 }
 
 /// What ends at a time.
@@ -114,7 +125,7 @@ impl Listener {
     }
 }
 
-/// What a multicast frame is, which says who gets it.
+/// What a multicast frame is, by which its destinations are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Data of a group.
@@ -201,7 +212,8 @@ pub(crate) struct Destination<'a> {
 
 /// What a switch knows of groups.
 pub(crate) struct Snooping {
-    groups: BTreeMap<Group, PortSet>,
+    /// The ports with members, which follow from those.
+    groups: BTreeMap<Frames, PortSet>,
     members: BTreeMap<(Group, PortId), Member>,
     /// Learned memberships of each port that has some.
     learned: BTreeMap<PortId, u32>,
@@ -238,14 +250,16 @@ impl Snooping {
         &mut self,
         from: Listener,
         domain: Domain,
-        message: Result<Message<'_>, Malformed>,
+        (message, members): (Result<Message<'_>, Malformed>, &Members),
         (has_querier, now): (bool, Now),
     ) {
         self.expire(now);
         match message {
             Err(Malformed) => self.stats.malformed += 1,
             Ok(Message::Hello) => self.hear_router(from, domain, now),
-            Ok(Message::Query(query)) => self.hear_query(from, domain, query, (has_querier, now)),
+            Ok(Message::Query(query)) => {
+                self.hear_query(from, domain, (query, members), (has_querier, now));
+            }
             Ok(Message::Report(group)) => self.join(from, domain.vlan, group, now),
             Ok(Message::Leave(group)) => self.leave(from, domain, group, (has_querier, now)),
             Ok(Message::Records(records)) => {
@@ -268,7 +282,7 @@ impl Snooping {
         let domain = family_of(mac).map(|family| Domain { vlan, family });
         let routers = domain.and_then(|domain| self.routers.get(&domain)).unwrap_or(&none);
         let always = if domain.is_some() { &self.always } else { &none };
-        let group = self.groups.get(&Group { vlan, mac }).unwrap_or(&none);
+        let group = self.groups.get(&Frames { vlan, mac }).unwrap_or(&none);
         to.clear();
         match scope {
             McastScope::Always | McastScope::NoQuerier | McastScope::Full => {}
@@ -278,12 +292,13 @@ impl Snooping {
                 to.extend(members.among(src, vlan, [&none, routers, always]));
             }
         }
+        debug_assert!(to.is_sorted() && !to.contains(&src), "a frame does not go back");
         scope
     }
 
     fn scope(&self, frame: &Destination<'_>) -> McastScope {
         let &Destination { vlan, group: mac, kind, has_querier, now, .. } = frame;
-        let is_known = self.groups.contains_key(&Group { vlan, mac });
+        let is_known = self.groups.contains_key(&Frames { vlan, mac });
         let Some(family) = family_of(mac) else {
             return if is_known { McastScope::Members } else { McastScope::Always };
         };
@@ -315,6 +330,7 @@ impl Snooping {
                 Timer::Router(domain, port) => self.remove_router(domain, port),
             }
         }
+        debug_assert!(self.timers.first().is_none_or(|&(at, _)| at > now), "nothing is due");
         self.querier.expire(now);
     }
 
@@ -322,23 +338,27 @@ impl Snooping {
     pub(crate) fn set_port(&mut self, port: PortId, config: &PortConfig) {
         let statics = &config.mcast_groups;
         let stays = |group: Group, member: &Member| match member.until {
-            Some(_) => config.vlan.carries(group.vlan),
-            None => statics.iter().any(|it| (it.0, it.1.mac()) == (group.vlan, group.mac)),
+            Some(_) => !config.vacant && config.vlan.carries(group.frames.vlan),
+            None => statics.iter().any(|it| Group::new(it.0, it.1.mac(), it.1.ip()) == group),
         };
         self.forget_members(|at, group, member| at != port || stays(group, member));
         for &(vlan, address) in statics {
-            let group = Group { vlan, mac: address.mac() };
+            let group = Group::new(vlan, address.mac(), address.ip());
             self.remove_member(group, port);
-            let member = Member { until: None, address: address.ip() };
-            self.members.insert((group, port), member);
-            self.groups.entry(group).or_default().insert(port);
+            self.members.insert((group, port), Member { until: None });
+            self.groups.entry(group.frames).or_default().insert(port);
         }
         match config.mcast_router {
             McastRouter::On => self.always.insert(port),
-            McastRouter::Off | McastRouter::Auto => self.always.remove(port),
+            McastRouter::Auto => self.always.remove(port),
+            McastRouter::Off => {
+                self.always.remove(port);
+                self.querier.remove_port(port);
+            }
         }
         let keeps = |domain: Domain| {
-            config.mcast_router != McastRouter::Off && config.vlan.carries(domain.vlan)
+            let is_off = config.vacant || config.mcast_router == McastRouter::Off;
+            !is_off && config.vlan.carries(domain.vlan)
         };
         self.forget_routers(|at, domain| at != port || keeps(domain));
         self.querier.look_again();
@@ -398,23 +418,25 @@ impl Snooping {
     fn join(&mut self, from: Listener, vlan: VlanId, address: IpAddr, now: Now) {
         self.stats.reports += 1;
         let Some(mac) = group_mac(address).filter(|&mac| !is_for_all(mac)) else { return };
-        let (group, port, until) = (Group { vlan, mac }, from.port, after_ms(now, MEMBERSHIP_MS));
+        let (group, port) = (Group::new(vlan, mac, Some(address)), from.port);
+        let until = after_ms(now, MEMBERSHIP_MS);
         if self.members.contains_key(&(group, port)) {
-            return self.renew(group, port, until, Some(address));
+            return self.renew(group, port, until);
         }
         let count = self.learned.get(&port).copied().unwrap_or(0);
         if from.max_groups > 0 && count >= from.max_groups {
             self.stats.refused_limit += 1;
             return;
         }
-        let is_new = !self.groups.contains_key(&group);
+        let is_new = !self.groups.contains_key(&group.frames);
         if is_new && self.groups.len() >= GROUPS_MAX || self.members.len() >= MEMBERS_MAX {
             self.stats.refused_full += 1;
             self.open_until = until;
             return;
         }
-        self.members.insert((group, port), Member { until: Some(until), address: Some(address) });
-        self.groups.entry(group).or_default().insert(port);
+        self.members.insert((group, port), Member { until: Some(until) });
+        self.groups.entry(group.frames).or_default().insert(port);
+        assert!(self.groups.len() <= self.members.len(), "a group has a member");
         *self.learned.entry(port).or_default() += 1;
         self.timers.insert((until, Timer::Member(group, port)));
     }
@@ -428,7 +450,7 @@ impl Snooping {
     ) {
         self.stats.leaves += 1;
         let Some(mac) = group_mac(address) else { return };
-        let (group, port) = (Group { vlan: domain.vlan, mac }, from.port);
+        let (group, port) = (Group::new(domain.vlan, mac, Some(address)), from.port);
         let Some(Member { until: Some(until), .. }) = self.members.get(&(group, port)).copied()
         else {
             return;
@@ -440,30 +462,41 @@ impl Snooping {
         if self.querier.has_other(domain) {
             return;
         }
-        if has_querier {
-            self.querier.ask(OwnQuery { domain, group: Some((address, port)) }, now);
+        // Without a question, nothing tells that no member is left.
+        let question = OwnQuery { domain, group: Some((address, port)) };
+        if has_querier && !self.querier.ask(question, now) {
+            return;
         }
         let soon = after_ms(now, LAST_MEMBER_COUNT * u64::from(LAST_MEMBER_MS));
-        self.renew(group, port, until.min(soon), None);
+        self.renew(group, port, until.min(soon));
     }
 
     fn hear_query(
         &mut self,
         from: Listener,
         domain: Domain,
-        query: Query,
+        (query, members): (Query, &Members),
         (has_querier, now): (bool, Now),
     ) {
         self.stats.queries += 1;
-        self.querier.hear(from.port, domain, query, (has_querier, now));
-        // A switch that asks for want of a router is none (RFC 4541, 2.1.1).
-        if !query.source.is_unspecified() {
-            self.hear_router(from, domain, now);
+        // A host that asks seldom, and for late answers, would let memberships of others end.
+        if from.router == McastRouter::Off {
+            return;
         }
-        if let Some(mac) = query.group.and_then(group_mac).filter(|_| query.is_last) {
+        // One about a group keeps no other memberships alive.
+        let Some(address) = query.group else {
+            self.querier.hear(from.port, domain, query, (has_querier, now));
+            // A switch that asks for want of a router is none (RFC 4541, 2.1.1).
+            if !query.source.is_unspecified() {
+                self.hear_router(from, domain, now);
+            }
+            return;
+        };
+        if let Some(mac) = group_mac(address).filter(|_| query.is_last) {
             let each = u64::from(query.response_ms.max(LAST_MEMBER_MS));
             let soon = after_ms(now, LAST_MEMBER_COUNT * each);
-            self.shorten(Group { vlan: domain.vlan, mac }, soon);
+            let asked: Vec<PortId> = members.all(Some(from.port), domain.vlan).collect();
+            self.shorten(Group::new(domain.vlan, mac, Some(address)), soon, &asked);
         }
     }
 
@@ -478,21 +511,22 @@ impl Snooping {
         }
         self.timers.insert((until, Timer::Router(domain, port)));
         self.routers.entry(domain).or_default().insert(port);
+        debug_assert!(self.routers.len() <= self.router_until.len(), "a router is at a port");
     }
 
-    /// Memberships of a group end soon, unless members report again.
-    fn shorten(&mut self, group: Group, soon: Now) {
+    /// Memberships of a group end soon at the ports that are asked, unless members report again.
+    fn shorten(&mut self, group: Group, soon: Now, asked: &[PortId]) {
         let first = PortId::from_low_bits(0);
         let of_group = self.members.range((group, first)..).take_while(|(key, _)| key.0 == group);
         let later = of_group.filter(|(_, member)| member.until.is_some_and(|until| until > soon));
-        let later: Vec<PortId> = later.map(|((_, port), _)| *port).collect();
-        later.into_iter().for_each(|port| self.renew(group, port, soon, None));
+        let later = later.map(|((_, port), _)| *port).filter(|port| asked.contains(port));
+        let later: Vec<PortId> = later.collect();
+        later.into_iter().for_each(|port| self.renew(group, port, soon));
     }
 
     /// A learned membership ends at another time.
-    fn renew(&mut self, group: Group, port: PortId, until: Now, address: Option<IpAddr>) {
+    fn renew(&mut self, group: Group, port: PortId, until: Now) {
         let Some(member) = self.members.get_mut(&(group, port)) else { return };
-        member.address = address.or(member.address);
         let Some(before) = member.until.as_mut() else { return };
         let before = std::mem::replace(before, until);
         let timer = Timer::Member(group, port);
@@ -506,16 +540,24 @@ impl Snooping {
         if let Some(until) = member.until {
             self.timers.remove(&(until, Timer::Member(group, port)));
             if let Some(count) = self.learned.get_mut(&port) {
+                assert!(*count > 0, "a membership was counted when it was learned");
                 *count -= 1;
                 if *count == 0 {
                     self.learned.remove(&port);
                 }
             }
         }
-        if let Some(ports) = self.groups.get_mut(&group) {
+        // Another group may have the same frames.
+        let Frames { vlan, mac } = group.frames;
+        let first = (Group::new(vlan, mac, None), PortId::from_low_bits(0));
+        let same = self.members.range(first..).take_while(|(key, _)| key.0.frames == group.frames);
+        if same.map(|(key, _)| key.1).any(|other| other == port) {
+            return;
+        }
+        if let Some(ports) = self.groups.get_mut(&group.frames) {
             ports.remove(port);
             if ports.is_empty() {
-                self.groups.remove(&group);
+                self.groups.remove(&group.frames);
             }
         }
     }

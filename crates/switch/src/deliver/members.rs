@@ -11,7 +11,7 @@ use packet::ethernet::field;
 use packet::{EtherType, PortId, mcast};
 
 use crate::decide::bridge::{TagAction, VlanVerdict};
-use crate::decide::forward::Verdict;
+use crate::decide::forward::{FloodClass, Verdict};
 use crate::decide::snooping::Kind;
 use crate::deliver::into_ring::{Taps, send_to_ring};
 use crate::mirror::MirrorPoint;
@@ -49,6 +49,7 @@ impl Turn<'_> {
             let (head, count) = batch.packet(frame);
             is_of_one_vlan(&head) && mcast::is_control(&head[..count])
         };
+        debug_assert!(!run.is_empty(), "a run has a frame");
         if !is_control(&run.start) {
             let same = run.clone().take_while(|frame| !is_control(frame)).count();
             return (Kind::Data, run.start..run.start + same);
@@ -56,7 +57,12 @@ impl Turn<'_> {
         message.clear();
         batch.append(Delivery { frame: to_u16(run.start), tag: TagAction::Keep }, message);
         let (at, header) = ((self.src, verdict.vlan), batch.frames()[run.start].header);
-        let kind = self.switch.bridge.hear(at, header, mcast::read(message), self.now);
+        let (read, bridge) = (mcast::read(message), &mut self.switch.bridge);
+        // A frame that the port's limit drops teaches nothing.
+        let kind = match bridge.could_flood(self.src, FloodClass::Multicast, self.now) {
+            true => bridge.hear(at, header, read, self.now),
+            false => Kind::of(read),
+        };
         (kind, run.start..run.start + 1)
     }
 
@@ -67,6 +73,7 @@ impl Turn<'_> {
         let Some(Some(to)) = ports.get_mut(dst.index()) else { return };
         software.put(frame, tag);
         let (batch, list) = (&mut software.batch, &software.list[..]);
+        debug_assert!(list.len() == 1, "one frame at a time");
         heartbeat.beat(Stage::Send, dst);
         let sent = match &mut to.plug {
             Plug::Adapter(adapter) => {

@@ -115,8 +115,8 @@ impl Turn<'_> {
         (end, None)
     }
 
-    /// Finds the ports that get a run. Returns the verdict about it there, and as much of the run as
-    /// goes to them.
+    /// Finds the ports that get a run. Returns the verdict about it there, and as much of the run
+    /// as goes to them.
     #[inline]
     fn find_targets(
         &mut self,

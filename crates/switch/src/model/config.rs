@@ -48,12 +48,12 @@ pub struct MirrorConfig {
 /// Whether a port leads to a multicast router, as `mcast_router` of Linux's bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum McastRouter {
-    /// It does not, whatever is heard there.
+    /// Never; queries that are heard there count for nothing.
     Off,
-    /// It does while one is heard there.
+    /// While one is heard there.
     #[default]
     Auto,
-    /// It does.
+    /// Always.
     On,
 }
 

@@ -1,5 +1,5 @@
-//! Multicast groups: a seeded world of hosts, routers and an operator, in which each frame must come
-//! out of the ports that a model as naive as can be says.
+//! Multicast groups: a seeded world of hosts, routers and an operator, in which each frame must
+//! come out of the ports that a model as naive as can be says.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -123,8 +123,8 @@ fn snooping(mcast_querier: bool) -> SwitchConfig {
     SwitchConfig { mcast_snooping: true, mcast_querier, ..SwitchConfig::default() }
 }
 
-/// A group by its frames, in a VLAN.
-type Key = (u16, MacAddr);
+/// A group in a VLAN, by its frames and its address.
+type Key = (u16, MacAddr, Option<IpAddr>);
 /// A family in a VLAN.
 type Domain = (u16, bool);
 
@@ -174,7 +174,20 @@ impl Model {
     }
 
     fn hear_query(&mut self, domain: Domain, port: usize, source: IpAddr, group: Option<IpAddr>) {
-        let response = if group.is_some() { 1_000 } else { 10_000 };
+        if self.ports[port].mcast_router == McastRouter::Off {
+            return;
+        }
+        if let Some(group) = group {
+            let (key, soon) = ((domain.0, group_mac(group), Some(group)), self.now + 2_000);
+            let asked: Vec<usize> = self.reached(port, domain.0).collect();
+            for (at, until) in &mut self.members {
+                if at.0 == key && asked.contains(&at.1) {
+                    *until = until.map(|until| until.min(soon));
+                }
+            }
+            return;
+        }
+        let response = 10_000;
         let known = self.queriers.get(&domain).copied();
         let other = known.and_then(|it| it.other);
         let own = match domain.1 {
@@ -183,7 +196,8 @@ impl Model {
             false => ip("0.0.0.0"),
         };
         let current = other.map(|it| it.0).or(self.asks.then_some(own));
-        if current.is_none_or(|it| it.is_unspecified() || source <= it) {
+        if current.is_none_or(|it| it.is_unspecified() || !source.is_unspecified() && source <= it)
+        {
             let answered = match (other, known) {
                 (Some(_), Some(known)) => known.answered,
                 _ => self.now + response,
@@ -194,14 +208,6 @@ impl Model {
         if !source.is_unspecified() {
             self.hear_router(domain, port);
         }
-        if let Some(group) = group {
-            let (key, soon) = ((domain.0, group_mac(group)), self.now + 2_000);
-            for (at, until) in &mut self.members {
-                if at.0 == key {
-                    *until = until.map(|until| until.min(soon));
-                }
-            }
-        }
     }
 
     fn join(&mut self, vlan: u16, group: IpAddr, port: usize) {
@@ -210,7 +216,7 @@ impl Model {
         if is_for_all.iter().any(|all| mac.to_string().starts_with(all)) {
             return;
         }
-        let (key, most) = (((vlan, mac), port), self.ports[port].mcast_max_groups);
+        let (key, most) = (((vlan, mac, Some(group)), port), self.ports[port].mcast_max_groups);
         match self.members.get_mut(&key) {
             Some(None) => {}
             Some(until) => *until = Some(self.now + 260_000),
@@ -226,7 +232,7 @@ impl Model {
     }
 
     fn leave(&mut self, domain: Domain, group: IpAddr, port: usize) {
-        let key = ((domain.0, group_mac(group)), port);
+        let key = ((domain.0, group_mac(group), Some(group)), port);
         let Some(Some(until)) = self.members.get(&key).copied() else { return };
         if self.ports[port].mcast_fast_leave {
             self.members.remove(&key);
@@ -238,12 +244,13 @@ impl Model {
     fn set_port(&mut self, port: usize, config: PortConfig) {
         let carries = |vlan: u16| config.vlan.carries(VlanId::new(vlan).expect("a VLAN"));
         self.members
-            .retain(|((vlan, _), at), until| *at != port || until.is_some() && carries(*vlan));
+            .retain(|((vlan, _, _), at), until| *at != port || until.is_some() && carries(*vlan));
         for (vlan, group) in &config.mcast_groups {
-            self.members.insert(((vlan.get(), group.mac()), port), None);
+            self.members.insert(((vlan.get(), group.mac(), group.ip()), port), None);
         }
         let is_off = config.mcast_router == McastRouter::Off;
         self.routers.retain(|((vlan, _), at), _| *at != port || !is_off && carries(*vlan));
+        self.queriers.retain(|_, it| !is_off || it.other.is_none_or(|(_, at, _)| at != port));
         self.ports[port] = config;
     }
 
@@ -254,13 +261,23 @@ impl Model {
         self.set_port(port, config);
     }
 
+    /// The ports that may get a frame of this VLAN from a port.
+    fn reached(&self, src: usize, vlan: u16) -> impl Iterator<Item = usize> + '_ {
+        let (from, vlan) = (&self.ports[src], VlanId::new(vlan).expect("a VLAN"));
+        (0..PORTS).filter(move |&port| {
+            let to = &self.ports[port];
+            port != src && to.vlan.carries(vlan) && !(from.isolated && to.isolated)
+        })
+    }
+
     /// The ports that get a frame.
     fn targets(&self, src: usize, vlan: u16, what: What, dst: MacAddr) -> Vec<usize> {
         let is_ipv6 = dst.octets()[0] == 0x33;
         let querier = self.queriers.get(&(vlan, is_ipv6));
         let is_restricted =
             querier.is_some_and(|it| self.now >= it.answered && (self.asks || it.other.is_some()));
-        let is_known = self.members.keys().any(|(key, _)| *key == (vlan, dst));
+        let has = |key: &Key| (key.0, key.1) == (vlan, dst);
+        let is_known = self.members.keys().any(|(key, _)| has(key));
         let text = dst.to_string();
         let is_for_all = text.starts_with("01:00:5e:00:00:") || text == "33:33:00:00:00:01";
         let is_free = !is_known && text.starts_with("33:33:ff") || is_for_all;
@@ -268,7 +285,7 @@ impl Model {
             let config = &self.ports[port];
             let leads = config.mcast_router == McastRouter::On
                 || self.routers.contains_key(&((vlan, is_ipv6), port));
-            let is_member = self.members.contains_key(&((vlan, dst), port));
+            let is_member = self.members.keys().any(|(key, at)| has(key) && *at == port);
             match what {
                 What::Query => true,
                 What::Flooded => config.multicast_flood,
@@ -277,13 +294,7 @@ impl Model {
                 What::Report | What::Data => config.multicast_flood,
             }
         };
-        let from = &self.ports[src];
-        let may = |&port: &usize| {
-            let to = &self.ports[port];
-            let vlan = VlanId::new(vlan).expect("a VLAN");
-            port != src && to.vlan.carries(vlan) && !(from.isolated && to.isolated)
-        };
-        (0..PORTS).filter(may).filter(|&port| takes(port)).collect()
+        self.reached(src, vlan).filter(|&port| takes(port)).collect()
     }
 }
 
@@ -350,6 +361,7 @@ impl World {
 
     fn step(&mut self) {
         match self.random.below(100) {
+            0 if self.random.one_in(4) => self.replug(),
             0..2 => {
                 let (port, config) = (self.random.below(PORTS), config(&mut self.random));
                 self.net.switch.set_port(id(port), config.clone());
@@ -359,6 +371,14 @@ impl World {
             2..10 => self.wait(),
             _ => self.talk(),
         }
+    }
+
+    /// A port goes, and comes back with what a new one knows.
+    fn replug(&mut self) {
+        let (port, config) = (self.random.below(PORTS), config(&mut self.random));
+        let plug = self.net.switch.remove_port(id(port)).expect("it is there");
+        self.net.switch.add_port(id(port), plug, config.clone());
+        self.model.reset_port(port, config);
     }
 
     fn wait(&mut self) {
@@ -459,9 +479,7 @@ impl World {
             switch::TraceStep::Send(port, _) => Some(port.index()),
             _ => None,
         });
-        if is_data {
-            assert_eq!(sent.collect::<Vec<_>>(), expected, "{steps:?}");
-        }
+        assert_eq!(sent.collect::<Vec<_>>(), expected, "{steps:?}");
     }
 
     /// What the switch lists is what the model knows.
@@ -470,7 +488,7 @@ impl World {
         let rows = self.net.switch.bridge_mut().mcast_rows(now, 0, usize::MAX);
         let listed = rows.iter().filter_map(|row| match row {
             McastRow::Member(it) => {
-                Some((((it.vlan.get(), it.mac), it.port.index()), it.expires_ms))
+                Some((((it.vlan.get(), it.mac, it.address), it.port.index()), it.expires_ms))
             }
             _ => None,
         });
@@ -523,7 +541,7 @@ fn a_report_among_data_is_heard_before_the_data_behind_it() {
     assert_eq!(net.turn(1).slots, 4);
     assert_eq!(net.received(3), [one.clone(), another, one.clone(), one.clone()], "the router");
     assert!(net.received(0).is_empty() && net.received(2).is_empty());
-    net.send(2, &[one.clone()]);
+    net.send(2, std::slice::from_ref(&one));
     net.turn(2);
     assert_eq!((net.received(1), net.received(0)), (vec![one], vec![]));
     assert_eq!(net.drops(1, DropReason::NoMember), 0, "the router got them");
@@ -549,6 +567,48 @@ fn a_frame_without_members_and_routers_is_dropped_with_its_reason() {
     net.send(0, &vec![data(1, ip("239.1.1.1")); 3]);
     while net.turn(0).slots > 0 {}
     assert_eq!((net.received(1).len(), net.drops(0, DropReason::StormMulticast)), (1, 2));
+}
+
+/// Frames of IPv4 with an address of IPv6 in front, and the other way: they name a group of one
+/// family and reach the hosts of the other.
+#[test]
+fn a_message_in_a_frame_of_another_group_is_malformed_and_harms_nothing() {
+    let mut net = Net::new(snooping(true));
+    (0..3).for_each(|_| net.add(PortConfig::default()));
+    let (group, group6) = (ip("239.1.1.1"), ip("ff15::7"));
+    net.send(0, &[report(1, group), report(1, group6)]);
+    for mut wrong in [leave(1, group), query(1, false, None), report(2, ip("239.1.1.2"))] {
+        wrong[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 2]);
+        net.send(0, &[wrong]);
+    }
+    let mut wrong = leave(1, group6);
+    wrong[..6].copy_from_slice(&[1, 0, 0x5e, 0, 0, 2]);
+    net.send(0, &[wrong]);
+    while net.turn(0).slots > 0 {}
+    net.now = Now::from_ms(2_000);
+    let Net { switch, scratch, now, .. } = &mut net;
+    assert!(switch.send_queries(*now, scratch));
+    let (stats, [groups, _], queriers) = net.switch.bridge().mcast_stats();
+    assert_eq!((stats.malformed, stats.leaves, stats.queries, groups, queriers), (4, 0, 0, 2, 2));
+}
+
+/// Two groups of IPv4 with the same frames: a leave of one leaves the other.
+#[test]
+fn a_leave_ends_the_membership_of_its_group_and_of_no_other_with_the_same_frames() {
+    let mut net = with_router(&PortConfig { mcast_fast_leave: true, ..PortConfig::default() });
+    let (one, same) = (ip("239.1.1.1"), ip("225.129.1.1"));
+    net.send(1, &[report(1, one), report(1, same), leave(1, same)]);
+    net.turn(1);
+    (0..4).for_each(|port| drop(net.received(port)));
+    net.send(2, &[data(2, one)]);
+    net.turn(2);
+    assert_eq!(net.received(1).len(), 1);
+    net.send(1, &[leave(1, one)]);
+    net.turn(1);
+    (0..4).for_each(|port| drop(net.received(port)));
+    net.send(2, &[data(2, one)]);
+    net.turn(2);
+    assert!(net.received(1).is_empty());
 }
 
 #[test]

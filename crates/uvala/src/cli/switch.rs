@@ -3,8 +3,8 @@
 use client::control::{Connection, unexpected};
 use protocol::name::{NameError, SwitchName};
 use protocol::{
-    ForwardingChoice, Mode, NewPorts, PageFrom, ProgramSpec, Reply, Request, RunBy, SwitchInfo,
-    SwitchRef, SwitchRequest, SwitchSettings, SwitchSpec, parse, users,
+    ForwardingChoice, McastCounters, Mode, NewPorts, PageFrom, ProgramSpec, Reply, Request, RunBy,
+    SwitchInfo, SwitchRef, SwitchRequest, SwitchSettings, SwitchSpec, parse, users,
 };
 
 use super::output::{Output, Watch};
@@ -281,23 +281,12 @@ fn show(info: &SwitchInfo) -> String {
         0 => String::new(),
         mask => format!("forwards    reserved groups {mask:#06x}\n"),
     };
-    let multicast = match (info.mcast_snooping, &info.mcast) {
-        (false, _) => String::new(),
-        (true, mcast) => format!(
-            "multicast   snooping{}: {} groups, {} members, {} queriers; {} refused: port limit, {} \
-             refused: full\n",
-            if info.mcast_querier { " and querier" } else { "" },
-            mcast.groups,
-            mcast.members,
-            mcast.queriers,
-            mcast.refused_limit,
-            mcast.refused_full,
-        ),
-    };
+    let multicast = multicast(info);
     let text = format!(
         "switch      {} ({stays})\nports       {}\nforwarding  {}\n\
          addresses   {} of {}, {age}\n            {moves}\n\
-         {groups}{multicast}owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\nworker      {}\n",
+         {groups}{multicast}owner       {}\ngroup       {}\nmode        {}\nnew ports   {}\n\
+         worker      {}\n",
         info.switch,
         info.ports,
         info.forwarding,
@@ -320,6 +309,18 @@ fn show(info: &SwitchInfo) -> String {
     let all: Vec<_> = rows.collect();
     let all = (!all.is_empty()).then(|| format!("all ports   {}\n", all.join(" ")));
     text + &looped.unwrap_or_default() + &all.unwrap_or_default()
+}
+
+/// The line of a switch that snoops.
+fn multicast(info: &SwitchInfo) -> String {
+    let McastCounters { groups, members, queriers, refused_limit, refused_full, .. } = info.mcast;
+    let asks = if info.mcast_querier { " and querier" } else { "" };
+    let line = format!(
+        "multicast   snooping{asks}: {groups} groups, {members} members, {queriers} queriers\n\
+         {:12}{refused_limit} not learned: port limit, {refused_full} not learned: full\n",
+        ""
+    );
+    if info.mcast_snooping { line } else { String::new() }
 }
 
 const EXAMPLES: &str = "\

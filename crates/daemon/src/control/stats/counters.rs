@@ -28,7 +28,7 @@ pub fn none(port: PortName) -> PortStats {
     }
 }
 
-/// Those of a switch that snoops.
+/// The counters of a switch that snoops.
 pub fn of_groups(bridge: &Bridge) -> McastCounters {
     let (stats, [groups, members], queriers) = bridge.mcast_stats();
     McastCounters {
@@ -46,7 +46,7 @@ pub fn of_groups(bridge: &Bridge) -> McastCounters {
     }
 }
 
-/// Those of a forwarding database.
+/// The counters of a forwarding database.
 pub fn of_fdb(stats: FdbStats) -> FdbCounters {
     let FdbStats { learned, moved, aged, evicted, refused_limit, refused_full, loop_seconds } =
         stats;

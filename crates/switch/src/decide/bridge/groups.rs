@@ -1,4 +1,4 @@
-//! Multicast groups: what the bridge hears of them, and who gets their frames.
+//! Multicast groups: what the bridge hears of them, and where their frames go.
 
 use packet::ethernet::Header;
 use packet::mcast::{self, Malformed, Message};
@@ -7,7 +7,8 @@ use packet::{PortId, VlanId};
 use super::{Bridge, Payload, TagAction, Tagging, VlanVerdict, tag_action};
 use crate::decide::forward::{FloodClass, Verdict};
 use crate::decide::snooping::{
-    Destination, Domain, Kind, Listener, McastRow, McastScope, McastStats, OwnQuery, family_of,
+    Destination, Domain, Kind, Listener, McastRow, McastScope, McastStats, OwnQuery, Snooping,
+    family_of,
 };
 use crate::model::config::SwitchConfig;
 use crate::model::now::Now;
@@ -38,7 +39,7 @@ impl Bridge {
         };
         let (from, domain) = (Listener::new(src, config), Domain { vlan, family });
         let asks = (self.config.mcast_querier, now);
-        self.snooping.lock().observe(from, domain, message, asks);
+        self.snooping.lock().observe(from, domain, (message, &self.members), asks);
         kind
     }
 
@@ -81,7 +82,7 @@ impl Bridge {
     #[must_use]
     pub fn next_query(&self) -> Option<Now> {
         let asks = self.config.mcast_snooping && self.config.mcast_querier;
-        asks.then(|| self.snooping.with(|snooping| snooping.due()))
+        asks.then(|| self.snooping.with(Snooping::due))
     }
 
     /// The queries that the switch sends now.
@@ -94,6 +95,7 @@ impl Bridge {
         let OwnQuery { domain: Domain { vlan, family }, group } = query;
         let (mac, source) = self.snooping.with(|snooping| snooping.source(family));
         let frame = mcast::query(mac, source, group.map(|(group, _)| group));
+        debug_assert!(mcast::is_control(&frame), "switches and hosts know it as such");
         let (tagging, payload) = (Tagging::Untagged, Payload::Other);
         let verdict = VlanVerdict { forward: Verdict::Members, vlan, tagging, payload };
         let all = self.members.all(None, vlan);

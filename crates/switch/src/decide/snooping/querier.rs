@@ -20,8 +20,11 @@ const OTHER_MS: u64 = 255_000;
 const INTERVAL_MS: u64 = QUERY_INTERVAL_S as u64 * 1000;
 const STARTUP_MS: u64 = INTERVAL_MS / 4;
 const STARTUP_COUNT: u32 = 2;
-/// Questions about groups that hosts have left, at a time.
+/// Questions about groups that hosts have left, at a time: in all, and for a port.
 const ASKED_MAX: usize = 1024;
+const ASKED_PORT_MAX: usize = 64;
+/// Queries that are sent at once: a switch may have thousands of VLANs.
+const ROUND: usize = 32;
 
 /// A query of the switch's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ pub(super) struct Querier {
     asked: BTreeMap<(Domain, IpAddr, PortId), (Now, u64)>,
     /// When the switch has something to send, or looks again.
     due: Now,
+    /// No other querier ends before.
+    first_end: Option<Now>,
     mac: MacAddr,
     link_local: Ipv6Addr,
 }
@@ -72,8 +77,9 @@ impl Querier {
         let mac = MacAddr::new([2, a, b, c, d, e]);
         let octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xfe, a, b, c, d, e, f, g];
         let link_local = Ipv6Addr::from(octets);
+        assert!(link_local.is_unicast_link_local() && mac.is_station(), "hosts believe them");
         let (domains, asked) = (BTreeMap::new(), BTreeMap::new());
-        Self { domains, asked, due: Now::START, mac, link_local }
+        Self { domains, asked, due: Now::START, first_end: None, mac, link_local }
     }
 
     /// The addresses of the switch's queries.
@@ -98,10 +104,15 @@ impl Querier {
 
     /// Forgets queriers that were not heard for long.
     pub(super) fn expire(&mut self, now: Now) {
+        if self.first_end.is_none_or(|end| now < end) {
+            return;
+        }
         let is_over = |other: &Other| other.until <= now;
         for state in self.domains.values_mut().filter(|it| it.other.as_ref().is_some_and(is_over)) {
             (state.other, state.next, state.sent) = (None, now, 0);
         }
+        let others = self.domains.values().filter_map(|state| state.other);
+        self.first_end = others.map(|other| other.until).min();
     }
 
     /// Hears a query of another querier, which is the VLAN's if it wins against the one that was:
@@ -113,11 +124,13 @@ impl Querier {
         query: Query,
         (has_querier, now): (bool, Now),
     ) {
+        debug_assert!(query.group.is_none_or(|group| group.is_multicast()), "about a group");
         let (_, own) = self.source(domain.family);
         let known = self.domains.get(&domain);
         let before = known.and_then(|state| state.other);
         let current = before.map(|other| other.address).or(has_querier.then_some(own));
-        let wins = current.is_none_or(|it| it.is_unspecified() || query.source <= it);
+        let is_lower = |it: IpAddr| !query.source.is_unspecified() && query.source <= it;
+        let wins = current.is_none_or(|it| it.is_unspecified() || is_lower(it));
         if !wins {
             return;
         }
@@ -127,16 +140,21 @@ impl Querier {
         };
         let other = Other { address: query.source, port, until: after_ms(now, OTHER_MS) };
         self.domains.insert(domain, State { other: Some(other), answered, next: now, sent: 0 });
+        self.first_end = Some(self.first_end.map_or(other.until, |end| end.min(other.until)));
     }
 
     /// Asks the hosts behind a port whether they are members of a group that one has left.
-    pub(super) fn ask(&mut self, query: OwnQuery, now: Now) {
-        let Some((group, port)) = query.group else { return };
-        if self.asked.len() < ASKED_MAX {
-            let key = (query.domain, group, port);
-            self.asked.entry(key).or_insert((now, LAST_MEMBER_COUNT));
-            self.due = now;
+    /// `false`: too many questions are open.
+    pub(super) fn ask(&mut self, query: OwnQuery, now: Now) -> bool {
+        let Some((group, port)) = query.group else { return false };
+        let of_port = self.asked.keys().filter(|(_, _, at)| *at == port).count();
+        if self.asked.len() >= ASKED_MAX || of_port >= ASKED_PORT_MAX {
+            return false;
         }
+        let key = (query.domain, group, port);
+        self.asked.entry(key).or_insert((now, LAST_MEMBER_COUNT));
+        self.due = now;
+        true
     }
 
     /// The queries that the switch sends now.
@@ -163,6 +181,10 @@ impl Querier {
                 let new = State { other: None, answered, next: now, sent: 0 };
                 let state = self.domains.entry(domain).or_insert(new);
                 if state.other.is_none() && state.next <= now {
+                    if due.len() >= ROUND {
+                        self.due = now;
+                        return due;
+                    }
                     due.push(OwnQuery { domain, group: None });
                     state.sent = state.sent.saturating_add(1);
                     let is_startup = state.sent < STARTUP_COUNT;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use packet::{MacAddr, PortId, VlanId};
 
-use super::{McastFamily, Snooping};
+use super::{Frames, McastFamily, Snooping};
 use crate::model::now::Now;
 
 /// A row of the listing.
@@ -25,7 +25,7 @@ pub struct McastQuerier {
     pub vlan: VlanId,
     /// The family that it asks for.
     pub family: McastFamily,
-    /// Its address.
+    /// The source of its queries.
     pub address: IpAddr,
     /// The port behind which it is; `None`: it is the switch.
     pub port: Option<PortId>,
@@ -51,7 +51,7 @@ pub struct McastMember {
     pub vlan: VlanId,
     /// The MAC address of the group.
     pub mac: MacAddr,
-    /// The group that was reported last.
+    /// The group, unless an operator has named it by the MAC address.
     pub address: Option<IpAddr>,
     /// The port behind which the member is.
     pub port: PortId,
@@ -83,7 +83,7 @@ impl Snooping {
             McastRow::Router(McastRouterPort { port, of, expires_ms })
         });
         let members = self.members.iter().map(|((group, port), member)| {
-            let (vlan, mac, port, address) = (group.vlan, group.mac, *port, member.address);
+            let (Frames { vlan, mac }, address, port) = (group.frames, group.address, *port);
             let expires_ms = member.until.map(left);
             McastRow::Member(McastMember { vlan, mac, address, port, expires_ms })
         });

@@ -34,7 +34,7 @@ fn at(ms: u64) -> Now {
 
 fn report(snooping: &mut Snooping, index: usize, number: u32, ms: u64) {
     let message = Ok(Message::Report(group(number)));
-    snooping.observe(listener(index), IGMP, message, (false, at(ms)));
+    snooping.observe(listener(index), IGMP, (message, &Members::default()), (false, at(ms)));
 }
 
 fn query(source: &str) -> Result<Message<'static>, Malformed> {
@@ -81,7 +81,8 @@ fn test_a_full_table_restricts_nothing_until_what_was_refused_would_have_ended()
 fn test_the_lowest_address_is_the_querier_and_any_wins_against_none() {
     let mut snooping = Snooping::new(1);
     let mut hear = |index: usize, source: &str, has_querier: bool, ms: u64| {
-        snooping.observe(listener(index), IGMP, query(source), (has_querier, at(ms)));
+        let message = (query(source), &Members::default());
+        snooping.observe(listener(index), IGMP, message, (has_querier, at(ms)));
         let querier = snooping.querier.all(true).next();
         querier.and_then(|(_, other)| other).map(|other| other.port.index())
     };
@@ -89,6 +90,7 @@ fn test_the_lowest_address_is_the_querier_and_any_wins_against_none() {
     assert_eq!(hear(2, "10.0.0.9", true, 1), Some(2));
     assert_eq!(hear(3, "10.0.0.10", true, 2), Some(2), "the lower stays");
     assert_eq!(hear(4, "10.0.0.1", true, 3), Some(4));
+    assert_eq!(hear(1, "0.0.0.0", true, 4), Some(4), "no address is not the lowest");
     assert_eq!(hear(3, "10.0.0.10", true, 255_003), Some(3), "the lower is gone");
 }
 
