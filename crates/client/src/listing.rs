@@ -31,8 +31,8 @@ macro_rules! listed {
 
 listed! {
     Switches: SwitchInfo, Ports: PortInfo, Fdb: FdbEntry, Neigh: NeighEntry, Mdb: MdbEntry,
-    Chains: ChainInfo, Rules: RuleInfo, Functions: FunctionInfo, Audit: GroupAudit, Workers: WorkerInfo,
-    Users: UserUsage, ProgramEntries: ProgramEntry
+    Chains: ChainInfo, Rules: RuleInfo, Functions: FunctionInfo, Audit: GroupAudit,
+    Workers: WorkerInfo, Users: UserUsage, ProgramEntries: ProgramEntry
 }
 
 /// All of it. `call` makes a call, and `ask` says which: it asks for what comes behind a page.
