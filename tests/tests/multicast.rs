@@ -36,11 +36,13 @@ fn mdb(daemon: &Daemon) -> Vec<Value> {
     all.as_array().expect("a list").clone()
 }
 
-/// Ports with a member of this group.
+/// Ports with a member of this group, by name.
 fn members(daemon: &Daemon, group: &str) -> Vec<String> {
     let of = |row: &&Value| row["type"] == "member" && row["group"] == group;
     let port = |row: &Value| row["port"].as_str().expect("a name").to_owned();
-    mdb(daemon).iter().filter(of).map(port).collect()
+    let mut ports: Vec<String> = mdb(daemon).iter().filter(of).map(port).collect();
+    ports.sort();
+    ports
 }
 
 /// A socket that is a member of the group, by the namespace's only interface.
