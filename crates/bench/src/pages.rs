@@ -65,7 +65,7 @@ struct RecordedMachine {
 /// Writes the tables of these pages anew.
 pub fn write(pages: &[String]) -> Result<()> {
     if pages.is_empty() {
-        return Err(Usage("name a page: uvala bench report README.md".into()))?;
+        Err(Usage("name a page: uvala bench report README.md".into()))?;
     }
     for page in pages {
         let text = fs::read_to_string(page).with_context(|| format!("cannot read {page}"))?;

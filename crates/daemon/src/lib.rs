@@ -145,6 +145,7 @@ fn make_switches<D: Datapath>(
     for plan in store::record::merge(&config.switches, records) {
         control
             .make_planned(&daemon, &plan)
+            .map_err(Box::new)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
     // The process that starts the daemon counts on them.

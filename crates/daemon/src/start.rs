@@ -83,7 +83,7 @@ pub enum StartError {
         /// Name of the switch.
         name: String,
         /// The reason.
-        refusal: Refusal,
+        refusal: Box<Refusal>,
     },
 }
 

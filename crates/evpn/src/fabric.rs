@@ -238,7 +238,7 @@ impl Fabric {
             };
             let (port, settings) = (self.port.clone(), PortSettings::default());
             let set = PortSet { port, settings, vxlan: Some(Box::new(vxlan)) };
-            done(self.calls.call(Request::Port(PortRequest::Set(set)))?)?;
+            done(self.calls.call(Request::Port(PortRequest::Set(Box::new(set))))?)?;
         }
         for some in todo.add_stations.chunks(STATIONS_IN_CALL) {
             let stations = some.iter().map(|&(mac, remote)| VxlanStation { mac, remote });

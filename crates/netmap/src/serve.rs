@@ -359,7 +359,8 @@ fn set_header(name: &Name, body: &PortHdr) -> Result<(), Errno> {
         return Err(Errno::NXIO);
     }
     let settings = PortSettings { vnet_header: Some(bytes), ..PortSettings::default() };
-    call(Call::Port(PortRequest::Set(PortSet { port, settings, vxlan: None }))).map(|_| ())
+    call(Call::Port(PortRequest::Set(Box::new(PortSet { port, settings, vxlan: None }))))
+        .map(|_| ())
 }
 
 /// All ports that the program may see, in order.

@@ -197,7 +197,7 @@ fn run(args: &Args) -> Result<()> {
         }
         Model::Ptnet => {
             let options = options.lends(true).rings(args.queues);
-            args.group.iter().fold(options, |options, group| options.group(group))
+            args.group.iter().fold(options, Options::group)
         }
     };
     let uplink = Uplink::open(options, &args.port.to_string())?;

@@ -118,7 +118,7 @@ pub enum PortRequest {
     Add(Box<PortAdd>),
     /// Changes the settings that are given.
     #[serde(rename = "port_set")]
-    Set(PortSet),
+    Set(Box<PortSet>),
     /// Asks whether a port is the one that [`PortRequest::Add`] would create, whatever settings it
     /// has beside the given ones. Answer: [`Reply::Done`](crate::Reply::Done), or an error that
     /// names a difference.

@@ -507,7 +507,7 @@ fn test_owner_opens_a_switch_to_others() {
         settings: PortSettings::default(),
         vxlan: None,
     };
-    let own = bench.answer(2, 1001, Request::Port(PortRequest::Set(set)));
+    let own = bench.answer(2, 1001, Request::Port(PortRequest::Set(Box::new(set))));
     assert_eq!(own.unwrap_err().code(), ErrorCode::Permission);
 }
 

@@ -63,7 +63,7 @@ async fn set(
     JsonBody(settings): JsonBody<PortSettings>,
 ) -> Answer {
     let change = PortSet { port, settings, vxlan: None };
-    api.answer(Request::Port(PortRequest::Set(change))).await
+    api.answer(Request::Port(PortRequest::Set(Box::new(change)))).await
 }
 
 /// Deletes a port; a client that holds it loses it.

@@ -98,7 +98,7 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         let vxlan = add.vxlan.as_ref().map(all).map(Box::new);
         let set = PortSet { port: port.clone(), settings: add.settings.clone(), vxlan };
         add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), || {
-            Request::Port(PortRequest::Set(set))
+            Request::Port(PortRequest::Set(Box::new(set)))
         })?;
         for station in &stations {
             let (mac, vlan) = (station.mac, station.vlan.get());
@@ -149,9 +149,9 @@ fn steer(
     let mut used: Vec<_> = list(connection, name)?.into_iter().map(|info| info.chain).collect();
     used.retain(|old| !is_named(old));
     set(connection, name, &[&chains[..], &used].concat(), Some(rules))?;
-    ports
-        .into_iter()
-        .try_for_each(|set| done(connection.call(Request::Port(PortRequest::Set(set)))?))?;
+    ports.into_iter().try_for_each(|set| {
+        done(connection.call(Request::Port(PortRequest::Set(Box::new(set))))?)
+    })?;
     if used.is_empty() {
         return Ok(());
     }

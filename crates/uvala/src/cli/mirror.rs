@@ -125,7 +125,7 @@ fn within(mirror: &PortName, from: &str) -> anyhow::Result<String> {
 
 fn set(port: PortName, mirror: Mirror) -> Request {
     let settings = PortSettings { mirror: Some(mirror), ..PortSettings::default() };
-    Request::Port(PortRequest::Set(PortSet { port, settings, vxlan: None }))
+    Request::Port(PortRequest::Set(Box::new(PortSet { port, settings, vxlan: None })))
 }
 
 fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<Row>> {

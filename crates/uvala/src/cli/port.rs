@@ -256,7 +256,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
                 refuse_empty(&settings, "port set")?;
             }
             let set = PortSet { port: name.parse()?, settings, vxlan };
-            change(global, Request::Port(PortRequest::Set(set)), *output)
+            change(global, Request::Port(PortRequest::Set(Box::new(set))), *output)
         }
         Action::Enable { name, output } => {
             let port = PortRef { port: name.parse()? };

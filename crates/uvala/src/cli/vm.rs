@@ -272,7 +272,7 @@ impl Place {
                 if is_ours && settings != PortSettings::default() {
                     let set = PortSet { port: port.clone(), settings, vxlan: None };
                     // Without its label, the machine runs as well.
-                    let _ = connection.call(Request::Port(PortRequest::Set(set)));
+                    let _ = connection.call(Request::Port(PortRequest::Set(Box::new(set))));
                 }
                 let behind = Behind::Device(running.socket.clone());
                 return Ok(Self { port, behind, held: None, _device: Some(running) });

@@ -40,7 +40,7 @@ fn test_a_change_of_settings_with_a_move_that_fails_changes_nothing() {
             ..PortSettings::default()
         };
         let set = PortSet { port: "vale0:a".parse().unwrap(), settings, vxlan: None };
-        bench.answer(9, 0, Request::Port(PortRequest::Set(set))).map(drop)
+        bench.answer(9, 0, Request::Port(PortRequest::Set(Box::new(set)))).map(drop)
     };
     let is_isolated = |bench: &Bench| {
         let port = bench.control.state.find_port(&"vale0:a".parse().unwrap()).unwrap();

@@ -60,7 +60,7 @@ impl Role<'_> {
                 let settings =
                     PortSettings { service, instance: number, ..PortSettings::default() };
                 let set = PortSet { port: port.clone(), settings, vxlan: None };
-                match connection.call(Request::Port(PortRequest::Set(set)))? {
+                match connection.call(Request::Port(PortRequest::Set(Box::new(set))))? {
                     Reply::Done => Ok(()),
                     other => Err(unexpected(&other).into()),
                 }
