@@ -170,10 +170,11 @@ const COMMON: u16 = 1;
 /// function, with the domain mixed in.
 fn mem_id(address: &str) -> u16 {
     let mut numbers = address.split([':', '.']);
-    let mut next = || u16::from_str_radix(numbers.next().unwrap_or_default(), 16).unwrap_or(0);
+    let mut next = || u32::from_str_radix(numbers.next().unwrap_or_default(), 16).unwrap_or(0);
     let (domain, bus, device, function) = (next(), next(), next(), next());
-    let id = bus << 8 | (device & 0x1f) << 3 | function & 7;
-    (id ^ domain.wrapping_mul(0x9e37)).max(COMMON + 1)
+    let id = (bus & 0xff) << 8 | (device & 0x1f) << 3 | function & 7;
+    let mixed = id ^ domain.wrapping_mul(0x9e37_79b1) >> 16;
+    u16::try_from(mixed).unwrap_or(u16::MAX).max(COMMON + 1)
 }
 
 /// Readable once in a [`TICK`], as long as it is read.
