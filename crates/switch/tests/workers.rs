@@ -259,7 +259,7 @@ fn a_client_that_reads_what_another_worker_delivers_is_waited_for_again() {
         moved.blocked_on.is_some_and(switch::Full::is_brief)
     };
     fill(&mut crew, &mut scratch);
-    let looks = [1000, 1001, 1060, 1061].map(|us| waits(&mut crew, &mut scratch, 0, us));
+    let looks = [1000, 1001, 1210, 1211].map(|us| waits(&mut crew, &mut scratch, 0, us));
     assert_eq!(looks, [true, true, false, false], "it has read nothing since");
     assert_eq!(crew.clients[1].receive().len(), 63);
     fill(&mut crew, &mut scratch);

@@ -170,7 +170,7 @@ macro_rules! on_off {
             #[arg(long, value_name = "NAME")]
             chain: Option<String>,
             /// The port leads to a multicast router: off, on, or auto, as long as one is heard
-            /// there [default: on for vxlan, else auto]
+            /// there (vxlan: on) [default: auto]
             #[arg(long, value_name = "off|auto|on")]
             mcast_router: Option<McastRouter>,
             /// Maximum number of multicast groups learned on the port, up to 4096; 0 is no limit
