@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use protocol::{
     Attach, Bind, ChainAdd, ChainRef, EventsQuery, ExternLearn, FdbAdd, FdbDel, FdbFlush, FdbList,
-    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, NeighList,
-    PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef, ProgramEntrySet,
-    ProgramMapQuery, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery, SwitchRef, SwitchSpec,
-    TraceQuery, WorkerMove,
+    FunctionNote, GeometryQuery, Hello, InterfaceAdd, InterfaceAttach, InterfacePoll, MdbChange,
+    MdbList, NeighList, PageFrom, PortAdd, PortList, PortRef, PortSet, ProgramEntryRef,
+    ProgramEntrySet, ProgramMapQuery, Request, RuleAdd, RuleDel, StatsQuery, SteeringQuery,
+    SwitchRef, SwitchSpec, TraceQuery, WorkerMove,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,9 @@ enum Flat {
     FdbFlush(FdbFlush),
     ExternLearn(ExternLearn),
     NeighList(NeighList),
+    MdbList(MdbList),
+    MdbAdd(MdbChange),
+    MdbDel(MdbChange),
     Stats(StatsQuery),
     Trace(TraceQuery),
     Attach(Attach),
