@@ -20,6 +20,7 @@ use protocol::{
 };
 use ring::Region;
 use ring::layout::RegionLayout;
+pub use ring::peer::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -175,11 +176,12 @@ impl<S: AsFd> Connection<S> {
         retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) != Ok(0)
     }
 
-    /// The daemon's PID; `None`: the daemon is in a PID namespace that this process cannot see.
-    #[must_use]
-    pub fn peer(&self) -> Option<u32> {
-        let peer = sockopt::socket_peercred(&self.socket).ok()?;
-        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+    /// The daemon's process and user, as the kernel says.
+    ///
+    /// # Errors
+    /// Those of `getsockopt`.
+    pub fn peer(&self) -> Result<Peer, Errno> {
+        Peer::of(&self.socket)
     }
 
     /// The socket's path.

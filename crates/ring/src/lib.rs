@@ -66,6 +66,7 @@ pub mod kring;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
+pub mod peer;
 pub mod region;
 pub mod sequence;
 #[cfg(not(loom))]

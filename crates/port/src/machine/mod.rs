@@ -19,6 +19,7 @@ pub use device::moderation::Coalesce;
 
 use quota::Quota;
 use requests::Requests;
+use ring::peer::Peer;
 use socket::Listener;
 pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};
@@ -50,8 +51,7 @@ pub struct Spec {
 
 /// The process ID of the peer of a connection, 0 if the kernel does not tell.
 pub(crate) fn process_of(peer: &OwnedFd) -> u32 {
-    let process = rustix::net::sockopt::socket_peercred(peer);
-    process.map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs())
+    Peer::of(peer).ok().and_then(|peer| peer.pid).unwrap_or(0)
 }
 
 /// A port's socket and its thread. Dropping this removes the socket at once and tells the thread to

@@ -20,7 +20,6 @@ use client::control::{Connection, ControlError, unexpected};
 use protocol::users::user_name;
 use protocol::{ErrorCode, HandedOver, PageFrom, Reply, Request, SessionRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use terminal::say;
 
@@ -46,14 +45,15 @@ impl Predecessor {
             connection => connection?,
         };
         // The kernel's word, not the peer's.
-        let peer = socket_peercred(&connection).context("the daemon that runs")?;
-        if peer.uid != geteuid() {
-            let (socket, user) = (socket.display(), user_name(peer.uid.as_raw()));
+        let peer = connection.peer().context("the daemon that runs")?;
+        if peer.uid != geteuid().as_raw() {
+            let (socket, user) = (socket.display(), user_name(peer.uid));
             bail!("the daemon at {socket} is {user}'s: only a daemon of {user} can replace it");
         }
         connection.hello("uvala daemon --replace")?;
-        let process = pidfd_open(peer.pid, PidfdFlags::empty());
-        let process = process.context("the daemon that runs is in another PID namespace")?;
+        let pid = peer.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.context("the daemon that runs is in another PID namespace")?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).context("the daemon that runs")?;
         match ask(&connection, None) {
             Ok(_) => {}
             Err(ControlError::Refused(why)) if why.code == ErrorCode::InUse => {
@@ -65,7 +65,7 @@ impl Predecessor {
                 return Err(why).context(what);
             }
         }
-        Ok(Some(Self { connection, pid: peer.pid, process }))
+        Ok(Some(Self { connection, pid, process }))
     }
 
     /// Takes its interfaces, and ends it.

@@ -61,7 +61,7 @@ pub fn locker(dir: &Path) -> Option<Locker> {
 /// A daemon that took a connection and does not answer, because it is stopped; with `is_late` also
 /// without that reason.
 pub fn silent(connection: &Connection, is_late: bool) -> Option<Finding> {
-    let pid = connection.peer()?;
+    let pid = connection.peer().ok()?.pid?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     (is_late || host::is_stopped(&stat)).then(|| host::daemon_silent(pid, &stat))
 }

@@ -1,19 +1,20 @@
 //! The credentials of a socket's peer, and the bytes that it has not read.
-// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use, and rustix reads of
-// SO_PEERCRED a process number that is never 0.
+// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::model::policy::Caller;
+use ring::peer::Peer;
 use rustix::io::Errno;
+
+use crate::model::policy::Caller;
 
 /// The process that connected, as the kernel saw it at that moment. Its number is 0 if it is in
 /// another PID namespace, as the host is for a daemon in a container.
 pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {
-    let libc::ucred { pid, uid, gid } = peer_credentials(socket)?;
+    let Peer { pid, uid, gid } = Peer::of(socket)?;
     Ok(Caller {
-        pid: u32::try_from(pid).unwrap_or(0),
+        pid: pid.unwrap_or(0),
         uid,
         gid,
         groups: peer_groups(socket)?,
@@ -29,26 +30,6 @@ pub fn is_read(socket: BorrowedFd<'_>) -> bool {
         unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, (&raw mut unread).cast::<()>()) };
     // While the kernel frees the last message, which is larger, one byte is left.
     status != 0 || unread <= 1
-}
-
-fn peer_credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred, Errno> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut bytes = libc::socklen_t::try_from(size_of_val(&credentials)).expect("a few bytes");
-    // SAFETY: the kernel writes at most `bytes` bytes to `credentials`, which has that many and
-    // whose fields are numbers.
-    let status = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut bytes,
-        )
-    };
-    match status {
-        0 => Ok(credentials),
-        _ => Err(last_error()),
-    }
 }
 
 fn last_error() -> Errno {
