@@ -179,7 +179,7 @@ impl<S: AsFd> Connection<S> {
     /// The daemon's process and user, as the kernel says.
     ///
     /// # Errors
-    /// Those of `getsockopt`.
+    /// `getsockopt` fails.
     pub fn peer(&self) -> Result<Peer, Errno> {
         Peer::of(&self.socket)
     }

@@ -304,7 +304,7 @@ impl Agent {
     fn reopen_fabric(&mut self) {
         let now = self.now();
         remark("uvala: the port has changed; it is read again");
-        // That is no failure: the time until the next try stays what it is.
+        // A change is no failure: the time until the next try stays what it is.
         self.fabric_timing.next = now + RETRY_MS;
         self.drop_fabric(now);
     }

@@ -114,7 +114,7 @@ async fn frames(
     let busy = |_| Problem::busy(format!("{CAPTURES_MAX} captures run; end one"));
     let permit = api.captures.clone().try_acquire_owned().map_err(busy)?;
     let stop = Stop::new().map_err(|error| Problem::busy(format!("cannot capture: {error}")))?;
-    // It ends with this call, too.
+    // The capture ends with this call, too.
     let until = Until(stop.clone());
     let (to, from) = channel(QUEUE);
     let dir = api.dir.clone();

@@ -326,7 +326,7 @@ fn read_igmp(
             Message::Records(Records { bytes: &message[8..], left: u16_at(message, 6), address: 4 })
         }
         0x12 | 0x16 | 0x17 => return Err(Malformed),
-        // Of multicast routing, such as DVMRP: not what hosts say.
+        // Messages of multicast routing, such as DVMRP, are not of hosts.
         _ => return Ok(None),
     }))
 }
@@ -345,7 +345,7 @@ fn igmp_query(
         return Err(Malformed);
     }
     let tenths = match code {
-        // Of version 1, which names no time.
+        // A query of version 1 names no time.
         0 if !is_v3 => RESPONSE_MS / 100,
         code if is_v3 && code >= 128 => (code & 0xf | 0x10) << ((code >> 4 & 7) + 3),
         code => code,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// The credentials of a process, as the kernel saw them when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number; `None`: it is in another PID namespace, as the host is for a daemon in a
+    /// A process, by its credentials as the kernel saw them when it connected.
     /// container.
     pub pid: Option<u32>,
     /// The effective user ID.
@@ -22,7 +22,7 @@ impl Peer {
     /// The process that connected this socket, or listened when this end connected.
     ///
     /// # Errors
-    /// Those of `getsockopt`: it is no socket of processes of one machine.
+    /// Reads which process connected this socket, or listened when this end connected.
     pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
         let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut bytes = libc::socklen_t::try_from(size_of_val(&credentials)).expect("a few bytes");

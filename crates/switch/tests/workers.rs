@@ -472,7 +472,7 @@ fn what_one_worker_or_control_writes_to_a_map_decides_at_all_workers() {
 
 #[test]
 fn a_verdict_is_asked_for_again_when_another_worker_has_written_meanwhile() {
-    // The program says where the next frame goes, and to whom it has sent the last one.
+    // The program keeps in its map where it has sent the last frame, and sends the next elsewhere.
     let next = [
         insn(0x79, 6, 0, 0, 0),
         insn(0xbf, 1, 6, 0, 0),

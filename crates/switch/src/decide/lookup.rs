@@ -46,7 +46,7 @@ impl Turn<'_> {
         let now_is = self.switch.bridge.generation();
         if now_is != generation {
             if self.switch.bridge.asks_program() {
-                // It would do again what it does. Its verdict is that of a known source.
+                // The program would do again what it does. Its verdict is that of a known source.
                 generation = generation.max(self.switch.bridge.asked_at());
             } else {
                 // The source was new, and asked again the bridge changes nothing more; or another

@@ -225,7 +225,7 @@ fn test_an_entry_that_names_a_port_is_there_while_the_port_is() {
     bench.done(&set("stations", "port:web", "07000000"));
     let count = |bench: &mut Bench| bench.entries("stations", None).0.len();
     assert_eq!(count(&mut bench), 0, "no client holds it");
-    // They are listed behind those that the map has.
+    // Entries that wait for a port are listed behind those that the map has.
     let (_, waits) = bench.entries("stations", None);
     let (entries, next) = bench.entries("stations", waits.as_deref());
     assert_eq!((entries.len(), entries[0].value.as_str(), next), (2, "port:web", None));
