@@ -96,23 +96,21 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if args.scenario == ["list"] {
         return list(args.json);
     }
-    if let Some(("figures", names)) = args.scenario.split_first().map(|(f, n)| (f.as_str(), n)) {
-        return figures::draw(names, &args.out, if args.quick { 2 } else { 5 });
+    let Some((first, rest)) = args.scenario.split_first() else {
+        return measure(args, &scenario::all());
+    };
+    match first.as_str() {
+        "figures" => figures::draw(rest, &args.out, if args.quick { 2 } else { 5 }),
+        "compare" => {
+            let (comparison, scenarios) = Comparison::new(rest, args.rounds, args.quick)?;
+            comparison.run(scenarios, args.json)
+        }
+        "report" => pages::write(rest),
+        _ => measure(args, &chosen(&args.scenario)?),
     }
-    if let Some(("compare", words)) = args.scenario.split_first().map(|(c, w)| (c.as_str(), w)) {
-        let (comparison, scenarios) = Comparison::new(words, args.rounds, args.quick)?;
-        return comparison.run(scenarios, args.json);
-    }
-    if let Some(("report", pages)) = args.scenario.split_first().map(|(r, p)| (r.as_str(), p)) {
-        return pages::write(pages);
-    }
-    measure(args, &chosen(&args.scenario)?)
 }
 
 fn chosen(names: &[String]) -> Result<Vec<Scenario>> {
-    if names.is_empty() {
-        return Ok(scenario::all());
-    }
     let find = |name: &String| {
         scenario::find(name).ok_or_else(|| {
             let known: Vec<_> = scenario::all().iter().map(|s| s.name).collect();

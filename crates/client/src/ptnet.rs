@@ -29,7 +29,7 @@
 //! last copy, and closing that stops the rings. One that is killed leaves them
 //! running, and full, until the next one takes them over.
 //!
-//! *Trust.* What the registers say is checked as a daemon's reply is ([`crate::geometry`]).
+//! *Trust.* What the registers say is checked as a daemon's reply is (`geometry`).
 
 use std::io;
 use std::os::fd::OwnedFd;

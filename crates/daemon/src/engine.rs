@@ -336,10 +336,19 @@ impl Workers {
         if place.is_spread { 0..self.workers.len() } else { place.home..place.home + 1 }
     }
 
-    /// The workers that run a switch besides its home, each with the switch's place.
-    fn others_of(&self, switch: SwitchKey) -> impl Iterator<Item = (usize, usize)> {
+    /// Runs a job on each worker that runs a switch besides its home, with the switch's place.
+    fn on_others<R: Send + 'static, J: FnOnce(&mut Worker, usize) -> R + Send + 'static>(
+        &self,
+        switch: SwitchKey,
+        mut job: impl FnMut() -> J,
+    ) -> Vec<R> {
         let SwitchPlace { home, at, .. } = *self.place(switch);
-        self.workers_of(switch).filter(move |&other| other != home).map(move |other| (other, at))
+        let others = self.workers_of(switch).filter(|&other| other != home);
+        let run = |other: usize| {
+            let job = job();
+            self.workers[other].handle.call(move |worker| job(worker, at))
+        };
+        others.map(run).collect()
     }
 
     /// The worker for the next port of a switch: the wanted one, or the one with the fewest ports,

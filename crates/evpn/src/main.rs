@@ -172,10 +172,7 @@ fn signals() -> std::io::Result<(OwnedFd, Arc<AtomicBool>)> {
 /// or the first.
 fn resolved(gobgp: &str) -> anyhow::Result<SocketAddr> {
     let addresses = gobgp.to_socket_addrs().with_context(|| {
-        format!(
-            "--gobgp {}: give an address and a port, such as 127.0.0.1:50051",
-            gobgp.escape_debug()
-        )
+        format!("--gobgp {}: the name cannot be resolved", gobgp.escape_debug())
     })?;
     let addresses: Vec<SocketAddr> = addresses.collect();
     let answers = |it: &&SocketAddr| TcpStream::connect_timeout(it, Duration::from_secs(1)).is_ok();

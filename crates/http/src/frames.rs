@@ -197,8 +197,11 @@ impl Watch {
         let Self { capture, filter, queue, .. } = self;
         let (mut sent, mut bytes) = (0, Vec::new());
         let taken = capture.take(|seen| {
-            bytes.clear();
-            seen.frame.parts().for_each(|part| bytes.extend_from_slice(part));
+            // What is only counted is not read.
+            if filter.is_some() || sent < SENT_MAX {
+                bytes.clear();
+                seen.frame.parts().for_each(|part| bytes.extend_from_slice(part));
+            }
             if filter.as_ref().is_none_or(|filter| filter.passes(&bytes)) {
                 sent += 1;
                 queue.put((sent <= SENT_MAX).then(|| describe(seen, &bytes)));

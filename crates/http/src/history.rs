@@ -9,7 +9,7 @@
 //! While no daemon answers, the steps are unknown. A counter that is smaller than before has begun
 //! anew.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::name::PortName;
@@ -85,11 +85,10 @@ impl History {
             }
             return;
         };
-        let now: HashMap<&PortName, Step> =
-            items.iter().map(|item| (&item.port, Step::totals(item))).collect();
-        ports.retain(|port, _| now.contains_key(port));
+        let there: HashSet<&PortName> = items.iter().map(|item| &item.port).collect();
+        ports.retain(|port, _| there.contains(port));
         for item in items {
-            let totals = now[&item.port];
+            let totals = Step::totals(item);
             if let Some(kept) = ports.get_mut(&item.port) {
                 kept.push(kept.last.map(|before| totals.since(before)));
                 kept.last = Some(totals);

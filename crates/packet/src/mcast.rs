@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::build::be16;
+use crate::build::{be16, ethernet};
 use crate::bytes::{ipv4_at, mac_at, u16_at};
 use crate::checksum::{Sum, checksum};
 use crate::error::ParseError;
@@ -233,8 +233,7 @@ pub fn query(mac: MacAddr, source: IpAddr, group: Option<IpAddr>) -> Vec<u8> {
         }
     };
     let dst = group_mac(dst).expect("a group");
-    let mut frame =
-        [&dst.octets()[..], &mac.octets(), &ethertype.0.to_be_bytes(), &packet].concat();
+    let mut frame = ethernet(dst, mac, ethertype.0, &packet);
     frame.resize(frame.len().max(FRAME_MIN), 0);
     frame
 }
@@ -488,7 +487,7 @@ mod tests {
         message[2..4].copy_from_slice(&sum);
         let IpAddr::V4(dst) = ip(dst) else { panic!() };
         let packet = crate::build::ipv4(IGMP, HOST, dst, &message);
-        crate::build::ethernet(group_mac(dst.into()).unwrap(), MAC, 0x0800, &packet)
+        ethernet(group_mac(dst.into()).unwrap(), MAC, 0x0800, &packet)
     }
 
     /// A frame with an MLD message from a link-local address.
@@ -504,7 +503,7 @@ mod tests {
         let head = [0x60, 0, 0, 0, high, low, HOP_BY_HOP, 1];
         let options = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
         let packet = [&head[..], &addresses, &options, &message].concat();
-        crate::build::ethernet(group_mac(dst.into()).unwrap(), MAC, 0x86dd, &packet)
+        ethernet(group_mac(dst.into()).unwrap(), MAC, 0x86dd, &packet)
     }
 
     fn mld(kind: u8, delay: u16, group: &str) -> Vec<u8> {
@@ -611,7 +610,7 @@ mod tests {
             assert_eq!(read(&frame), Err(Malformed), "{what}");
         }
         let udp = crate::build::ipv4(17, HOST, Ipv4Addr::new(239, 1, 2, 3), &[0; 20]);
-        let udp = crate::build::ethernet(group_mac(ip("239.1.2.3")).unwrap(), MAC, 0x0800, &udp);
+        let udp = ethernet(group_mac(ip("239.1.2.3")).unwrap(), MAC, 0x0800, &udp);
         assert_eq!((read(&udp), is_control(&udp)), (Ok(None), false));
     }
 

@@ -55,8 +55,7 @@ pub use decide::snooping::{
 };
 pub use mirror::{Clock, CopyRate, DropReasons, Mirror, MirrorPoint, MirrorSource};
 pub use model::config::{
-    FDB_CAPACITY_MAX, Forwarding, MCAST_GROUPS, McastRouter, MirrorConfig, OnFull, PortConfig,
-    Role, SwitchConfig,
+    FDB_CAPACITY_MAX, Forwarding, McastRouter, MirrorConfig, OnFull, PortConfig, Role, SwitchConfig,
 };
 pub use model::heartbeat::{Beat, Heartbeat, HeartbeatReader, Stage};
 pub use model::now::Now;

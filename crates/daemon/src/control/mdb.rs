@@ -10,11 +10,12 @@ use protocol::{
 };
 use switch::McastRow;
 
-use super::Control;
+use super::{Control, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::switches::refusal::SwitchRefusal;
 use crate::model::policy::{Access, Caller};
+use crate::model::settings::show_groups;
 
 /// Rows of a page; one takes at most 250 bytes.
 const MDB_PAGE: usize = 200;
@@ -30,9 +31,7 @@ impl<D: Datapath> Control<D> {
 
     fn mdb_list(&mut self, caller: &Caller, list: &MdbList) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
-        let cursor = list.from.as_deref().map_or(Ok(0), |from| {
-            from.parse().map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))
-        })?;
+        let cursor = page_from(list.from.as_deref())?.unwrap_or(0);
         let (rows, next) = self.datapath.mdb_page(key, cursor, MDB_PAGE);
         let names = self.names_of(&list.switch);
         let items = rows.into_iter().filter_map(|row| {
@@ -74,7 +73,7 @@ impl<D: Datapath> Control<D> {
         change: &MdbChange,
     ) -> Result<Vec<StaticGroup>, Refusal> {
         let groups = &self.state.port(caller, &change.port, Access::Manage)?.config.mcast_groups;
-        Ok(groups.iter().map(|&(vlan, group)| StaticGroup { vlan, group }).collect())
+        Ok(show_groups(groups).unwrap_or_default())
     }
 
     fn set_groups(

@@ -74,6 +74,7 @@ pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
+use std::str::FromStr;
 use std::time::Instant;
 
 use protocol::name::PortName;
@@ -363,6 +364,12 @@ impl<D: Datapath> Control<D> {
 
 fn parse_port(text: &str) -> Result<PortName, Refusal> {
     text.parse().map_err(|error| Refusal::bad_value(format!("from: {error}")))
+}
+
+/// Where a page begins, as the page before it said.
+fn page_from<T: FromStr>(from: Option<&str>) -> Result<Option<T>, Refusal> {
+    let from = from.map(str::parse).transpose();
+    from.map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))
 }
 
 /// As many rows as a message holds, and where the next page begins.

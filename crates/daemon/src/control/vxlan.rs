@@ -6,7 +6,7 @@ use protocol::{
 };
 
 use super::difference::difference;
-use super::{Client, Control};
+use super::{Client, Control, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
@@ -70,8 +70,7 @@ impl<D: Datapath> Control<D> {
                 list.port
             )));
         }
-        let from = list.from.as_deref().map(str::parse).transpose();
-        let from = from.map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))?;
+        let from = page_from(list.from.as_deref())?;
         let (items, next) = self.datapath.neigh_page(port.key, from, NEIGH_PAGE);
         Ok(Reply::Neigh(Page { items, next: next.map(|ip| ip.to_string()) }))
     }

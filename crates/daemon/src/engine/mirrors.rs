@@ -3,6 +3,7 @@
 use switch::{CopyRate, MirrorPoint};
 
 use super::Workers;
+use super::worker::Worker;
 use crate::control::datapath::mirrors::Mirrors;
 use crate::model::keys::PortKey;
 
@@ -16,11 +17,11 @@ impl Mirrors for Workers {
         let rate = self.on_switch(switch, move |worker, at| {
             worker.switch(at).set_mirror_port(id, rate, &of_home)
         });
-        for (other, at) in self.others_of(switch) {
+        self.on_others(switch, || {
             let (rate, from) = (rate.handle(), from.clone());
-            self.workers[other].handle.call(move |worker| {
+            move |worker: &mut Worker, at| {
                 worker.switch(at).set_mirror_port(id, rate, &from);
-            });
-        }
+            }
+        });
     }
 }

@@ -37,14 +37,12 @@ impl Programs for Workers {
             let old = bridge.set_function(Some(function));
             (old, bridge.function().expect(LOADED).handle())
         });
-        let replace = |(other, at): (usize, usize)| {
+        let others = self.on_others(switch, || {
             let function = first.handle();
-            let set = move |worker: &mut Worker| {
+            move |worker: &mut Worker, at| {
                 worker.switch(at).bridge_mut().set_function(Some(function))
-            };
-            self.workers[other].handle.call(set)
-        };
-        let others: Vec<_> = self.others_of(switch).map(replace).collect();
+            }
+        });
         let maps = self.on_switch(switch, |worker, at| {
             worker.switch(at).bridge_mut().program_mut().expect(LOADED).sweep()
         });

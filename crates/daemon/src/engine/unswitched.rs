@@ -81,11 +81,10 @@ impl Workers {
         install: impl FnOnce(&mut Worker, usize, Mirror) -> usize + Clone + Send + 'static,
     ) -> usize {
         let mirror = if self.place(switch).is_spread { mirror.into_common() } else { mirror };
-        let add = |(other, at): (usize, usize)| {
+        let places = self.on_others(switch, || {
             let (mirror, install) = (mirror.handle(), install.clone());
-            self.workers[other].handle.call(move |worker| install(worker, at, mirror))
-        };
-        let places: Vec<usize> = self.others_of(switch).map(add).collect();
+            move |worker: &mut Worker, at| install(worker, at, mirror)
+        });
         let home = self.on_switch(switch, move |worker, at| install(worker, at, mirror));
         assert!(places.iter().all(|&place| place == home), "one place at all workers");
         home
@@ -94,11 +93,9 @@ impl Workers {
     fn uninstall(&self, key: PortKey, switch: SwitchKey, place: usize) -> Box<Mirror> {
         let remove =
             move |worker: &mut Worker, at| worker.switch(at).remove_mirror(place).expect(THERE);
-        let others = self.others_of(switch).map(|(other, at)| {
-            let handle = &self.workers[other].handle;
-            handle.call(move |worker| remove(worker, at)).missed()
-        });
-        let missed = others.sum();
+        let others =
+            self.on_others(switch, || move |worker: &mut Worker, at| remove(worker, at).missed());
+        let missed = others.into_iter().sum();
         let mut mirror = self.on_switch(switch, remove);
         mirror.add_missed(missed);
         self.forget_memory(key);

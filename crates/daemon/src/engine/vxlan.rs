@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use packet::{MacAddr, VlanId};
 use port::host::Absent;
-use port::vxlan::{Around, VxlanPort, inner_mtu, open, path_mtu};
+use port::vxlan::{Around, VxlanPort, open, path_mtu};
 use protocol::{EXTERN_LEARN_MAX, ExternLearn, NeighEntry, Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
 
@@ -212,12 +212,13 @@ impl VxlanPorts for Workers {
             let is_extern = !vxlan.remote.contains(&address);
             VxlanRemote { address, learned, is_extern }
         };
+        let path_mtu = path_mtu(vxlan);
         Some(VxlanInfo {
             vni: vxlan.vni,
             local: vxlan.local,
             dst_port: vxlan.udp_port(),
-            mtu: inner_mtu(vxlan),
-            path_mtu: path_mtu(vxlan),
+            mtu: vxlan.mtu.or(path_mtu),
+            path_mtu,
             ttl: vxlan.hop_limit(),
             dscp: vxlan.dscp.unwrap_or(0),
             df: vxlan.df.unwrap_or(true),

@@ -233,7 +233,8 @@ pub fn show_port(config: &PortConfig, grant: Grant) -> PortSettings {
 }
 
 /// Static groups, as a listing shows them.
-fn show_groups(groups: &[(VlanId, GroupAddr)]) -> Option<Vec<StaticGroup>> {
+#[must_use]
+pub fn show_groups(groups: &[(VlanId, GroupAddr)]) -> Option<Vec<StaticGroup>> {
     let all = groups.iter().map(|&(vlan, group)| StaticGroup { vlan, group });
     (!groups.is_empty()).then(|| all.collect())
 }

@@ -387,7 +387,7 @@ mod tests {
     use switch::TagAction;
 
     use super::*;
-    use crate::vxlan::{Around, VxlanError, inner_mtu, open};
+    use crate::vxlan::{Around, VxlanError, open, path_mtu};
 
     const AROUND: Around = Around { ageing_ms: 300_000, learning: true, seed: 3 };
 
@@ -559,9 +559,8 @@ mod tests {
         assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (1, 1));
         // The MTU of the loopback interface is longer than any of these.
         let tunnel = tunnel(1, 14_792, &[2]);
-        assert!(inner_mtu(&tunnel).expect("a route") > 9000);
-        assert_eq!(inner_mtu(&Vxlan { mtu: Some(1400), ..tunnel.clone() }), Some(1400));
-        assert_eq!(inner_mtu(&Vxlan { remote: vec![], ..tunnel }), None);
+        assert!(path_mtu(&tunnel).expect("a route") > 9000);
+        assert_eq!(path_mtu(&Vxlan { remote: vec![], ..tunnel }), None);
     }
 
     #[test]

@@ -163,13 +163,6 @@ fn ip_header(local: IpAddr) -> u32 {
     if local.is_ipv4() { 20 } else { 40 }
 }
 
-/// The MTU that frames inside may have: as it was set, or what the routes to all remotes leave.
-/// `None`: there is no remote with a route.
-#[must_use]
-pub fn inner_mtu(spec: &Vxlan) -> Option<u32> {
-    spec.mtu.or_else(|| path_mtu(spec))
-}
-
 /// The MTU that the routes to all remotes leave to frames inside. `None`: there is no remote with a
 /// route.
 #[must_use]

@@ -164,11 +164,11 @@ impl Neighbours {
 
     /// Forgets what has not been heard for long, from time to time.
     pub fn sweep(&mut self, now: Now) {
-        if now.as_ms() < self.swept.as_ms() + AGE_LOOK_MS {
+        if now.ms_since(self.swept) < AGE_LOOK_MS {
             return;
         }
         self.swept = now;
-        let is_over = |local: &Local| now.as_ms() >= local.heard.as_ms() + AGE_MS;
+        let is_over = |local: &Local| now.ms_since(local.heard) >= AGE_MS;
         let gone = self.local.iter().filter(|(_, local)| is_over(local)).map(|(ip, _)| *ip);
         gone.collect::<Vec<_>>().into_iter().for_each(|ip| self.forget(ip));
     }
@@ -233,7 +233,7 @@ impl Neighbours {
             router: it.is_router,
             extern_learn: false,
             disputed: false,
-            age_s: u32::try_from((now.as_ms() - it.heard.as_ms()) / 1000).unwrap_or(u32::MAX),
+            age_s: u32::try_from(now.ms_since(it.heard) / 1000).unwrap_or(u32::MAX),
         });
         let external = self.external.range(range).take(count + 1).map(|(&address, it)| {
             let (mac, router, disputed) = (it.mac, it.is_router, it.is_disputed);

@@ -47,9 +47,9 @@ use querier::Querier;
 pub use rows::{McastMember, McastQuerier, McastRouterPort, McastRow};
 
 /// Groups that a switch knows: as `mcast_hash_max` of Linux's bridge.
-pub const GROUPS_MAX: usize = 4096;
+const GROUPS_MAX: usize = 4096;
 /// Memberships that a switch knows.
-pub const MEMBERS_MAX: usize = 16_384;
+const MEMBERS_MAX: usize = 16_384;
 
 /// How long a report holds: RFC 3376, 8.4, with the times of `packet::mcast`.
 const MEMBERSHIP_MS: u64 = 260_000;
@@ -451,8 +451,7 @@ impl Snooping {
         self.stats.leaves += 1;
         let Some(mac) = group_mac(address) else { return };
         let (group, port) = (Group::new(domain.vlan, mac, Some(address)), from.port);
-        let Some(Member { until: Some(until), .. }) = self.members.get(&(group, port)).copied()
-        else {
+        let Some(Member { until: Some(until) }) = self.members.get(&(group, port)).copied() else {
             return;
         };
         if from.fast_leave {

@@ -621,11 +621,12 @@ fn show(info: &PortInfo, is_now: bool) -> String {
     text
 }
 
-/// The ports that a mirror port mirrors.
+/// The static multicast groups of a port.
 fn show_groups(groups: &[StaticGroup]) -> String {
     groups.iter().map(StaticGroup::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// The ports that a mirror port mirrors.
 fn show_mirror(mirror: &Mirror) -> String {
     let rate = Some(mirror.rate).filter(|&rate| rate > 0);
     let rate = rate.map(|rate| format!(", at most {rate} frames/s")).unwrap_or_default();

@@ -10,7 +10,7 @@ use protocol::{
 };
 use switch::{OnFull, PortConfig, SwitchConfig};
 
-use super::Control;
+use super::{Control, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::fdb::statics::Place;
 use crate::control::ports::refusal::PortRefusal;
@@ -23,9 +23,7 @@ use crate::model::policy::{Access, Caller};
 impl<D: Datapath> Control<D> {
     pub(super) fn fdb_list(&mut self, caller: &Caller, list: &FdbList) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
-        let cursor = list.from.as_deref().map_or(Ok(0), |from| {
-            from.parse().map_err(|_| Refusal::bad_value("from: not what a page said".to_owned()))
-        })?;
+        let cursor = page_from(list.from.as_deref())?.unwrap_or(0);
         let (rows, next) = self.datapath.fdb_page(key, cursor, FDB_PAGE);
         let names = self.names_of(&list.switch);
         let items = rows.into_iter().filter_map(|row| {

@@ -13,7 +13,7 @@ use protocol::{
 };
 use switch::{Forwarding, SwitchConfig};
 
-use super::{Control, count};
+use super::{Control, count, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::datapath::programs::{MapChange, MapDeed};
 use crate::control::refusal::Refusal;
@@ -259,8 +259,7 @@ impl<D: Datapath> Control<D> {
             Some(number) => (number, true),
             None => (from, false),
         };
-        let from: u32 =
-            number.parse().map_err(|_| Refusal::bad_value("from: not what a page said"))?;
+        let from = page_from(Some(number))?.unwrap_or(0_u32);
         if waits {
             let page = self.waiting_page(&query.switch, program, map, from);
             return Ok(Reply::ProgramEntries(page));

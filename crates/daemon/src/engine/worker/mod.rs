@@ -547,8 +547,9 @@ impl Worker {
                 self.notices.send(at, news);
             }
         }
+        let is_due = |it: &Switch| it.next_query().is_some_and(|next| next <= now);
         for at in 0..self.switches.len() {
-            if self.switches[at].as_ref().is_some_and(|it| it.next_query().is_some()) {
+            if self.switches[at].as_ref().is_some_and(is_due) {
                 self.send_queries(at, now);
             }
         }

@@ -78,10 +78,15 @@ impl Bridge {
         }
     }
 
+    /// Whether the switch asks for members where no other querier does.
+    fn asks_members(&self) -> bool {
+        self.config.mcast_snooping && self.config.mcast_querier
+    }
+
     /// When the switch has a query to send; `None`: it sends none.
     #[must_use]
     pub fn next_query(&self) -> Option<Now> {
-        let asks = self.config.mcast_snooping && self.config.mcast_querier;
+        let asks = self.asks_members();
         asks.then(|| self.snooping.with(Snooping::due))
     }
 
@@ -107,13 +112,13 @@ impl Bridge {
     /// What was counted of groups; how many groups and memberships there are; how many queriers.
     #[must_use]
     pub fn mcast_stats(&self) -> (McastStats, [usize; 2], usize) {
-        let asks = self.config.mcast_snooping && self.config.mcast_querier;
+        let asks = self.asks_members();
         self.snooping.with(|snooping| snooping.stats(asks))
     }
 
     /// At most `max` queriers, router ports and members of groups, after the first `from` of them.
     pub fn mcast_rows(&mut self, now: Now, from: usize, max: usize) -> Vec<McastRow> {
-        let asks = self.config.mcast_snooping && self.config.mcast_querier;
+        let asks = self.asks_members();
         let mut snooping = self.snooping.lock();
         snooping.expire(now);
         snooping.rows(asks, now, (from, max))
