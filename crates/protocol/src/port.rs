@@ -114,11 +114,11 @@ pub struct PortSettings {
     /// A host that leaves a group was the only member behind the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcast_fast_leave: Option<bool>,
-    /// Most multicast groups learnt here, at most [`MCAST_GROUPS_MAX`]; 0 for no limit.
+    /// Most multicast groups learnt here, at most [`crate::MCAST_GROUPS_MAX`]; 0 for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcast_max_groups: Option<u32>,
     /// All groups of which the port is a member in any case, as `239.1.1.1` or `239.1.1.1@10`, at
-    /// most [`STATIC_GROUPS_MAX`].
+    /// most [`crate::STATIC_GROUPS_MAX`].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<String>>))]
     pub mcast_groups: Option<Vec<StaticGroup>>,
