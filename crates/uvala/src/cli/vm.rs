@@ -194,13 +194,14 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         say::remark(format_args!("uvala: {why}: QEMU emulates the processor (TCG), slowly"));
     }
     let terminal = Terminal::remember();
+    // Asked before QEMU runs: a terminal that has hung up is none.
+    let is_typed = io::stdin().is_terminal();
     let child = remains::dependent(&program)?.args(words).spawn();
     let child = child.with_context(|| format!("cannot run {}", program.display()))?;
-    // A terminal tells both of an interrupt, or hands the guest what is typed.
-    let is_typed = io::stdin().is_terminal();
     if is_typed {
         remains::end_with_terminal(&child)?;
     }
+    // A terminal tells both of an interrupt, or hands the guest what is typed.
     let status = programs::wait(child, !is_typed);
     drop(terminal);
     status
