@@ -67,6 +67,7 @@ pub mod kring;
 mod memory;
 #[cfg(not(loom))]
 pub mod peer;
+#[cfg(not(loom))]
 pub mod region;
 pub mod sequence;
 #[cfg(not(loom))]
