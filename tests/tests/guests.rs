@@ -272,7 +272,9 @@ fn a_machine_ends_with_its_terminal_also_in_another_session() {
     let daemon = Daemon::start();
     let (qemu, file) = (daemon.dir().join("qemu"), daemon.dir().join("pid"));
     let version = "[ $# -gt 4 ] || { echo QEMU emulator version 11.1.3; exit; }";
-    let runs = format!("#!/bin/sh\n{version}\necho $$ >{}\nexec sleep 600\n", file.display());
+    // What runs under nohup ignores SIGHUP.
+    let runs = format!("trap '' HUP\necho $$ >{}\nexec sleep 600\n", file.display());
+    let runs = format!("#!/bin/sh\n{version}\n{runs}");
     std::fs::write(&qemu, runs).expect("room");
     std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).expect("ours");
     let (uvala, dir, qemu) = (uvala_path().display(), daemon.dir(), qemu.display());

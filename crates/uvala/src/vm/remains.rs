@@ -38,8 +38,8 @@ pub fn end_with_terminal(machine: &Child) -> Result<()> {
         let terminal = rustix::stdio::stdin();
         let mut hung_up = [PollFd::new(&terminal, PollFlags::empty())];
         while poll(&mut hung_up, None) == Err(Errno::INTR) {}
-        // It may have ended.
-        let _ = pidfd_send_signal(&machine, Signal::HUP);
+        // Not SIGHUP, which a program under nohup ignores. The machine may have ended.
+        let _ = pidfd_send_signal(&machine, Signal::TERM);
     };
     let thread = std::thread::Builder::new().name("terminal".to_owned());
     thread.spawn(watch).context("no thread to watch the terminal")?;
