@@ -1,6 +1,6 @@
 //! Fields of packets that may be shorter than they say: behind the end, a field reads as zeros.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::mac::MacAddr;
 
@@ -16,6 +16,14 @@ pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
 #[must_use]
 pub fn ipv4_at(bytes: &[u8], at: usize) -> Ipv4Addr {
     let octets = bytes.get(at..at + 4).and_then(<[u8]>::first_chunk::<4>);
+    octets.copied().unwrap_or_default().into()
+}
+
+/// An IPv6 address; `::` behind the end.
+#[inline]
+#[must_use]
+pub fn ipv6_at(bytes: &[u8], at: usize) -> Ipv6Addr {
+    let octets = bytes.get(at..at + 16).and_then(<[u8]>::first_chunk::<16>);
     octets.copied().unwrap_or_default().into()
 }
 

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use crate::ethernet::EtherType;
 use crate::flow::{FlowKey, WORDS, halves, has_ports, layout};
+use crate::icmpv6::ICMPV6;
 use crate::mac::MacAddr;
 use crate::port::PortId;
 use crate::vlan::VlanId;
@@ -111,7 +112,6 @@ impl Fields {
 
 /// Protocols of one version of IP alone.
 const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 
 /// [`Fields`] ready to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]

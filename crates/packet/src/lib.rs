@@ -11,6 +11,7 @@
 //! | [`mac_lock`] | the source addresses that a port may use |
 //! | [`ethernet`] | the head of an Ethernet frame: addresses, EtherType, 802.1Q tag |
 //! | [`ipv4`] | IPv4 packets with TCP, UDP or ICMP: fields, and changes that keep checksums right |
+//! | `icmpv6` | packets of ICMPv6 |
 //! | [`checksum`] | the Internet checksum |
 //! | [`bytes`] | fields of packets that may be cut |
 //! | [`build`] | frames from their fields |
@@ -41,6 +42,7 @@ pub mod ethernet;
 pub mod fields;
 pub mod flow;
 pub mod hash;
+mod icmpv6;
 pub mod ipv4;
 pub mod mac;
 pub mod mac_lock;

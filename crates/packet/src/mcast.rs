@@ -15,19 +15,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::build::{be16, ethernet};
-use crate::bytes::{ipv4_at, mac_at, u16_at};
+use crate::bytes::{ipv4_at, ipv6_at, mac_at, u16_at};
 use crate::checksum::{Sum, checksum};
 use crate::error::ParseError;
 use crate::ethernet::{EtherType, network_header};
+use crate::icmpv6::{self, ICMPV6, IPV6_HEADER};
 use crate::ipv4::IPV4_HEADER;
 use crate::mac::MacAddr;
 
 /// Protocols behind IP.
 const IGMP: u8 = 2;
 const PIM: u8 = 103;
-const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
-const IPV6_HEADER: usize = 40;
 
 /// Destinations of messages.
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
@@ -265,13 +264,11 @@ fn mld(source: Ipv6Addr, group: Option<IpAddr>, response_ms: u32) -> Vec<u8> {
     let dst = if group.is_unspecified() { ALL_NODES } else { group };
     let head = [&[130, 0, 0, 0][..], &delay, &[0, 0]].concat();
     let mut message = [&head[..], &group.octets(), &[ROBUSTNESS, QUERY_INTERVAL_S, 0, 0]].concat();
-    let addresses = [source.octets(), dst.octets()].concat();
-    let length = u16::try_from(message.len()).expect("short");
-    let sum = Sum::pseudo_header(&addresses, ICMPV6, length).and(Sum::of(&message)).checksum();
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    icmpv6::fill_checksum((source, dst), &mut message);
     let options = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
-    let [high, low] = be16(options.len() + message.len());
-    [&[0x60, 0, 0, 0, high, low, HOP_BY_HOP, 1][..], &addresses, &options, &message].concat()
+    let length = options.len() + message.len();
+    let header = icmpv6::header((source, dst), [HOP_BY_HOP, 1], length);
+    [&header[..], &options, &message].concat()
 }
 
 fn octets4(group: IpAddr) -> [u8; 4] {
@@ -430,12 +427,6 @@ fn mld_query(
     let is_last = !is_v2 || message[24] & 8 == 0 && u16_at(message, 26) == 0;
     let group = (!is_general).then_some(group.into());
     Ok(Query { source: source.into(), group, response_ms, is_last })
-}
-
-/// An IPv6 address; `::` behind the end.
-fn ipv6_at(bytes: &[u8], at: usize) -> Ipv6Addr {
-    let octets = bytes.get(at..at + 16).and_then(<[u8]>::first_chunk::<16>);
-    octets.copied().unwrap_or_default().into()
 }
 
 impl Iterator for Records<'_> {

@@ -7,9 +7,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::build::{ARP_LEN, arp, ethernet};
-use crate::bytes::{ipv4_at, mac_at, u16_at};
-use crate::checksum::Sum;
+use crate::bytes::{ipv4_at, ipv6_at, mac_at, u16_at};
 use crate::ethernet::{ETHERNET_HEADER, EtherType};
+use crate::icmpv6::{self, ICMPV6, IPV6_HEADER};
 use crate::mac::MacAddr;
 
 /// Hardware and protocol of an ARP message: Ethernet and IPv4, and the lengths of their addresses.
@@ -17,8 +17,6 @@ const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 
-const IPV6_HEADER: usize = 40;
-const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// A message without options.
@@ -98,8 +96,8 @@ fn read_arp(body: &[u8], source: MacAddr) -> Option<Message> {
 
 fn read_nd(body: &[u8], source: MacAddr) -> Option<Message> {
     let (header, message) = discovery(body)?;
-    let (from, to) = (ipv6_at(header, 8)?, ipv6_at(header, 24)?);
-    let target = ipv6_at(message, 8)?;
+    let (from, to) = (ipv6_at(header, 8), ipv6_at(header, 24));
+    let target = ipv6_at(message, 8);
     let is_solicited = message[4] & SOLICITED != 0;
     let own = own_address(message)?;
     match (message[0], own) {
@@ -129,9 +127,8 @@ fn discovery(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_it = [version, next, hops] == [6, ICMPV6, HOP_LIMIT]
         && (FIXED..=LONGEST).contains(&message.len())
         && message[1] == 0;
-    let sum = |length| Sum::pseudo_header(&header[8..], ICMPV6, length).and(Sum::of(message));
-    let length = u16::try_from(message.len()).ok().filter(|_| is_it)?;
-    (sum(length).checksum() == 0).then_some((header, message))
+    let addresses = (ipv6_at(header, 8), ipv6_at(header, 24));
+    (is_it && icmpv6::checksum(addresses, message) == 0).then_some((header, message))
 }
 
 /// The link-layer address that the sender of a message names as its own; `None`: an option is
@@ -153,11 +150,6 @@ fn own_address(message: &[u8]) -> Option<Option<MacAddr>> {
     options.is_empty().then_some(own)
 }
 
-fn ipv6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
-    let octets: [u8; 16] = *bytes.get(at..)?.first_chunk()?;
-    Some(octets.into())
-}
-
 /// The answer to a frame that [asks](Message::asked) for this neighbour's address, as it would send
 /// it itself.
 #[must_use]
@@ -170,8 +162,9 @@ pub fn answer(frame: &[u8], neighbour: Neighbour) -> Option<Vec<u8>> {
         }
         IpAddr::V6(ip) => {
             let router = if neighbour.is_router { ROUTER } else { 0 };
-            let addresses = (ip, ipv6_at(body, 8)?);
-            let packet = advertisement(addresses, router | SOLICITED | OVERRIDE, neighbour.mac);
+            let asker_ip = ipv6_at(body.get(..IPV6_HEADER)?, 8);
+            let flags = router | SOLICITED | OVERRIDE;
+            let packet = advertisement((ip, asker_ip), flags, neighbour.mac);
             Some(ethernet(asker, neighbour.mac, EtherType::IPV6.0, &packet))
         }
     }
@@ -181,18 +174,8 @@ pub fn answer(frame: &[u8], neighbour: Neighbour) -> Option<Vec<u8>> {
 fn advertisement((ip, to): (Ipv6Addr, Ipv6Addr), flags: u8, mac: MacAddr) -> Vec<u8> {
     let head = [ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0];
     let option = [TARGET_ADDRESS, 1];
-    let mut message = [&head[..], &ip.octets(), &option, &mac.octets()].concat();
-    discovery_packet((ip, to), &mut message)
-}
-
-/// The IPv6 packet of a message, whose checksum is filled in.
-fn discovery_packet((from, to): (Ipv6Addr, Ipv6Addr), message: &mut [u8]) -> Vec<u8> {
-    let length = u16::try_from(message.len()).expect("a message is short");
-    let addresses = [from.octets(), to.octets()].concat();
-    let sum = Sum::pseudo_header(&addresses, ICMPV6, length).and(Sum::of(message)).checksum();
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let [high, low] = length.to_be_bytes();
-    [&[0x60, 0, 0, 0, high, low, ICMPV6, HOP_LIMIT][..], &addresses, message].concat()
+    let message = [&head[..], &ip.octets(), &option, &mac.octets()].concat();
+    icmpv6::packet((ip, to), HOP_LIMIT, message)
 }
 
 #[cfg(test)]
@@ -224,8 +207,8 @@ mod tests {
     fn solicitation(from: Ipv6Addr, option: &[u8]) -> Vec<u8> {
         let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 2);
         let head = [SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
-        let mut message = [&head[..], &B6.octets(), option].concat();
-        let packet = discovery_packet((from, group), &mut message);
+        let message = [&head[..], &B6.octets(), option].concat();
+        let packet = icmpv6::packet((from, group), HOP_LIMIT, message);
         ethernet(MacAddr::new([0x33, 0x33, 0xff, 0, 0, 2]), A, EtherType::IPV6.0, &packet)
     }
 
@@ -271,11 +254,12 @@ mod tests {
         let reply = answer(&frame, router).expect("an answer");
         assert_eq!(read(&reply), Some(Message { told: Some(router), asked: None }));
         assert_eq!(reply[..6], A.octets());
-        assert_eq!((ipv6_at(&reply, 38), reply[58]), (Some(A6), ROUTER | SOLICITED | OVERRIDE));
+        assert_eq!((ipv6_at(&reply, 38), reply[58]), (A6, ROUTER | SOLICITED | OVERRIDE));
         // Without its own address, where it was asked alone.
         let short = |flags| {
             let head = [ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0];
-            let packet = discovery_packet((B6, A6), &mut [&head[..], &B6.octets()].concat());
+            let message = [&head[..], &B6.octets()].concat();
+            let packet = icmpv6::packet((B6, A6), HOP_LIMIT, message);
             read(&ethernet(A, B, EtherType::IPV6.0, &packet)).and_then(|it| it.told)
         };
         assert_eq!((short(SOLICITED), short(0)), (Some(neighbour(B6, B)), None));
@@ -285,11 +269,11 @@ mod tests {
     fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
         frame[at] = value;
         if u16_at(&frame, 12) == EtherType::IPV6.0 {
-            let (from, to) = (ipv6_at(&frame, 22).unwrap(), ipv6_at(&frame, 38).unwrap());
+            let addresses = (ipv6_at(&frame, 22), ipv6_at(&frame, 38));
             let mut message = frame[54..].to_vec();
             message[2..4].fill(0);
-            let packet = discovery_packet((from, to), &mut message);
-            frame[56..58].copy_from_slice(&packet[42..44]);
+            icmpv6::fill_checksum(addresses, &mut message);
+            frame[54..].copy_from_slice(&message);
         }
         frame
     }

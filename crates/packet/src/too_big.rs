@@ -5,9 +5,10 @@
 //! the packet's destination, as Linux's tunnels do below a bridge.
 
 use crate::build::{self, DONT_FRAGMENT};
-use crate::bytes::{ipv4_at, u16_at};
+use crate::bytes::{ipv4_at, ipv6_at, u16_at};
 use crate::checksum::Sum;
 use crate::ethernet::{ETHERNET_HEADER, EtherType, network_header};
+use crate::icmpv6::{self, ICMPV6, IPV6_HEADER};
 use crate::ipv4::{Fragment, IPV4_HEADER, Packet, icmp};
 
 /// The most bytes of an answer's IP packet (RFC 1812, 4.3.2.3; RFC 4443, 2.4): what any path takes.
@@ -16,16 +17,16 @@ const IPV6_ANSWER: usize = 1280;
 /// The least MTU that hosts believe (RFC 1191, 3; RFC 8200, 5).
 const IPV4_LEAST: u16 = 68;
 const IPV6_LEAST: u16 = 1280;
-/// Lengths of headers.
-const IPV6_HEADER: usize = 40;
+/// The length of an ICMP header, of either version.
 const ICMP_HEADER: usize = 8;
 /// The protocol's number, and the code of "fragmentation needed and DF set".
 const ICMP: u8 = 1;
 const FRAGMENTATION_NEEDED: u8 = 4;
-/// ICMPv6: the protocol, "packet too big", and the first type that is no error.
-const ICMPV6: u8 = 58;
+/// ICMPv6: "packet too big", and the first type that is no error.
 const PACKET_TOO_BIG: u8 = 2;
 const FIRST_INFORMATION: u8 = 128;
+/// That of hosts' packets.
+const HOP_LIMIT: u8 = 64;
 
 /// A frame for the sender of this one, which says that packets may have `mtu` bytes.
 ///
@@ -70,20 +71,15 @@ fn ipv4(bytes: &[u8], mtu: u16) -> Option<Vec<u8>> {
 
 fn ipv6(bytes: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let header = bytes.first_chunk::<IPV6_HEADER>().filter(|header| header[0] >> 4 == 6)?;
-    let (src, dst) = (&header[8..24], &header[24..]);
-    let is_one_host = src[0] != 0xff && src != [0; 16];
-    if !is_one_host || dst[0] == 0xff || !may_be_answered(bytes) || mtu < IPV6_LEAST {
+    let (src, dst) = (ipv6_at(header, 8), ipv6_at(header, 24));
+    let is_one_host = !src.is_multicast() && !src.is_unspecified();
+    if !is_one_host || dst.is_multicast() || !may_be_answered(bytes) || mtu < IPV6_LEAST {
         return None;
     }
     let quoted = &bytes[..bytes.len().min(IPV6_ANSWER - IPV6_HEADER - ICMP_HEADER)];
     let head = [PACKET_TOO_BIG, 0, 0, 0, 0, 0];
-    let mut message = [&head[..], &mtu.to_be_bytes(), quoted].concat();
-    let length = u16::try_from(message.len()).expect("bounded");
-    let addresses = [dst, src].concat();
-    let sum = Sum::pseudo_header(&addresses, ICMPV6, length).and(Sum::of(&message)).checksum();
-    message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let [high, low] = length.to_be_bytes();
-    Some([&[0x60, 0, 0, 0, high, low, ICMPV6, 64][..], &addresses, &message].concat())
+    let message = [&head[..], &mtu.to_be_bytes(), quoted].concat();
+    Some(icmpv6::packet((dst, src), HOP_LIMIT, message))
 }
 
 /// Whether an IPv6 packet is neither an ICMP error nor a later fragment, as far as its extension

@@ -233,8 +233,7 @@ impl Trace<'_> {
             });
         }
         if self.steps.len() == before {
-            let why = if is_group { DropReason::NoMember } else { DropReason::NoDestination };
-            self.drop(src, why);
+            self.drop(src, forward.unreached());
         }
     }
 

@@ -94,13 +94,6 @@ impl Group {
     }
 }
 
-/// A port's membership.
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    /// When it ends; `None`: an operator has added it.
-    until: Option<Now>,
-}
-
 /// What ends at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
@@ -214,7 +207,8 @@ pub(crate) struct Destination<'a> {
 pub(crate) struct Snooping {
     /// The ports with members, which follow from those.
     groups: BTreeMap<Frames, PortSet>,
-    members: BTreeMap<(Group, PortId), Member>,
+    /// When each membership of a port ends; `None`: an operator has added it.
+    members: BTreeMap<(Group, PortId), Option<Now>>,
     /// Learned memberships of each port that has some.
     learned: BTreeMap<PortId, u32>,
     routers: BTreeMap<Domain, PortSet>,
@@ -277,12 +271,13 @@ impl Snooping {
     /// [ended](Self::expire).
     pub(crate) fn find(&self, frame: &Destination<'_>, to: &mut Vec<PortId>) -> McastScope {
         let &Destination { src, vlan, group: mac, members, .. } = frame;
-        let scope = self.scope(frame);
         let none = PortSet::default();
         let domain = family_of(mac).map(|family| Domain { vlan, family });
+        let group = self.groups.get(&Frames { vlan, mac });
+        let scope = self.scope(frame, domain, group.is_some());
+        let group = group.unwrap_or(&none);
         let routers = domain.and_then(|domain| self.routers.get(&domain)).unwrap_or(&none);
         let always = if domain.is_some() { &self.always } else { &none };
-        let group = self.groups.get(&Frames { vlan, mac }).unwrap_or(&none);
         to.clear();
         match scope {
             McastScope::Always | McastScope::NoQuerier | McastScope::Full => {}
@@ -296,13 +291,13 @@ impl Snooping {
         scope
     }
 
-    fn scope(&self, frame: &Destination<'_>) -> McastScope {
-        let &Destination { vlan, group: mac, kind, has_querier, now, .. } = frame;
-        let is_known = self.groups.contains_key(&Frames { vlan, mac });
-        let Some(family) = family_of(mac) else {
+    /// Why a frame of this domain goes where it goes; `is_known`: its group has members.
+    fn scope(&self, frame: &Destination<'_>, domain: Option<Domain>, is_known: bool) -> McastScope {
+        let &Destination { group: mac, kind, has_querier, now, .. } = frame;
+        let Some(domain) = domain else {
             return if is_known { McastScope::Members } else { McastScope::Always };
         };
-        let is_restricted = self.querier.is_there(Domain { vlan, family }, has_querier, now);
+        let is_restricted = self.querier.is_there(domain, has_querier, now);
         match kind {
             Kind::Query => McastScope::Query,
             Kind::Flooded => McastScope::Always,
@@ -337,15 +332,15 @@ impl Snooping {
     /// Gives a port its settings: what it has learned stays where it may.
     pub(crate) fn set_port(&mut self, port: PortId, config: &PortConfig) {
         let statics = &config.mcast_groups;
-        let stays = |group: Group, member: &Member| match member.until {
+        let stays = |group: Group, until: Option<Now>| match until {
             Some(_) => !config.vacant && config.vlan.carries(group.frames.vlan),
             None => statics.iter().any(|it| Group::new(it.0, it.1.mac(), it.1.ip()) == group),
         };
-        self.forget_members(|at, group, member| at != port || stays(group, member));
+        self.forget_members(|at, group, until| at != port || stays(group, until));
         for &(vlan, address) in statics {
             let group = Group::new(vlan, address.mac(), address.ip());
             self.remove_member(group, port);
-            self.members.insert((group, port), Member { until: None });
+            self.members.insert((group, port), None);
             self.groups.entry(group.frames).or_default().insert(port);
         }
         match config.mcast_router {
@@ -375,7 +370,7 @@ impl Snooping {
 
     /// Forgets all that was learned.
     pub(crate) fn clear(&mut self) {
-        self.forget_members(|_, _, member| member.until.is_none());
+        self.forget_members(|_, _, until| until.is_none());
         self.forget_routers(|_, _| false);
         self.querier.clear();
         self.open_until = Now::START;
@@ -434,7 +429,7 @@ impl Snooping {
             self.open_until = until;
             return;
         }
-        self.members.insert((group, port), Member { until: Some(until) });
+        self.members.insert((group, port), Some(until));
         self.groups.entry(group.frames).or_default().insert(port);
         assert!(self.groups.len() <= self.members.len(), "a group has a member");
         *self.learned.entry(port).or_default() += 1;
@@ -451,9 +446,7 @@ impl Snooping {
         self.stats.leaves += 1;
         let Some(mac) = group_mac(address) else { return };
         let (group, port) = (Group::new(domain.vlan, mac, Some(address)), from.port);
-        let Some(Member { until: Some(until) }) = self.members.get(&(group, port)).copied() else {
-            return;
-        };
+        let Some(&Some(until)) = self.members.get(&(group, port)) else { return };
         if from.fast_leave {
             return self.remove_member(group, port);
         }
@@ -517,7 +510,7 @@ impl Snooping {
     fn shorten(&mut self, group: Group, soon: Now, asked: &[PortId]) {
         let first = PortId::from_low_bits(0);
         let of_group = self.members.range((group, first)..).take_while(|(key, _)| key.0 == group);
-        let later = of_group.filter(|(_, member)| member.until.is_some_and(|until| until > soon));
+        let later = of_group.filter(|(_, until)| until.is_some_and(|until| until > soon));
         let later = later.map(|((_, port), _)| *port).filter(|port| asked.contains(port));
         let later: Vec<PortId> = later.collect();
         later.into_iter().for_each(|port| self.renew(group, port, soon));
@@ -525,8 +518,7 @@ impl Snooping {
 
     /// A learned membership ends at another time.
     fn renew(&mut self, group: Group, port: PortId, until: Now) {
-        let Some(member) = self.members.get_mut(&(group, port)) else { return };
-        let Some(before) = member.until.as_mut() else { return };
+        let Some(Some(before)) = self.members.get_mut(&(group, port)) else { return };
         let before = std::mem::replace(before, until);
         let timer = Timer::Member(group, port);
         let was_there = self.timers.remove(&(before, timer));
@@ -535,8 +527,8 @@ impl Snooping {
     }
 
     fn remove_member(&mut self, group: Group, port: PortId) {
-        let Some(member) = self.members.remove(&(group, port)) else { return };
-        if let Some(until) = member.until {
+        let Some(until) = self.members.remove(&(group, port)) else { return };
+        if let Some(until) = until {
             self.timers.remove(&(until, Timer::Member(group, port)));
             if let Some(count) = self.learned.get_mut(&port) {
                 assert!(*count > 0, "a membership was counted when it was learned");
@@ -573,8 +565,8 @@ impl Snooping {
         }
     }
 
-    fn forget_members(&mut self, stays: impl Fn(PortId, Group, &Member) -> bool) {
-        let gone = self.members.iter().filter(|((group, port), it)| !stays(*port, *group, it));
+    fn forget_members(&mut self, stays: impl Fn(PortId, Group, Option<Now>) -> bool) {
+        let gone = self.members.iter().filter(|((group, port), it)| !stays(*port, *group, **it));
         let gone: Vec<(Group, PortId)> = gone.map(|(key, _)| *key).collect();
         gone.into_iter().for_each(|(group, port)| self.remove_member(group, port));
     }

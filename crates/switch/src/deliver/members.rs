@@ -6,9 +6,7 @@
 
 use std::ops::Range;
 
-use packet::bytes::u16_at;
-use packet::ethernet::field;
-use packet::{EtherType, PortId, mcast};
+use packet::{PortId, mcast};
 
 use crate::decide::bridge::{TagAction, VlanVerdict};
 use crate::decide::forward::{FloodClass, Verdict};
@@ -47,7 +45,7 @@ impl Turn<'_> {
         let Scratch { batch, message, .. } = &mut *self.scratch;
         let is_control = |&frame: &usize| {
             let (head, count) = batch.packet(frame);
-            is_of_one_vlan(&head) && mcast::is_control(&head[..count])
+            batch.frames()[frame].is_of_one_vlan() && mcast::is_control(&head[..count])
         };
         debug_assert!(!run.is_empty(), "a run has a frame");
         if !is_control(&run.start) {
@@ -58,11 +56,11 @@ impl Turn<'_> {
         batch.append(Delivery { frame: to_u16(run.start), tag: TagAction::Keep }, message);
         let (at, header) = ((self.src, verdict.vlan), batch.frames()[run.start].header);
         let (read, bridge) = (mcast::read(message), &mut self.switch.bridge);
+        let kind = Kind::of(read);
         // A frame that the port's limit drops teaches nothing.
-        let kind = match bridge.could_flood(self.src, FloodClass::Multicast, self.now) {
-            true => bridge.hear(at, header, read, self.now),
-            false => Kind::of(read),
-        };
+        if bridge.could_flood(self.src, FloodClass::Multicast, self.now) {
+            bridge.hear(at, header, read, self.now);
+        }
         (kind, run.start..run.start + 1)
     }
 
@@ -138,14 +136,5 @@ impl Switch {
         let Switch { ports, mirrors, .. } = &mut *turn.switch;
         mirrors.give_back(ports, &mut turn.scratch.rung);
         turn.ring_doorbells();
-    }
-}
-
-/// Whether a frame has no tag, or one that names its VLAN.
-fn is_of_one_vlan(head: &[u8]) -> bool {
-    let of = |field: Range<usize>| EtherType(u16_at(head, field.start));
-    match of(field::ETHERTYPE) {
-        EtherType::VLAN => !of(field::INNER_ETHERTYPE).is_tag(),
-        ethertype => !ethertype.is_tag(),
     }
 }

@@ -7,7 +7,6 @@ use ring::exchange::Giver;
 
 use crate::decide::bridge::VlanVerdict;
 use crate::decide::egress::Egress;
-use crate::decide::forward::Verdict;
 use crate::deliver::into_ring::{Source, Taps, send_to_ring};
 use crate::deliver::room::Fitting;
 use crate::deliver::run::queue_of;
@@ -203,11 +202,7 @@ impl Turn<'_> {
         let targets = std::mem::take(&mut self.scratch.targets);
         debug_assert!(!targets.contains(&self.src), "a flood does not go back");
         if targets.is_empty() {
-            let why = match verdict.forward {
-                Verdict::Members => DropReason::NoMember,
-                _ => DropReason::NoDestination,
-            };
-            self.drop_batch(self.src, why, run.clone());
+            self.drop_batch(self.src, verdict.forward.unreached(), run.clone());
         }
         if self.pays_for(&run, to_u32(targets.len())) {
             for &dst in &targets {

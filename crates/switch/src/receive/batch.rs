@@ -118,6 +118,14 @@ impl Entry {
         self.first_slot.filter(|_| self.count == 1)
     }
 
+    /// Whether the frame has no tag, or one that names its VLAN.
+    pub(crate) fn is_of_one_vlan(&self) -> bool {
+        match self.header.ethertype() {
+            EtherType::VLAN => !self.inner.is_tag(),
+            ethertype => !ethertype.is_tag(),
+        }
+    }
+
     /// The first bytes of the frame, as they were read once: its header, and the type behind a tag.
     fn head(&self) -> [u8; field::INNER_ETHERTYPE.end] {
         let mut head = [0; field::INNER_ETHERTYPE.end];

@@ -24,23 +24,21 @@ impl Bridge {
             && verdict.payload != Payload::Tagged
     }
 
-    /// Learns from what a frame says of groups; returns what the frame is.
+    /// Learns from what a frame says of groups.
     pub(crate) fn hear(
         &mut self,
         (src, vlan): (PortId, VlanId),
         header: Header,
         read: Result<Option<Message<'_>>, Malformed>,
         now: Now,
-    ) -> Kind {
-        let kind = Kind::of(read);
-        let Some(Some(config)) = self.ports.get(src.index()) else { return kind };
+    ) {
+        let Some(Some(config)) = self.ports.get(src.index()) else { return };
         let (Some(message), Some(family)) = (read.transpose(), family_of(header.dst())) else {
-            return kind;
+            return;
         };
         let (from, domain) = (Listener::new(src, config), Domain { vlan, family });
         let asks = (self.config.mcast_querier, now);
         self.snooping.lock().observe(from, domain, (message, &self.members), asks);
-        kind
     }
 
     /// Finds the ports that get a multicast frame, and why those; none for a flood.

@@ -43,6 +43,14 @@ impl Verdict {
             Self::To(_) | Self::Drop(_) => None,
         }
     }
+
+    /// Why a frame is dropped for which there is no port.
+    pub(crate) const fn unreached(self) -> DropReason {
+        match self {
+            Self::Members => DropReason::NoMember,
+            _ => DropReason::NoDestination,
+        }
+    }
 }
 
 /// Why a frame is flooded: ports choose which of these they take.

@@ -82,9 +82,9 @@ impl Snooping {
         let routers = always.chain(heard).map(|(port, of, expires_ms)| {
             McastRow::Router(McastRouterPort { port, of, expires_ms })
         });
-        let members = self.members.iter().map(|((group, port), member)| {
+        let members = self.members.iter().map(|((group, port), until)| {
             let (Frames { vlan, mac }, address, port) = (group.frames, group.address, *port);
-            let expires_ms = member.until.map(left);
+            let expires_ms = until.map(left);
             McastRow::Member(McastMember { vlan, mac, address, port, expires_ms })
         });
         queriers.chain(routers).chain(members).skip(from).take(max).collect()
