@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use client::control::{Connection, ControlError};
+use client::control::Connection;
 use packet::MacAddr;
 use protocol::name::{PortName, SwitchName};
 use protocol::parse;
-use protocol::{ErrorCode, Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
+use protocol::{Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
-use super::vm_args::show;
+use super::vm_args::{is_there, show};
 use super::{Global, program};
 use crate::internet::{Forward, Network, Relay, Settings};
 use crate::vm::remains;
@@ -160,9 +160,8 @@ fn settings(args: &Args, port: &PortName, program: PathBuf) -> Settings {
 
 /// Whether an operator has deleted the port.
 fn is_deleted(global: &Global, port: &PortName) -> bool {
-    let shown = show(global, port);
-    let code = shown.err().and_then(|error| Some(error.downcast_ref::<ControlError>()?.code()));
-    code == Some(Some(ErrorCode::NotFound))
+    let there = global.connect().map(|daemon| is_there(&daemon, port));
+    matches!(there, Ok(Ok(false)))
 }
 
 /// The port, and the connection that it goes with.
@@ -183,7 +182,7 @@ impl Gate {
             vxlan: None,
         };
         connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
-        let machine = show(global, port)?.machine;
+        let machine = show(&global.connect()?, port)?.machine;
         let socket = machine.context("the port has no socket")?.socket;
         let stream = UnixStream::connect(&socket);
         let stream = stream.with_context(|| format!("cannot connect to {socket}"))?;

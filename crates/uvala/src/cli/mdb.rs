@@ -3,7 +3,7 @@
 use client::control::Connection;
 use packet::mcast::GroupAddr;
 use protocol::name::SwitchName;
-use protocol::{MdbChange, MdbEntry, MdbList, MdbRequest, Request};
+use protocol::{MdbChange, MdbEntry, MdbList, MdbRequest, Request, parse};
 
 use super::Global;
 use super::listing::{self, OfSwitch};
@@ -42,7 +42,7 @@ struct Entry {
     /// The group: 239.1.1.1, ff15::7, or the MAC address of its frames
     group: GroupAddr,
     /// VLAN ID, 1 to 4094
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = parse::vlan)]
     vlan: u16,
     #[command(flatten)]
     output: Output,

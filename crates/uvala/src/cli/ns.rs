@@ -160,7 +160,7 @@ fn check(addresses: &[Address], gateways: &[IpAddr], mtu: Option<u32>) -> Result
 
 /// Detaches what `attach` made; other ports belong to a machine, or connect the host.
 fn detach(global: &Global, port: PortName, output: Output) -> anyhow::Result<()> {
-    let info = show(global, &port)?;
+    let info = show(&global.connect()?, &port)?;
     let is_attached =
         info.kind == PortKind::Tap && info.host.is_some_and(|host| host.netns.is_some());
     if !is_attached {

@@ -8,9 +8,10 @@ use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::parse;
 use protocol::{
-    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, Machine, MachineInfo, McastRouter,
-    Mirror, Mode, OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet,
-    PortSettings, PortWorker, Queues, Reply, Request, SocketPlace, StaticGroup, users,
+    Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, MCAST_GROUPS_MAX, Machine,
+    MachineInfo, McastRouter, Mirror, Mode, OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef,
+    PortRequest, PortSet, PortSettings, PortWorker, Queues, Reply, Request, SocketPlace,
+    StaticGroup, users,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -175,7 +176,7 @@ macro_rules! on_off {
             mcast_router: Option<McastRouter>,
             /// Maximum number of multicast groups learned on the port, up to 4096; 0 is no limit
             /// [default: 512]
-            #[arg(long, value_name = "N")]
+            #[arg(long, value_name = "N", value_parser = parse::within(0..=MCAST_GROUPS_MAX))]
             mcast_max_groups: Option<u32>,
             $(
                 $(#[$doc])*

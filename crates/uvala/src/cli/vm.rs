@@ -16,7 +16,7 @@ use protocol::{
 };
 use rustix::io::Errno;
 
-use super::vm_args::show;
+use super::vm_args::{is_missing, is_there, show};
 use super::{Global, internet, run as programs};
 use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
 use crate::vm::kvm::{self, Access};
@@ -263,7 +263,7 @@ impl Place {
         let usecs = args.coalesce_usecs.map(|usecs| ["--coalesce-usecs".into(), usecs.to_string()]);
         let options = usecs.as_ref().map_or(&[][..], |words| words);
         for port in wanted.into_iter().chain(names()) {
-            let is_ours = match is_there(global, &port) {
+            let is_ours = match is_there(&connection, &port) {
                 Ok(true) if !is_named => continue,
                 Err(error) if !is_named => return Err(error),
                 there => there.is_ok_and(|there| !there),
@@ -292,12 +292,12 @@ impl Place {
             Some(name) => {
                 let port: PortName = name.parse()?;
                 // Of another's switch, a port may be this user's all the same.
-                let is_ours = !is_there(global, &port)? && add(&connection, &port, &settings)?;
+                let is_ours = !is_there(&connection, &port)? && add(&connection, &port, &settings)?;
                 (port, is_ours)
             }
             None => (add_free(&connection, &settings)?, true),
         };
-        let machine = usable(&port, show(global, &port)?)?;
+        let machine = usable(&port, show(&connection, &port)?)?;
         reachable(&port, &machine)?;
         let behind = Behind::Port(Box::new(machine));
         Ok(Self { port, behind, held: is_ours.then_some(connection), _device: None })
@@ -385,23 +385,12 @@ fn all_taken() -> anyhow::Error {
     Usage("all of vale0:vm1 to vale0:vm254 are taken: give --name".to_owned()).into()
 }
 
-fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
-}
-
-fn is_there(global: &Global, port: &PortName) -> Result<bool> {
-    match show(global, port) {
-        Err(error) if is_missing(&error) => Ok(false),
-        shown => shown.map(|_| true),
-    }
-}
-
 /// What is said of a port that may not be there yet.
 fn imagined(global: &Global, name: Option<&str>) -> Result<(PortName, MachineInfo)> {
     let wanted: Option<PortName> = name.map(str::parse).transpose()?;
-    let is_named = wanted.is_some();
+    let (connection, is_named) = (global.connect()?, wanted.is_some());
     for port in wanted.into_iter().chain(names()) {
-        match show(global, &port) {
+        match show(&connection, &port) {
             Ok(info) if is_named => return Ok((port.clone(), usable(&port, info)?)),
             Err(error) if is_missing(&error) => {
                 let machine = new_machine(global.dir.as_deref(), &port)?;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use client::control::unexpected;
+use client::control::{Connection, ControlError, unexpected};
 use packet::{MacAddr, ParseError};
 use protocol::name::PortName;
-use protocol::{MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request};
+use protocol::{ErrorCode, MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request};
 use rustix::io::Errno;
 
 use super::Global;
@@ -59,7 +59,7 @@ enum Vmm {
 /// Prints them.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let port: PortName = args.port.parse()?;
-    let info = show(global, &port)?;
+    let info = show(&global.connect()?, &port)?;
     let text = text(global, args, &port, &info)?;
     if let Some(unsaid) = unsaid(args, &info) {
         say::remark(format_args!("uvala: crosvm has no option for {unsaid}: left out"));
@@ -126,11 +126,24 @@ fn may_make(path: &Path) -> bool {
 }
 
 /// A port as the daemon describes it.
-pub fn show(global: &Global, port: &PortName) -> anyhow::Result<PortInfo> {
+pub fn show(connection: &Connection, port: &PortName) -> anyhow::Result<PortInfo> {
     let request = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
-    match global.connect()?.call(request)? {
+    match connection.call(request)? {
         Reply::Port(info) => Ok(info),
         other => Err(unexpected(&other).into()),
+    }
+}
+
+/// Whether there is no such port.
+pub fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
+}
+
+/// Whether there is a port of this name.
+pub fn is_there(connection: &Connection, port: &PortName) -> anyhow::Result<bool> {
+    match show(connection, port) {
+        Err(error) if is_missing(&error) => Ok(false),
+        shown => shown.map(|_| true),
     }
 }
 
