@@ -259,8 +259,12 @@ impl Workers {
         drop(spare.map_err(|error| failed(error.into()))?);
         introduce(&workers);
         let heartbeat = Heartbeat::default();
-        let control = Watched { heartbeat: heartbeat.reader(), thread: gettid() };
-        let watched = workers.iter().map(|crew| crew.handle.watched()).chain([control]);
+        let name = "the control thread".to_owned();
+        let control = Watched { heartbeat: heartbeat.reader(), thread: gettid(), name };
+        let watched = (0..).zip(&workers);
+        let watched =
+            watched.map(|(at, it): (usize, &Crew)| it.handle.watched(format!("worker {at}")));
+        let watched = watched.chain([control]);
         let slow_reports = SlowWakeReports::default();
         let (slow_memory, queue) = SlowMemory::start(slow_reports.sender()).map_err(failed)?;
         let watchdog = Watchdog::start(watched.collect(), &alarm, queue).map_err(failed)?;

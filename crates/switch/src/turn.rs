@@ -82,6 +82,7 @@ pub struct Scratch {
     pub(crate) woken: Vec<PortId>,
     pub(crate) owed_wakes: Vec<PortId>,
     pub(crate) crowded: bool,
+    work: u32,
     pub(crate) heartbeat: Heartbeat,
     frames_max: u32,
 }
@@ -108,6 +109,7 @@ impl Scratch {
             woken: Vec::with_capacity(MAX_PORTS),
             owed_wakes: Vec::with_capacity(MAX_PORTS),
             crowded: false,
+            work: 0,
             heartbeat: Heartbeat::default(),
             frames_max: u32::from(frames_max),
         }
@@ -119,6 +121,7 @@ impl Scratch {
         self.woken.clear();
         self.owed_wakes.clear();
         self.crowded = false;
+        self.work = 0;
         self.heartbeat.beat(Stage::Forward, src);
     }
 
@@ -151,9 +154,17 @@ impl Scratch {
     pub fn crowded(&self) -> bool {
         self.crowded
     }
+
+    /// The work of the last turn, in frames of 60 bytes: about what its frames, their length and
+    /// their copies have cost.
+    #[inline]
+    #[must_use]
+    pub fn work(&self) -> u32 {
+        self.work
+    }
 }
 
-/// The work of a turn.
+/// What a turn has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Slots taken from the port.
@@ -266,6 +277,9 @@ impl Turn<'_> {
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);
         }
+        if moved.slots > 0 {
+            self.scratch.work = work(moved.slots, COPIES - self.copies_left, self.bytes);
+        }
         if moved.slots > 1 || moved.blocked_on.is_some() {
             self.note_end(moved);
         }
@@ -298,6 +312,12 @@ fn turn_frames(bytes: u64, frames: u32) -> u32 {
     debug_assert!(frames > 0, "a turn without frames says nothing");
     let each = (bytes / u64::from(frames)).max(1);
     u32::try_from(BYTES / each).unwrap_or(u32::MAX).max(FEWEST)
+}
+
+/// The work of a turn. To copy 256 bytes takes about as long as a short frame.
+#[inline]
+fn work(slots: u32, copies: u32, bytes: u64) -> u32 {
+    u32::try_from(bytes / 256).unwrap_or(u32::MAX).saturating_add(slots + copies)
 }
 
 #[cfg(test)]

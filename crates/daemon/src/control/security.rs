@@ -25,11 +25,11 @@ impl<D: Datapath> Control<D> {
         Some(self.defaults.max_macs).filter(|_| !privileged)
     }
 
-    /// Limits the addresses of a port that a user is about to use.
-    pub(super) fn limit_macs(&mut self, name: &PortName, uid: u32) {
+    /// A user is about to use a port: that limits its addresses, and its share of a worker's time.
+    pub(super) fn note_user(&mut self, name: &PortName, uid: u32) {
         let limit = self.usual_max_macs(uid);
         if let Some(port) = self.state.port_mut(name) {
-            port.config.usual_max_macs = limit;
+            (port.config.usual_max_macs, port.config.user) = (limit, uid);
         }
     }
 

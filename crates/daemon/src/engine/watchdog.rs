@@ -54,6 +54,8 @@ pub struct Watched {
     pub heartbeat: HeartbeatReader,
     /// Number of the thread in the system.
     pub thread: Pid,
+    /// What the log calls the thread.
+    pub name: String,
 }
 
 /// A worker that waits in a step in which it accesses the memory of one port or two.
@@ -182,6 +184,7 @@ impl Watchdog {
 #[derive(Debug)]
 struct Worker {
     heartbeat: HeartbeatReader,
+    name: String,
     account: ThreadAccount,
     judge: Judge,
     reads: DiskReads,
@@ -191,23 +194,24 @@ struct Worker {
 
 impl Worker {
     fn new(watched: &Watched) -> Self {
-        let Watched { heartbeat, thread } = watched;
+        let Watched { heartbeat, thread, name } = watched;
         let (account, beat) = (ThreadAccount::of(*thread), heartbeat.read());
         let judge = Judge::new(beat, Instant::now(), account.now());
         let reads = DiskReads::new(beat, Usage::of_process().disk_reads);
-        Self { heartbeat: heartbeat.clone(), account, judge, reads, logged: false }
+        let (heartbeat, name) = (heartbeat.clone(), name.clone());
+        Self { heartbeat, name, account, judge, reads, logged: false }
     }
 
     /// A stall that begins, if one does, and what the daemon had read from disks before that step.
-    fn look(&mut self, number: usize, now: Instant, reads_now: u64) -> Option<(Stall, u64)> {
-        let Self { heartbeat, account, judge, reads, logged } = self;
+    fn look(&mut self, now: Instant, reads_now: u64) -> Option<(Stall, u64)> {
+        let Self { heartbeat, name, account, judge, reads, logged } = self;
         let beat = heartbeat.read();
         let stall = judge.look(beat, now, || account.now());
         let before = reads.before(beat, reads_now);
         let long = judge.stands(now, LONG);
         if long && !std::mem::replace(logged, long) {
             let stage = heartbeat.read().stage;
-            tracing::warn!("worker {number} has stood still for over a second ({stage:?})");
+            tracing::warn!("{name} has stood still for over a second ({stage:?})");
         }
         *logged = long;
         Some((stall?, before))
@@ -280,7 +284,7 @@ impl Patrol {
     fn look(&mut self, now: Instant) {
         let reads = Usage::of_process().disk_reads;
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            let Some((stall, before)) = worker.look(number, now, reads) else { continue };
+            let Some((stall, before)) = worker.look(now, reads) else { continue };
             if self.found.send((number, stall)).is_ok() {
                 self.bell.ring();
             }

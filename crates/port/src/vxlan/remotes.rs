@@ -86,7 +86,7 @@ impl Remotes {
         let share = SHARE_MIN.max(CAPACITY / count);
         self.table.set_capacity(CAPACITY.max(share * count));
         let share = u32::try_from(share).expect("it has 17 bits");
-        self.numbers.values().for_each(|&number| self.table.set_limit(number, Some(share)));
+        self.numbers.values().for_each(|&number| self.table.set_limit(number, Some(share), None));
     }
 
     /// The number of the remote with this address.

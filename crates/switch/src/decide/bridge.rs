@@ -513,8 +513,11 @@ impl Bridge {
         if !self.is_disabled(port) {
             self.members.add(port, &config);
         }
-        let max_macs = self.security_of(&config).max_macs.or(config.usual_max_macs);
-        self.fdb.set_limit(port, max_macs.filter(|&max| max > 0));
+        let own = self.security_of(&config).max_macs;
+        let max_macs = own.or(config.usual_max_macs).filter(|&max| max > 0);
+        // An operator that sets a limit knows what the port is for.
+        let user = config.usual_max_macs.filter(|_| own.is_none()).map(|_| config.user);
+        self.fdb.set_limit(port, max_macs, user);
         self.snooping.lock().set_port(port, &config);
         self.ports[port.index()] = Some(config);
         self.changes += 1;

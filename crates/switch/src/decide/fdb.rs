@@ -10,8 +10,9 @@
 //!   removed it. `age` looks at a few slots in each call.
 //! - The database never holds more addresses than its capacity. A further one replaces a dynamic
 //!   one. When little of the memory is used, the database gives memory back.
-//! - A port's limit bounds what it can learn, so that one port cannot push out the addresses of
-//!   the others. An expired entry counts against the limit until it is swept.
+//! - A port's limit bounds what it can learn, and a user's share what the ports of the user can, so
+//!   that they cannot push out the addresses of the others. An expired entry counts until it is
+//!   swept.
 //! - [`Fdb::generation`] changes whenever a lookup could answer otherwise than before, except
 //!   by the mere passing of time.
 //!
@@ -228,9 +229,10 @@ impl Fdb {
         self.change(|entries, common| entries.remove_port(common, port))
     }
 
-    /// Bounds the addresses that are learned on a port. Those that it has stay.
-    pub fn set_limit(&mut self, port: PortId, limit: Option<u32>) {
-        self.change(|entries, _| entries.set_limit(port, limit));
+    /// Bounds the addresses that are learned on a port, and on all ports of its user together: a
+    /// quarter of the capacity. Those that it has stay.
+    pub fn set_limit(&mut self, port: PortId, limit: Option<u32>, user: Option<u32>) {
+        self.change(|entries, _| entries.set_limit(port, limit, user));
     }
 
     /// Changes the ageing time, at once and for all entries.

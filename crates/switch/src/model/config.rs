@@ -101,6 +101,8 @@ pub struct PortConfig {
     pub queue_frames: u32,
     /// What listings call what is behind the port.
     pub label: Option<String>,
+    /// The user whose port it is: a worker shares its time among users.
+    pub user: u32,
     /// The part that the port has in chains of functions.
     pub role: Role,
     /// Whether the port is a mirror port, and of which ports.
@@ -133,6 +135,7 @@ impl Default for PortConfig {
             vnet_header: 0,
             queue_frames: 0,
             label: None,
+            user: 0,
             role: Role::default(),
             mirror: None,
             zero_source: false,
@@ -142,6 +145,12 @@ impl Default for PortConfig {
 }
 
 impl PortConfig {
+    /// The usual settings, for a port of this user.
+    #[must_use]
+    pub fn of_user(user: u32) -> Self {
+        Self { user, ..Self::default() }
+    }
+
     /// Whether the port gets flooded frames of this class.
     #[inline]
     pub fn takes(&self, class: FloodClass) -> bool {

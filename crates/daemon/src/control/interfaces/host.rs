@@ -171,7 +171,7 @@ impl<D: Datapath> Control<D> {
         for (made, port) in sides.iter().enumerate() {
             let (kind, host) = (kind_of(port), host_of(port));
             let key = PortKey(self.state.new_key());
-            let (name, config) = (port.clone(), PortConfig::default());
+            let (name, config) = (port.clone(), PortConfig::of_user(caller.uid));
             let opening = self.opened(kind, &host);
             let spec = HostSpec { key, name, switch, kind, host: host.clone(), config, opening };
             if let Err(refusal) = self.add_alone(spec) {
@@ -181,7 +181,7 @@ impl<D: Datapath> Control<D> {
                 }
                 return Err(refusal);
             }
-            let port_of = Port::persistent(key, kind, caller.uid, PortConfig::default());
+            let port_of = Port::persistent(key, kind, caller.uid, PortConfig::of_user(caller.uid));
             let entry = Port { host: Some(Box::new(host)), ..port_of };
             self.state.add_port(port.clone(), entry);
         }

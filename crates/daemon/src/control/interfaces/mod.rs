@@ -174,7 +174,8 @@ impl<D: Datapath> Control<D> {
         let there = self.state.find_switch(first.switch()).expect("a port has a switch").key;
         let config = self.state.port_mut(first).expect("it is there").config.clone();
         let here = self.find_or_make(caller, second.switch())?;
-        let ends = [(keys[0], there, config), (keys[1], here, PortConfig::default())];
+        let other = PortConfig::of_user(caller.uid);
+        let ends = [(keys[0], there, config), (keys[1], here, other.clone())];
         if let Err(error) = self.datapath.add_cable(ends) {
             if let Some(switch) = self.state.forget_switch(second.switch()) {
                 self.datapath.del_switch(switch);
@@ -183,8 +184,7 @@ impl<D: Datapath> Control<D> {
         }
         let port = self.state.port_mut(first).expect("it is there");
         (port.key, port.cable) = (keys[0], Some(second.clone()));
-        let config = PortConfig::default();
-        let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, config);
+        let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, other);
         self.state.add_port(second.clone(), Port { cable: Some(first.clone()), ..end });
         self.refresh_port(first);
         self.refresh_programs(second);

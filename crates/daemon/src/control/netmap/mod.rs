@@ -239,7 +239,7 @@ impl<D: Datapath> Control<D> {
         let shared = Shared { common, memory, ..new_shared(region, client.caller.uid) };
         let port = Port { config, ..bound_port(client, key, PortKind::Shm, shared) };
         self.state.add_bound(name, port);
-        self.limit_macs(name, client.caller.uid);
+        self.note_user(name, client.caller.uid);
         // The parent of a pipe need not be one of the system.
         let of_the_system = || hostif::exists(name.interface_name());
         if name.is_interface() && is_new && of_the_system() {
@@ -349,7 +349,7 @@ impl<D: Datapath> Control<D> {
     ) -> Result<(), Refusal> {
         let memory = self.claim_bound(&client.caller, name, &rings)?;
         let key = PortKey(self.state.new_key());
-        let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::default() };
+        let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::of_user(client.caller.uid) };
         let (name, place) = (name.clone(), RegionSpec::Known(region.mem_id));
         let spec = BoundSpec { key, name, switch: patch, rings, region: place };
         self.datapath.reserve_bound(&spec).map_err(|error| refused(error, region))?;

@@ -76,7 +76,7 @@ impl<D: Datapath> Control<D> {
         match reserved {
             Ok((port, build)) => {
                 self.state.hold(&attach.port, port);
-                self.limit_macs(&attach.port, client.caller.uid);
+                self.note_user(&attach.port, client.caller.uid);
                 let building = Building { name: attach.port.clone(), key, bound: false };
                 self.pending.building.insert(client.conn, building);
                 Ok(when_paid(self.state.owed(client.caller.uid), build))

@@ -109,8 +109,9 @@ impl<D: Datapath> Control<D> {
         may_wait: bool,
     ) -> Result<(), Refusal> {
         let (name, kind, mut config) = (plan.name.clone(), plan.kind, plan.config.clone());
+        config.user = plan.grant.owner.unwrap_or(owner);
         if kind.peer() == Peer::Machine {
-            config.usual_max_macs = self.usual_max_macs(plan.grant.owner.unwrap_or(owner));
+            config.usual_max_macs = self.usual_max_macs(config.user);
         }
         let home = self.state.switch_mut(name.switch()).expect("its switch comes first");
         let (switch, ageing_ms) = (home.key, home.config.ageing_ms);

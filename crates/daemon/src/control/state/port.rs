@@ -95,7 +95,7 @@ impl Port {
             persistent: false,
             owner,
             grant: Grant::default(),
-            config: PortConfig::default(),
+            config: PortConfig::of_user(owner),
             holder: None,
             bound: None,
             interface: None,

@@ -43,7 +43,7 @@ impl Standing {
             let _ = ended.recv();
         });
         let thread = id.recv().expect("it starts");
-        let watched = Watched { heartbeat: reader, thread };
+        let watched = Watched { heartbeat: reader, thread, name: "worker 0".to_owned() };
         let (watchdog, suspicions) = watchdog(watched, &Alarm::default());
         Self { watchdog, suspicions, _end: end }
     }
@@ -115,7 +115,11 @@ fn a_worker_that_computes_in_a_step_is_not_called_blocked() {
 fn a_sleeping_worker_is_not_reported() {
     let mut heartbeat = Heartbeat::default();
     heartbeat.rest(Stage::Asleep);
-    let watched = Watched { heartbeat: heartbeat.reader(), thread: rustix::thread::gettid() };
+    let watched = Watched {
+        heartbeat: heartbeat.reader(),
+        thread: rustix::thread::gettid(),
+        name: "worker 0".to_owned(),
+    };
     let (watchdog, _suspicions) = watchdog(watched, &Alarm::default());
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(watchdog.take(), []);
@@ -125,7 +129,11 @@ fn a_sleeping_worker_is_not_reported() {
 fn a_sleeping_watchdog_is_woken_by_a_worker() {
     let mut heartbeat = Heartbeat::default();
     heartbeat.rest(Stage::Asleep);
-    let watched = Watched { heartbeat: heartbeat.reader(), thread: rustix::thread::gettid() };
+    let watched = Watched {
+        heartbeat: heartbeat.reader(),
+        thread: rustix::thread::gettid(),
+        name: "worker 0".to_owned(),
+    };
     let alarm = Alarm::default();
     let (watchdog, _suspicions) = watchdog(watched, &alarm);
     let begin = Instant::now();

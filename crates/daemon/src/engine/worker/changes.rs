@@ -46,13 +46,17 @@ impl Worker {
             self.ports.resize_with(at + 1, || None);
         }
         assert!(self.ports[at].is_none(), "one port for each number");
-        let Self { switches, doorbell, .. } = self;
-        let plug = switches[switch].as_mut().and_then(|switch| switch.plug_mut(id));
+        let Self { switches, doorbell, shares, .. } = self;
+        let mut switch_of = switches[switch].as_mut();
+        let config = switch_of.as_ref().and_then(|switch| switch.bridge().port(id));
+        let user = shares.join(config.map_or(0, |config| config.user));
+        let plug = switch_of.as_mut().and_then(|switch| switch.plug_mut(id));
         let watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
         self.numbers.insert((switch, id), number);
         self.ports[at] = Some(Plugged {
             switch,
             id,
+            user,
             active: false,
             watched,
             unwatched: false,
@@ -79,8 +83,9 @@ impl Worker {
         self.unblock(number);
         self.deactivate(number);
         self.blocked.retain(|(waiting, ..)| *waiting != number);
-        let Self { ports, switches, doorbell, .. } = self;
+        let Self { ports, switches, doorbell, shares, .. } = self;
         let port = ports[number as usize].take()?;
+        shares.leave(port.user);
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if let Some(plug) = plug.filter(|_| port.watched && !port.unwatched) {
             unwatch(doorbell, plug);

@@ -83,8 +83,8 @@ impl WorkerHandle {
 
     /// The thread, for the watchdog.
     #[must_use]
-    pub fn watched(&self) -> Watched {
-        Watched { heartbeat: self.heartbeat.clone(), thread: self.id }
+    pub fn watched(&self, name: String) -> Watched {
+        Watched { heartbeat: self.heartbeat.clone(), thread: self.id, name }
     }
 
     /// Runs `job` on the worker between two turns and waits for its result.

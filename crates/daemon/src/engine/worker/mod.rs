@@ -46,7 +46,8 @@
 //! system call about it is to wait in its own epoll set. A flood of kicks costs one look at that
 //! port for each look at the doorbell, and takes no kick of another client away.
 //!
-//! Limits: a turn takes one batch of each active port.
+//! *Fair rounds.* A turn takes one batch of a port. The ports of one user together get a bounded
+//! share of a round ([`shares`]), and control's jobs run between two rounds at the latest.
 
 mod changes;
 pub mod handle;
@@ -55,6 +56,7 @@ pub mod idle;
 mod kicks;
 pub mod looks;
 pub mod peers;
+mod shares;
 mod sys;
 pub mod turn_times;
 mod watch;
@@ -76,6 +78,7 @@ use idle::{Idle, IdleStrategy, Next};
 use kicks::Kicks;
 use looks::Looks;
 use peers::Peers;
+use shares::{SHARE, Shares};
 use turn_times::TurnTimes;
 
 /// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
@@ -87,6 +90,9 @@ const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
+
+/// The work of a turn, in frames of 60 bytes, after which the worker looks at doorbell and clock.
+const DEAR: u32 = 4096;
 
 /// How long a worker sleeps beside others while a port of its own waits for a full one.
 const BLOCKED: Duration = Duration::from_millis(20);
@@ -131,9 +137,10 @@ pub struct Worker {
     looks: Looks,
     /// Whether a client was too slow in these turns.
     crowded: bool,
-    /// Whether a forwarding program took all the time of one of these turns: slots do not say how
-    /// long such turns are.
+    /// Whether one of these turns took more time than its slots say: it flooded, or a forwarding
+    /// program took all the time that it has.
     is_dear: bool,
+    shares: Shares,
     times: TurnTimes,
     /// Whether the turns of this round are timed.
     timed: bool,
@@ -145,6 +152,8 @@ pub struct Worker {
 struct Plugged {
     switch: usize,
     id: PortId,
+    /// The place of its user in the worker's [`Shares`].
+    user: usize,
     active: bool,
     /// The port has a descriptor that the doorbell watches.
     watched: bool,
@@ -196,6 +205,7 @@ impl Worker {
             looks: Looks::NEW,
             crowded: false,
             is_dear: false,
+            shares: Shares::default(),
             times: TurnTimes::default(),
             timed: false,
             stopping: false,
@@ -242,17 +252,30 @@ impl Worker {
         }
     }
 
-    /// Every active port gets one turn. Returns the slots taken.
+    /// Every active port gets one turn, unless its user has had its share. Returns the slots taken.
     fn turn(&mut self) -> u32 {
-        let (mut work, mut i) = (0, 0);
+        let (mut work, mut i, mut left_out) = (0, 0, 0);
         self.timed = self.times.begin_round();
+        self.shares.begin_round();
         while let Some(&number) = self.active.get(i) {
+            if self.has_had_share(number) {
+                // It comes first in the next round.
+                self.active.swap(left_out, i);
+                (left_out, i) = (left_out + 1, i + 1);
+                continue;
+            }
             let taken = self.turn_of(number);
             work += taken;
             // A port that left the active set was replaced by the last one.
             i += usize::from(self.active.get(i) == Some(&number));
         }
         work
+    }
+
+    #[inline]
+    fn has_had_share(&self, number: u32) -> bool {
+        let port = self.ports[number as usize].as_ref();
+        port.is_some_and(|port| self.shares.is_over(port.user))
     }
 
     #[inline]
@@ -267,7 +290,10 @@ impl Worker {
             port.longest = port.longest.max(self.times.count(begin, moved.slots));
         }
         self.crowded |= self.scratch.crowded();
-        self.is_dear |= moved.slots > 0 && switch.bridge().has_spent_turn();
+        let is_spent = moved.slots > 0 && switch.bridge().has_spent_turn();
+        let work = if is_spent { SHARE } else { self.scratch.work() };
+        self.is_dear |= work >= DEAR;
+        self.shares.charge(port.user, work);
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
         if moved.blocked_on.is_some_and(Full::is_brief) {
@@ -639,3 +665,6 @@ impl Worker {
 fn time_since(start: Instant) -> Now {
     Now::from_us(u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests;

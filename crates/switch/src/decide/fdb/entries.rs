@@ -19,6 +19,7 @@ use crate::model::now::Now;
 pub(super) struct Entries {
     table: Table,
     ports: Vec<Tally>,
+    users: Vec<UserTally>,
     /// The slot where the next sweep begins.
     pub(super) sweep: usize,
     stats: FdbStats,
@@ -27,16 +28,30 @@ pub(super) struct Entries {
     changes: Option<Box<FdbChanges>>,
 }
 
+/// A user whose ports together may learn a quarter of the table.
+const USER_SHARE: usize = 4;
+
 /// The entries of one port.
 #[derive(Clone, Copy)]
 struct Tally {
     learned: u32,
     fixed: u32,
     limit: u32,
+    /// The user that has a share only, by its place in [`Entries::users`].
+    user: Option<usize>,
+}
+
+/// Ports of one user that has a share only.
+#[derive(Clone, Copy)]
+struct UserTally {
+    uid: u32,
+    /// 0: the place is free.
+    ports: u32,
+    learned: usize,
 }
 
 impl Tally {
-    const NONE: Self = Self { learned: 0, fixed: 0, limit: u32::MAX };
+    const NONE: Self = Self { learned: 0, fixed: 0, limit: u32::MAX, user: None };
 
     fn count_of(&mut self, value: Value) -> &mut u32 {
         if value.is_static() { &mut self.fixed } else { &mut self.learned }
@@ -48,6 +63,7 @@ impl Entries {
         Self {
             table: Table::new(capacity, seed),
             ports: Vec::new(),
+            users: Vec::new(),
             sweep: 0,
             stats: FdbStats::default(),
             loops: LoopDetector::default(),
@@ -83,8 +99,37 @@ impl Entries {
         self.loops.take_found()
     }
 
-    pub(super) fn set_limit(&mut self, port: PortId, limit: Option<u32>) {
+    pub(super) fn set_limit(&mut self, port: PortId, limit: Option<u32>, user: Option<u32>) {
         self.tally(port).limit = limit.unwrap_or(u32::MAX);
+        self.set_user(port, user);
+    }
+
+    /// What a port has learned counts for this user from now on.
+    fn set_user(&mut self, port: PortId, user: Option<u32>) {
+        let user = user.map(|uid| self.place_of(uid));
+        let Tally { learned, user: before, .. } = *self.tally(port);
+        if let Some(before) = before.map(|at| &mut self.users[at]) {
+            before.ports -= 1;
+            before.learned -= learned as usize;
+        }
+        if let Some(now) = user.map(|at| &mut self.users[at]) {
+            now.ports += 1;
+            now.learned += learned as usize;
+        }
+        self.tally(port).user = user;
+    }
+
+    fn place_of(&mut self, uid: u32) -> usize {
+        if let Some(at) = self.users.iter().position(|user| user.ports > 0 && user.uid == uid) {
+            return at;
+        }
+        let user = UserTally { uid, ports: 0, learned: 0 };
+        let free = self.users.iter().position(|user| user.ports == 0);
+        match free {
+            Some(at) => self.users[at] = user,
+            None => self.users.push(user),
+        }
+        free.unwrap_or(self.users.len() - 1)
     }
 
     pub(super) fn set_capacity(&mut self, common: &Common, capacity: usize) {
@@ -112,7 +157,8 @@ impl Entries {
     /// What [`learn`](Self::learn) would do, unless static entries fill the places of the address.
     pub(super) fn would_learn(&self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
         let tally = self.ports.get(port.index()).copied().unwrap_or(Tally::NONE);
-        let is_full = |expired: u32| tally.learned - expired >= tally.limit;
+        let is_full =
+            |expired: u32| tally.learned - expired >= tally.limit || self.has_share(&tally);
         match self.table.get(key) {
             Some(value) if value.is_static() => Learned::Static,
             Some(value) if common.is_expired(value, now) => {
@@ -172,8 +218,14 @@ impl Entries {
     }
 
     fn is_at_limit(&mut self, port: PortId) -> bool {
-        let tally = self.tally(port);
-        tally.learned >= tally.limit
+        let tally = *self.tally(port);
+        tally.learned >= tally.limit || self.has_share(&tally)
+    }
+
+    /// Whether the user of a port has learned its share of the table.
+    fn has_share(&self, tally: &Tally) -> bool {
+        let share = self.table.capacity().div_ceil(USER_SHARE);
+        tally.user.is_some_and(|at| self.users[at].learned >= share)
     }
 
     pub(super) fn add_static(
@@ -307,6 +359,7 @@ impl Entries {
             _ => self.remove_where(common, 0..self.table.slots(), |_, value| value.port() == port),
         };
         self.changes = changes;
+        self.set_user(port, None);
         self.ports[port.index()] = Tally::NONE;
         removed
     }
@@ -326,11 +379,15 @@ impl Entries {
         let mut entries = slots.clone().filter_map(|slot| self.table.entry(slot));
         if entries.any(|(key, value)| doomed(key, value)) {
             let _change = common.sequence.change();
-            let (ports, changes) = (&mut self.ports, &mut self.changes);
+            let Self { ports, users, changes, .. } = self;
             self.table.retain(slots.clone(), |key, value| {
                 let keep = !doomed(key, value);
                 if !keep {
-                    *ports[value.port().index()].count_of(value) -= 1;
+                    let tally = &mut ports[value.port().index()];
+                    *tally.count_of(value) -= 1;
+                    if let Some(at) = tally.user.filter(|_| !value.is_static()) {
+                        users[at].learned -= 1;
+                    }
                     changes.iter_mut().for_each(|it| it.note(key, Some(value), None));
                 }
                 keep
@@ -348,13 +405,21 @@ impl Entries {
     }
 
     fn count_in(&mut self, value: Value) {
-        *self.tally(value.port()).count_of(value) += 1;
+        let tally = self.tally(value.port());
+        *tally.count_of(value) += 1;
+        if let Some(at) = tally.user.filter(|_| !value.is_static()) {
+            self.users[at].learned += 1;
+        }
     }
 
     fn count_out(&mut self, value: Value) {
-        let count = self.tally(value.port()).count_of(value);
+        let tally = self.tally(value.port());
+        let count = tally.count_of(value);
         assert!(*count > 0, "an entry is counted as long as it is there");
         *count -= 1;
+        if let Some(at) = tally.user.filter(|_| !value.is_static()) {
+            self.users[at].learned -= 1;
+        }
     }
 
     fn tally(&mut self, port: PortId) -> &mut Tally {

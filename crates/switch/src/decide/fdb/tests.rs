@@ -187,7 +187,7 @@ fn test_external_entry_does_not_age_but_follows_its_station() {
 fn test_external_entries_yield_to_static_ones_and_to_the_limit_of_the_port() {
     let mut fdb = fdb();
     fdb.add_static(VlanId::DEFAULT, mac(1), port(4)).unwrap();
-    fdb.set_limit(port(3), Some(1));
+    fdb.set_limit(port(3), Some(1), None);
     let added = [1, 2, 3].map(|number| fdb.add_external(VlanId::DEFAULT, mac(number), port(3)));
     assert_eq!(added, [Learned::Static, Learned::New, Learned::PortLimit]);
     fdb.remove_external(VlanId::DEFAULT, mac(1), port(4));
@@ -212,7 +212,7 @@ fn test_entry_turns_static_and_dynamic_again() {
 #[test]
 fn test_port_at_its_limit_learns_nothing_more() {
     let mut fdb = fdb();
-    fdb.set_limit(port(3), Some(1));
+    fdb.set_limit(port(3), Some(1), None);
     assert_eq!(learn(&mut fdb, 1, 3, 0), Learned::New);
     assert_eq!(learn(&mut fdb, 2, 3, 0), Learned::PortLimit);
     assert_eq!(learn(&mut fdb, 1, 3, 1), Learned::Refreshed);
@@ -221,7 +221,7 @@ fn test_port_at_its_limit_learns_nothing_more() {
     assert_eq!(lookup(&fdb, 4, 1), Some(4));
     assert_eq!(learn(&mut fdb, 1, 4, 1), Learned::Moved { from: port(3) });
     assert_eq!(learn(&mut fdb, 2, 3, 1), Learned::New);
-    fdb.set_limit(port(3), None);
+    fdb.set_limit(port(3), None, None);
     assert_eq!(learn(&mut fdb, 5, 3, 1), Learned::New);
     assert_eq!(fdb.stats().refused_limit, 2);
 }
@@ -229,7 +229,7 @@ fn test_port_at_its_limit_learns_nothing_more() {
 #[test]
 fn test_limit_of_zero_learns_nothing() {
     let mut fdb = fdb();
-    fdb.set_limit(port(3), Some(0));
+    fdb.set_limit(port(3), Some(0), None);
     assert_eq!(learn(&mut fdb, 1, 3, 0), Learned::PortLimit);
 }
 
@@ -330,7 +330,7 @@ fn test_flushes_take_what_they_name() {
 #[test]
 fn test_removed_port_takes_its_static_entries_and_limit_along() {
     let mut fdb = fdb();
-    fdb.set_limit(port(3), Some(1));
+    fdb.set_limit(port(3), Some(1), None);
     learn(&mut fdb, 1, 3, 0);
     learn(&mut fdb, 2, 4, 0);
     fdb.add_static(VlanId::DEFAULT, mac(9), port(3)).unwrap();
@@ -509,4 +509,30 @@ proptest! {
             prop_assert_eq!(usize::try_from(by_port).unwrap() + fixed, fdb.count());
         }
     }
+}
+
+#[test]
+fn a_user_with_many_ports_learns_a_quarter_of_the_table() {
+    let mut fdb = Fdb::new(400, AGEING_MS, 42);
+    for number in 0..=20 {
+        let user = if number == 0 { 7 } else { 1000 };
+        fdb.set_limit(port(number), None, Some(user));
+    }
+    let address = |number: u64| MacAddr::from_u64(0x0200_0000_0000 + number);
+    for number in 0..300 {
+        let on = port(1 + usize::try_from(number % 20).expect("few"));
+        let learned = fdb.learn(VlanId::DEFAULT, address(number), on, at(0));
+        let expected = if number < 100 { Learned::New } else { Learned::PortLimit };
+        assert_eq!(learned, expected, "{number}");
+    }
+    let other = fdb.learn(VlanId::DEFAULT, address(1000), port(0), at(0));
+    assert_eq!(other, Learned::New, "another user's");
+    // What moves to another port of the user, or away, is counted once.
+    fdb.remove(VlanId::DEFAULT, address(0));
+    assert_eq!(fdb.learn(VlanId::DEFAULT, address(500), port(1), at(0)), Learned::New);
+    fdb.remove_port(port(2));
+    assert_eq!(fdb.learn(VlanId::DEFAULT, address(501), port(1), at(0)), Learned::New);
+    fdb.set_limit(port(3), None, None);
+    fdb.flush(Flush::All);
+    assert_eq!(fdb.learn(VlanId::DEFAULT, address(502), port(3), at(0)), Learned::New);
 }
