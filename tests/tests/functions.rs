@@ -235,6 +235,9 @@ fn apply_takes_what_a_daemon_starts_with_and_names_a_wrong_line() {
         let (status, said) = apply(&(up.to_owned() + TEXT));
         assert!(status == Some(11) && said.contains("interface lo"), "{status:?} {said}");
     }
+    // Nor does a port become another one.
+    let (status, said) = apply(&TEXT.replace("kind = \"null\"", "kind = \"vhost-user\""));
+    assert!(status == Some(11) && said.contains("--kind is null there"), "{status:?} {said}");
     // What cannot be meant is found before anything is made.
     let bad = TEXT.replace("640", "660") + "[[switch.valenf.rule]]\naction = \"chain:no\"\n";
     let (status, said) = apply(&bad);

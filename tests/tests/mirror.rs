@@ -91,12 +91,12 @@ fn a_mirror_port_gets_copies_whichever_port_comes_first_and_after_a_restart() {
     let shown = said(&daemon, &["port", "show", "vale0:ids"]);
     assert!(shown.contains("mirror of        a,b (in)\n"), "{shown}");
     let (mut a, mut ids) = (daemon.open("vale0:a"), daemon.open("vale0:ids"));
-    said(&daemon, &["mirror", "delete", "vale0:ids"]);
+    said(&daemon, &["mirror", "del", "vale0:ids"]);
     assert_eq!(mirrors(&daemon), json!([]));
     send(&mut a, &[frame(1, 2, 0)]);
     send(&mut ids, &[frame(7, 1, 1)]);
     assert_eq!((heard(&mut ids), heard(&mut a)), (vec![frame(1, 2, 0)], vec![frame(7, 1, 1)]));
-    refused(&daemon, &["mirror", "delete", "vale0:ids"], 5, "vale0:ids is no mirror port; see");
+    refused(&daemon, &["mirror", "del", "vale0:ids"], 5, "vale0:ids is no mirror port; see");
 }
 
 #[test]

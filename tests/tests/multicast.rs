@@ -352,6 +352,7 @@ fn static_groups_and_settings_stay_and_what_cannot_be_is_refused() {
     );
     daemon.terminate();
     daemon.restart();
+    assert_eq!(members(&daemon, "239.1.1.1"), ["vale0:a"], "without a client");
     let _a = daemon.open("vale0:a");
     assert_eq!(members(&daemon, "239.1.1.1"), ["vale0:a"]);
     assert_eq!(members(&daemon, "01:00:5e:02:02:02"), ["vale0:a"]);

@@ -108,7 +108,7 @@ async fn frames(
 ) -> Answer {
     if right != Right::Write {
         let detail = "this token may look at counters, and not at frames; make one that may change \
-                      things with: uvala-http token --write";
+                      things with: uvala-http token NAME --write FILE";
         return Err(Problem::new(StatusCode::FORBIDDEN, "token", detail));
     }
     let busy = |_| Problem::busy(format!("{CAPTURES_MAX} captures run; end one"));

@@ -135,7 +135,8 @@ impl Guard {
                 "no such token; make one (uvala-http token NAME FILE), and start uvala-http again",
             ),
             Some(Right::Read) if !is_look => {
-                let detail = "this token may only look; make one with: uvala-http token --write";
+                let detail =
+                    "this token may only look; make one with: uvala-http token NAME --write FILE";
                 Err(Problem::new(StatusCode::FORBIDDEN, "token", detail))
             }
             Some(right) => Ok(right),

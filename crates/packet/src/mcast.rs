@@ -136,7 +136,8 @@ impl FromStr for GroupAddr {
             Some((group, mac)) if may_be_one(mac) && is_restricted(mac) => Ok(group),
             _ => Err(ParseError::new(
                 "a group such as 239.1.1.1, ff15::7 or 01:00:5e:01:01:01, whose frames do not \
-                 reach every host anyway (as 224.0.0.0/24 and ff02::1)",
+                 reach every host anyway (as those of 224.0.0.0/24, of others that share its MAC \
+                 addresses, such as 239.0.0.0/24, and of ff02::1)",
                 text,
             )),
         }

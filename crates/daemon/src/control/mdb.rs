@@ -2,8 +2,11 @@
 //!
 //! A static entry is a setting of its port, and is kept and saved as one.
 
+use std::collections::BTreeSet;
+
 use packet::VlanId;
 use packet::mcast::GroupAddr;
+use protocol::name::{PortName, SwitchName};
 use protocol::{
     McastFamily, MdbChange, MdbEntry, MdbList, MdbRequest, Page, PortSet, PortSettings, Reply,
     StaticGroup,
@@ -13,12 +16,15 @@ use switch::McastRow;
 use super::{Control, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
+use crate::control::state::Port;
 use crate::control::switches::refusal::SwitchRefusal;
 use crate::model::policy::{Access, Caller};
 use crate::model::settings::show_groups;
 
 /// Rows of a page; one takes at most 250 bytes.
 const MDB_PAGE: usize = 200;
+/// Where the entries of ports begin that no worker knows, behind all that a switch can have.
+const AWAY: u64 = 1 << 40;
 
 impl<D: Datapath> Control<D> {
     pub(super) fn mdb_call(&mut self, caller: &Caller, call: MdbRequest) -> Result<Reply, Refusal> {
@@ -32,7 +38,10 @@ impl<D: Datapath> Control<D> {
     fn mdb_list(&mut self, caller: &Caller, list: &MdbList) -> Result<Reply, Refusal> {
         let key = self.state.switch(caller, &list.switch, Access::Look)?.key;
         let cursor = page_from(list.from.as_deref())?.unwrap_or(0);
-        let (rows, next) = self.datapath.mdb_page(key, cursor, MDB_PAGE);
+        let (rows, mut next) = match cursor < AWAY {
+            true => self.datapath.mdb_page(key, cursor, MDB_PAGE),
+            false => (Vec::new(), None),
+        };
         let names = self.names_of(&list.switch);
         let items = rows.into_iter().filter_map(|row| {
             let port = match row.port {
@@ -41,7 +50,32 @@ impl<D: Datapath> Control<D> {
             };
             entry(row.row, port)
         });
-        Ok(Reply::Mdb(Page { items: items.collect(), next: next.map(|n| n.to_string()) }))
+        let mut items: Vec<MdbEntry> = items.collect();
+        if next.is_none() {
+            let (from, room) = (cursor.saturating_sub(AWAY), MDB_PAGE.saturating_sub(items.len()));
+            let skipped = usize::try_from(from).unwrap_or(usize::MAX);
+            let mut away = self.entries_away(&list.switch).skip(skipped);
+            items.extend(away.by_ref().take(room));
+            next = away.next().map(|_| AWAY.saturating_add(from).saturating_add(room as u64));
+        }
+        Ok(Reply::Mdb(Page { items, next: next.map(|next| next.to_string()) }))
+    }
+
+    /// The static entries of ports that no worker knows, because they have no client.
+    fn entries_away<'a>(&'a self, switch: &'a SwitchName) -> impl Iterator<Item = MdbEntry> + 'a {
+        let places = self.statics.places_of(switch).filter(|(_, place)| place.is_some());
+        let known: BTreeSet<&PortName> = places.map(|(name, _)| name).collect();
+        let is_away = move |it: &(&PortName, &Port)| !it.1.is_live() && !known.contains(it.0);
+        self.state.ports_of(switch).filter(is_away).flat_map(|(name, port)| {
+            port.config.mcast_groups.iter().map(|&(vlan, group)| MdbEntry::Member {
+                vlan: vlan.get(),
+                group,
+                mac: group.mac(),
+                port: name.clone(),
+                is_static: true,
+                expires_s: None,
+            })
+        })
     }
 
     fn mdb_add(&mut self, caller: &Caller, add: &MdbChange) -> Result<Reply, Refusal> {
@@ -94,7 +128,7 @@ fn static_group(change: &MdbChange) -> Result<StaticGroup, Refusal> {
 }
 
 /// A row as an answer has it.
-fn entry(row: McastRow, port: Option<protocol::name::PortName>) -> Option<MdbEntry> {
+fn entry(row: McastRow, port: Option<PortName>) -> Option<MdbEntry> {
     let seconds = |ms: Option<u64>| ms.map(|ms| u32::try_from(ms / 1000).unwrap_or(u32::MAX));
     Some(match row {
         McastRow::Querier(it) => MdbEntry::Querier {

@@ -11,8 +11,9 @@ use client::control::{Connection, ControlError, unexpected};
 use protocol::config::{ConfigError, PortText, SwitchText};
 use protocol::name::SwitchName;
 use protocol::{
-    ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortRequest, PortSet, PortSettings,
-    Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec, Vxlan, VxlanChange,
+    ChainSpec, ErrorCode, FdbAdd, FdbRequest, MAX_MESSAGE, PortAdd, PortKind, PortRequest, PortSet,
+    PortSettings, Reply, Request, RuleSpec, SwitchRequest, SwitchSettings, SwitchSpec, Vxlan,
+    VxlanChange,
 };
 use serde::Serialize;
 
@@ -29,7 +30,8 @@ use terminal::say;
 /// reads its configuration only when it starts; this command applies changes without a restart.
 ///
 /// The command adds or changes the switches and ports in the file, and leaves all others as they
-/// are. It replaces all chains and rules of a switch in the file at once, between two batches of
+/// are. It refuses to change the kind of a port, its network interface or its socket: delete the
+/// port first. It replaces all chains and rules of a switch in the file at once, between two batches of
 /// frames, and prints which chains and how many rules it deletes. It checks these tables before it
 /// changes anything, and reports each mistake with its line; only the daemon reads the file's other
 /// tables. If the daemon refuses a change later, earlier changes stay: correct the file, and apply
@@ -83,9 +85,8 @@ fn load_program(path: &Path, text: &mut SwitchText) -> Result<(), ConfigError> {
 fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
     let SwitchText { spec, ports, chains, rules, .. } = text;
     let name = spec.switch.clone();
-    add_or(connection, Request::Switch(SwitchRequest::Add(spec.clone())), || {
-        Request::Switch(SwitchRequest::Set(spec))
-    })?;
+    let set = SwitchRequest::Set(spec.clone());
+    add_or(connection, Request::Switch(SwitchRequest::Add(spec)), [Request::Switch(set)])?;
     // Ports first, because chains need their services; their chains last, for these need to be.
     let mut later = Vec::new();
     for PortText { mut add, stations } in ports {
@@ -97,9 +98,9 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         let all = |vxlan: &Vxlan| VxlanChange { all: Some(vxlan.clone()), ..Default::default() };
         let vxlan = add.vxlan.as_ref().map(all).map(Box::new);
         let set = PortSet { port: port.clone(), settings: add.settings.clone(), vxlan };
-        add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), || {
-            Request::Port(PortRequest::Set(Box::new(set)))
-        })?;
+        let set = PortRequest::Set(Box::new(set));
+        let changes = unchangeable(&add).into_iter().chain([set]).map(Request::Port);
+        add_or(connection, Request::Port(PortRequest::Add(Box::new(add))), changes)?;
         for station in &stations {
             let (mac, vlan) = (station.mac, station.vlan.get());
             let add = FdbAdd { port: port.clone(), mac, vlan };
@@ -113,6 +114,14 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
         say::remark(format_args!("uvala: {name}: deleted, as the file does not have it: {gone}"));
     }
     Ok(())
+}
+
+/// Asks whether a port has the kind, interface and socket of the file, which stay as they are from
+/// its beginning. A port of programs has none of these, and a VXLAN port knows it by itself.
+fn unchangeable(add: &PortAdd) -> Option<PortRequest> {
+    let is_asked = add.kind != PortKind::Shm && add.vxlan.is_none();
+    let bare = || PortAdd { settings: PortSettings::default(), ..add.clone() };
+    is_asked.then(|| PortRequest::Compare(Box::new(bare())))
 }
 
 /// What goes of a switch's chains and rules, because a file has others, or none.
@@ -202,19 +211,21 @@ fn parts<T: Serialize>(list: &[T]) -> impl Iterator<Item = &[T]> {
 fn add_or(
     connection: &Connection,
     add: Request,
-    set: impl FnOnce() -> Request,
+    changes: impl IntoIterator<Item = Request>,
 ) -> anyhow::Result<()> {
-    match connection.call(add) {
-        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Exists => {
-            match connection.call(set()) {
-                Err(ControlError::Refused(other)) if other.code == ErrorCode::NotFound => {
-                    Err(ControlError::Refused(failure).into())
-                }
-                reply => done(reply?),
+    let failure = match connection.call(add) {
+        Err(ControlError::Refused(failure)) if failure.code == ErrorCode::Exists => failure,
+        reply => return done(reply?),
+    };
+    for change in changes {
+        match connection.call(change) {
+            Err(ControlError::Refused(other)) if other.code == ErrorCode::NotFound => {
+                return Err(ControlError::Refused(failure).into());
             }
+            reply => done(reply?)?,
         }
-        reply => done(reply?),
     }
+    Ok(())
 }
 
 fn done(reply: Reply) -> anyhow::Result<()> {

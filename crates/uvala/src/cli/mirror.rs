@@ -57,7 +57,6 @@ enum Action {
         watch: Watch,
     },
     /// Make a mirror port an ordinary port again
-    #[command(visible_alias = "delete")]
     Del {
         /// Name of the mirror port, such as vale0:ids
         port: String,
@@ -152,4 +151,4 @@ Examples:
   uvala mirror add vale0:ids --from vale0:vm1,vale0:vm2
   uvala mirror add vale0:ids --from vale0:vm1 --direction in --rate 100000
   uvala run -- tcpdump -i vale0:ids
-  uvala mirror delete vale0:ids";
+  uvala mirror del vale0:ids";
