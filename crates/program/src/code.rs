@@ -14,6 +14,8 @@ use crate::memory::{DATA_REGION, address, map_handle};
 pub const MAP: u8 = 1;
 /// Pseudo source register of a 64-bit load: an offset in the constants.
 pub const DATA: u8 = 2;
+/// Pseudo source register of a call: a helper.
+pub const HELPER: u8 = 0;
 /// Pseudo source register of a call: a function of the program.
 pub const LOCAL: u8 = 1;
 /// Bytes of an instruction.
@@ -167,8 +169,10 @@ fn check_targets(insns: &[Insn]) -> Result<(), CodeError> {
     if let Some(at) = insns.iter().position(|insn| !leads(insn)) {
         return Err(CodeError { at, why: "it leads to no instruction of the program".to_owned() });
     }
-    let ends =
-        |insn: &Insn| insn.kind == Kind::Exit || insn.kind == Kind::Branch && insn.op == Op::Always;
+    let ends = |insn: &Insn| match insn.kind {
+        Kind::Exit | Kind::Helper(Helper::Trap) => true,
+        kind => kind == Kind::Branch && insn.op == Op::Always,
+    };
     match insns.last() {
         Some(last) if ends(last) => Ok(()),
         _ => {
@@ -270,6 +274,7 @@ fn byte_order(insn: Raw) -> Result<Op, &'static str> {
 
 fn jump(insn: Raw, at: usize, wide: usize) -> Result<Insn, String> {
     const CALL: u8 = 0x85;
+    const CALL_ADDRESS: u8 = 0x8d;
     const EXIT: u8 = 0x95;
     const GOTO: u8 = 0x05;
     let plain = Insn { src: IMMEDIATE, ..Insn::HOLE };
@@ -278,11 +283,18 @@ fn jump(insn: Raw, at: usize, wide: usize) -> Result<Insn, String> {
         CALL if insn.src == LOCAL => {
             return Ok(Insn { kind: Kind::Call, offset: behind(at, insn.imm)?, ..plain });
         }
-        CALL if insn.src == 0 => {
+        CALL if insn.src == HELPER => {
             let helper = Helper::of(insn.imm).ok_or_else(|| {
                 format!("there is no helper {}; see uvala_program.h for those that are", insn.imm)
             })?;
             return Ok(Insn { kind: Kind::Helper(helper), ..plain });
+        }
+        CALL_ADDRESS => {
+            return Err(
+                "it calls a function by its address: call it by its name, and compile with \
+                        -O2 (Rust: --release), which makes helpers plain calls"
+                    .to_owned(),
+            );
         }
         _ => {}
     }

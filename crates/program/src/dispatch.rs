@@ -126,7 +126,12 @@ pub(crate) enum Helper {
     Hash,
     /// `long uvala_add_port(port)`
     AddPort,
+    /// Ends the run in a fault: what LLVM's `__bpf_trap()` becomes.
+    Trap,
 }
+
+/// The number of [`Helper::Trap`].
+pub(crate) const TRAP: i32 = 1003;
 
 impl Helper {
     pub(crate) fn of(number: i32) -> Option<Self> {
@@ -137,6 +142,7 @@ impl Helper {
             5 => Self::Time,
             1001 => Self::Hash,
             1002 => Self::AddPort,
+            TRAP => Self::Trap,
             _ => return None,
         })
     }

@@ -30,6 +30,9 @@ pub enum FaultKind {
     /// The program chose too many ports.
     #[error("chose more than {PORTS_MAX} ports")]
     Ports,
+    /// The program found that it cannot go on.
+    #[error("panicked, as by an index out of its range, or called __builtin_trap()")]
+    Panic,
     /// The program returned no decision.
     #[error("returned a value that is no decision")]
     Decision,

@@ -214,6 +214,7 @@ impl<'a> Machine<'a> {
                 self.ports.push(u16::try_from(a).map_err(|_| FaultKind::Decision)?);
                 Ok(0)
             }
+            Helper::Trap => Err(FaultKind::Panic),
         }
     }
 

@@ -1,12 +1,15 @@
-//! Reads an object file of clang (`-target bpf`) into an [`Image`].
+//! Reads an object file of LLVM (clang's or rustc's code for BPF) into an [`Image`].
 //!
 //! ```text
-//!  section forward/…      the function that is asked         ┐ code, in this order
-//!  section .text          functions that it calls            ┘
+//!  section forward/…      the function that is asked             ┐ code, in this order
+//!  .text, .text.NAME      those with functions that it calls     ┘
 //!  section maps           declarations of maps, 20 bytes each (UVALA_MAP)
 //!  sections .rodata*      constants
 //!  relocations            of code, to maps, constants and functions
 //! ```
+//!
+//! clang has all functions in one section, and rustc each in one of its own. Sections to which no
+//! call leads are left out, as a linker leaves them out.
 //!
 //! The file is hostile: the parser of the `object` crate bounds what it reads, and what is taken
 //! from it here is bounded again by [`Image::check`].
@@ -16,11 +19,12 @@ use std::collections::HashMap;
 use object::read::elf::{ElfFile64, ElfSection64, FileHeader};
 use object::{
     Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags,
-    RelocationTarget, SectionIndex, SymbolIndex, SymbolKind, elf,
+    RelocationTarget, SectionIndex, SectionKind, SymbolIndex, SymbolKind, elf,
 };
 use thiserror::Error;
 
-use crate::code::{DATA, INSN, LOCAL, MAP};
+use crate::code::{DATA, HELPER, INSN, LOCAL, MAP};
+use crate::dispatch::TRAP;
 use crate::image::{DATA_MAX, INSNS_MAX, Image, ImageError, Looks, MAPS_MAX, limit};
 use crate::maps::{MapDef, MapKind};
 
@@ -31,10 +35,14 @@ const SECTIONS: [(&str, Looks); 2] =
     [("forward/header", Looks::Header), ("forward/packet", Looks::Packet)];
 /// The section of declarations of maps.
 const MAPS: &str = "maps";
-/// Most relocations of a section that are looked at: each instruction has one at most.
+/// Most relocations of code: each instruction has one at most.
 const RELOCATIONS_MAX: usize = INSNS_MAX;
 /// Bytes of a declaration.
 const DECLARATION: usize = 20;
+/// What LLVM calls where code ends that cannot go on, as after a panic.
+const TRAP_SYMBOL: &str = "__bpf_trap";
+/// The first bytes of LLVM's bitcode.
+const BITCODE: &[u8] = b"BC\xc0\xde";
 
 /// Why an object file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,6 +50,12 @@ pub enum ObjectError {
     /// The file cannot be read.
     #[error("this is no object file for eBPF ({0}); compile with: clang -O2 -target bpf -c")]
     Malformed(String),
+    /// The file is what rustc writes as an object file of this target.
+    #[error(
+        "this is LLVM's bitcode, as rustc writes it for eBPF; make an object file of it: \
+         llc -mcpu=v3 -filetype=obj FILE -o FILE.o, with llc of rustup's component llvm-tools"
+    )]
+    Bitcode,
     /// The file is too large.
     #[error("the file has more than {FILE_MAX} bytes")]
     Size,
@@ -94,6 +108,9 @@ pub fn read(file: &[u8]) -> Result<Image, ObjectError> {
     if file.len() > FILE_MAX {
         return Err(ObjectError::Size);
     }
+    if file.starts_with(BITCODE) {
+        return Err(ObjectError::Bitcode);
+    }
     let elf = Elf::parse(file)?;
     let header = elf.elf_header();
     if !elf.is_little_endian() || header.e_machine(elf.endian()) != elf::EM_BPF {
@@ -109,10 +126,12 @@ struct Loader<'a, 'f> {
     elf: &'f Elf<'a>,
     looks: Looks,
     function: String,
-    entry: Section<'a, 'f>,
-    text: Option<Section<'a, 'f>>,
-    /// Where the functions of `.text` begin in the code.
-    text_at: u64,
+    /// Sections of code that are needed, and where each begins in all code.
+    code: Vec<(SectionIndex, u64)>,
+    /// Bytes of all of these.
+    code_end: u64,
+    /// Number of their relocations that were looked at.
+    relocations: usize,
     data: Vec<u8>,
     /// Where each section of constants begins in the data.
     constants: HashMap<SectionIndex, u64>,
@@ -144,20 +163,19 @@ impl<'a, 'f> Loader<'a, 'f> {
             return Err(ObjectError::Functions(2));
         }
         let function = function.name()?.to_owned();
-        // What the file has: a section may claim any size.
-        let text_at = entry.data()?.len() as u64;
         let mut loader = Self {
             elf,
             looks,
             function,
-            entry,
-            text: named(".text"),
-            text_at,
+            code: Vec::new(),
+            code_end: 0,
+            relocations: 0,
             data: Vec::new(),
             constants: HashMap::new(),
             maps: Vec::new(),
             map_numbers: HashMap::new(),
         };
+        loader.place(&entry)?;
         loader.read_constants()?;
         loader.read_maps()?;
         Ok(loader)
@@ -205,23 +223,38 @@ impl<'a, 'f> Loader<'a, 'f> {
         Ok(())
     }
 
-    fn load(self) -> Result<Image, ObjectError> {
-        let mut code = self.linked(&self.entry, 0)?;
-        if let Some(text) = &self.text {
-            code.extend(self.linked(text, self.text_at)?);
+    fn load(mut self) -> Result<Image, ObjectError> {
+        let (mut code, mut next) = (Vec::new(), 0);
+        // A call to another section puts that one behind the last.
+        while let Some(&(section, begin)) = self.code.get(next) {
+            code.extend(self.linked(&self.elf.section_by_index(section)?, begin)?);
+            next += 1;
         }
         let Self { function, looks, data, maps, .. } = self;
         Ok(Image { function, looks, code, data, maps })
     }
 
+    /// Where a section of code begins in all code. It gets a place with the first call to it.
+    fn place(&mut self, section: &Section<'a, 'f>) -> Result<u64, ObjectError> {
+        if let Some(&(_, begin)) = self.code.iter().find(|(it, _)| *it == section.index()) {
+            return Ok(begin);
+        }
+        let begin = self.code_end;
+        // What the file has: a section may claim any size.
+        self.code_end += section.data()?.len() as u64;
+        let insns = usize::try_from(self.code_end).unwrap_or(usize::MAX) / INSN;
+        limit("instructions", insns, INSNS_MAX)?;
+        self.code.push((section.index(), begin));
+        Ok(begin)
+    }
+
     /// The code of a section, which begins `begin` bytes behind the beginning of all code, with
     /// what it refers to filled in.
-    fn linked(&self, section: &Section<'a, 'f>, begin: u64) -> Result<Vec<u8>, ObjectError> {
-        let bytes = section.data()?;
-        limit("instructions", bytes.len() / INSN, INSNS_MAX)?;
-        let mut code = bytes.to_vec();
-        for (number, (offset, relocation)) in section.relocations().enumerate() {
-            limit("relocations", number, RELOCATIONS_MAX)?;
+    fn linked(&mut self, section: &Section<'a, 'f>, begin: u64) -> Result<Vec<u8>, ObjectError> {
+        let mut code = section.data()?.to_vec();
+        for (offset, relocation) in section.relocations() {
+            self.relocations += 1;
+            limit("relocations", self.relocations, RELOCATIONS_MAX)?;
             let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
             let symbol = self.elf.symbol_by_index(symbol)?;
             let name = match symbol.name()? {
@@ -244,7 +277,16 @@ impl<'a, 'f> Loader<'a, 'f> {
             let place = Place { at: symbol.address(), section: symbol.section_index() };
             match r_type {
                 elf::R_BPF_64_64 => self.link_address(insn, symbol.index(), place),
-                elf::R_BPF_64_32 => self.link_call(insn, begin + offset, place),
+                elf::R_BPF_64_32 if name == TRAP_SYMBOL => {
+                    fill(insn, HELPER, TRAP);
+                    Ok(())
+                }
+                elf::R_BPF_64_32 => {
+                    let callee = self.callee(place.section)?.ok_or_else(|| missing(name));
+                    let function = callee.map_err(&wrong)?.checked_add(place.at);
+                    let linked = function.and_then(|it| link_call(insn, begin + offset, it));
+                    linked.ok_or("too far away")
+                }
                 _ => Err("in a way that is unknown"),
             }
             .map_err(wrong)?;
@@ -266,7 +308,8 @@ impl<'a, 'f> Loader<'a, 'f> {
         }
         let begin = place.section.and_then(|section| self.constants.get(&section));
         let begin = begin.ok_or(
-            "which is neither a map nor a constant: programs keep what they remember in maps",
+            "which is neither a map nor a constant without pointers: what a program remembers is \
+             in maps; in Rust, also panics have pointers without -C panic=immediate-abort",
         )?;
         let offset = begin.checked_add(place.at).zip(u64::try_from(immediate(insn)).ok());
         let offset = offset.and_then(|(begin, more)| begin.checked_add(more));
@@ -275,30 +318,36 @@ impl<'a, 'f> Loader<'a, 'f> {
         Ok(())
     }
 
-    /// Fills in the distance to a function.
-    fn link_call(&self, insn: &mut [u8; INSN], at: u64, place: Place) -> Result<(), &'static str> {
-        let begin = match place.section {
-            Some(section) if section == self.entry.index() => 0,
-            Some(section) if self.text.as_ref().is_some_and(|it| it.index() == section) => {
-                self.text_at
-            }
-            _ => {
-                return Err(
-                    "a function that is not in the object: helpers are those of uvala_program.h, \
-                     and loops in place of memcpy or memset, or __builtin_memcpy of a constant \
-                     size, need none",
-                );
-            }
-        };
-        // The immediate value counts instructions behind the one after the call.
-        let step = INSN as u64;
-        let inside = i64::try_from(place.at / step).map_err(|_| "too far away")?;
-        let target = i64::from(immediate(insn)) + 1 + inside;
-        let begin = i64::try_from(begin / step).map_err(|_| "too far away")?;
-        let here = i64::try_from(at / step).map_err(|_| "too far away")?;
-        let distance = i32::try_from(begin + target - here - 1).map_err(|_| "too far away")?;
-        fill(insn, LOCAL, distance);
-        Ok(())
+    /// Where the section of a function begins in all code; `None`: the object has no such function.
+    fn callee(&mut self, section: Option<SectionIndex>) -> Result<Option<u64>, ObjectError> {
+        let Some(section) = section else { return Ok(None) };
+        let section = self.elf.section_by_index(section)?;
+        let is_code = section.kind() == SectionKind::Text;
+        is_code.then(|| self.place(&section)).transpose()
+    }
+}
+
+/// Fills in the distance from a place to a function.
+fn link_call(insn: &mut [u8; INSN], at: u64, function: u64) -> Option<()> {
+    let place = |bytes: u64| i64::try_from(bytes / INSN as u64).ok();
+    // The immediate value counts instructions behind the one after the call.
+    let distance = place(function)? + i64::from(immediate(insn)) - place(at)?;
+    fill(insn, LOCAL, i32::try_from(distance).ok()?);
+    Some(())
+}
+
+/// Why a function that is not in the object cannot be called, and the cure.
+fn missing(name: &str) -> &'static str {
+    // How rustc begins the names of functions.
+    match name.starts_with("_R") || name.starts_with("_ZN") {
+        true => {
+            "a function of Rust's core that is not in the object: let it be inlined (--release), \
+             and let panics end the program at once (-C panic=immediate-abort)"
+        }
+        false => {
+            "a function that is not in the object: helpers are those of uvala_program.h, and loops \
+             in place of memcpy or memset, or __builtin_memcpy of a constant size, need none"
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use object::{
     SymbolScope, elf,
 };
 use program::object::{ObjectError, read};
-use program::{Decision, Frame, Image, Looks, Program};
+use program::{Decision, FaultKind, Frame, Image, Looks, Program};
 
 /// A file with some sections of code, and symbols of its beginnings.
 struct Written(Object<'static>);
@@ -42,6 +42,13 @@ impl Written {
     fn function(&mut self, section: &str) -> SectionId {
         let id = self.section(section, SectionKind::Text, &RETURN);
         self.symbol("main", Some(id), SymbolKind::Text, 0);
+        id
+    }
+
+    /// A section with a function of this name and code.
+    fn code(&mut self, section: &str, name: &str, code: &[[u8; 8]]) -> SectionId {
+        let id = self.section(section, SectionKind::Text, &code.concat());
+        self.symbol(name, Some(id), SymbolKind::Text, 0);
         id
     }
 
@@ -93,7 +100,7 @@ fn what_a_program_cannot_have_is_named() {
     assert!(refused(&btf).contains("UVALA_MAP"));
 
     for (section, kind, says) in [
-        (Some(".data"), elf::R_BPF_64_64, "programs keep what they remember in maps"),
+        (Some(".data"), elf::R_BPF_64_64, "what a program remembers is in maps"),
         (None, elf::R_BPF_64_32, "a function that is not in the object"),
         (None, 99, "in a way that is unknown"),
     ] {
@@ -130,6 +137,61 @@ fn what_a_program_cannot_have_is_named() {
         file.symbol("m", Some(maps), SymbolKind::Data, 0);
         assert!(refused(&file).contains(says), "{}", refused(&file));
     }
+}
+
+/// A call to a symbol, before it is linked.
+const CALL: [u8; 8] = [0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff];
+const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
+/// `r0 += 1`
+const INCREMENT: [u8; 8] = [0x07, 0, 0, 0, 1, 0, 0, 0];
+
+/// rustc has each function in a section of its own.
+#[test]
+fn functions_in_sections_of_their_own_are_linked_if_something_calls_them() {
+    let mut file = Written::new();
+    file.code(".text.unused", "unused", &[[0; 8]]);
+    file.code(".text.inner", "inner", &[INCREMENT, EXIT]);
+    let outer = file.code(".text.outer", "outer", &[CALL, INCREMENT, CALL, EXIT]);
+    let zero = [0xb7, 0, 0, 0, 0, 0, 0, 0];
+    let main = file.code("forward/header", "main", &[zero, CALL, CALL, EXIT]);
+    for (section, to, offset) in
+        [(outer, "inner", 0), (outer, "inner", 16), (main, "inner", 8), (main, "outer", 16)]
+    {
+        file.relocate(section, to, offset, elf::R_BPF_64_32);
+    }
+    let image = file.read().unwrap();
+    assert_eq!(image.code.len(), 8 * (4 + 2 + 4), "without `unused`");
+    let mut file = Program::new(&image, 1).unwrap();
+    let frame = Frame { now_us: 0, port: 1, vlan: 1, bytes: &[] };
+    let fault = file.run(&frame).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Decision, "it returns 4");
+}
+
+#[test]
+fn a_trap_is_a_fault_and_may_end_the_code() {
+    let mut file = Written::new();
+    let main = file.code("forward/header", "main", &[CALL]);
+    file.symbol("__bpf_trap", None, SymbolKind::Data, 0);
+    file.relocate(main, "__bpf_trap", 0, elf::R_BPF_64_32);
+    let mut program = Program::new(&file.read().unwrap(), 1).unwrap();
+    let fault = program.run(&Frame { now_us: 0, port: 1, vlan: 1, bytes: &[] }).unwrap_err();
+    assert_eq!((fault.kind, fault.at), (FaultKind::Panic, 0));
+    assert!(fault.to_string().starts_with("panicked"), "{fault}");
+}
+
+#[test]
+fn what_rustc_leaves_out_is_refused_with_the_cure() {
+    let mut file = Written::new();
+    let main = file.code("forward/header", "main", &[CALL, EXIT]);
+    let symbol = "_RNvNtCs1234_4core9panicking18panic_bounds_check";
+    file.symbol(symbol, None, SymbolKind::Data, 0);
+    file.relocate(main, symbol, 0, elf::R_BPF_64_32);
+    assert!(refused(&file).contains("-C panic=immediate-abort"), "{}", refused(&file));
+    let mut by_address = Written::new();
+    by_address.code("forward/header", "main", &[[0x8d, 0, 0, 0, 1, 0, 0, 0], EXIT]);
+    assert!(refused(&by_address).contains("compile with -O2 (Rust: --release)"));
+    let bitcode = read(b"BC\xc0\xde and what follows").unwrap_err();
+    assert!(bitcode.to_string().contains("llc -mcpu=v3"), "{bitcode}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ enum Action {
     },
     /// Check an object file, without a daemon
     Check {
-        /// Object file of clang -target bpf
+        /// Object file for eBPF, of a program in C or Rust
         file: PathBuf,
         #[command(flatten)]
         output: Output,
