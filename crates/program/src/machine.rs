@@ -265,14 +265,16 @@ impl<'a> Machine<'a> {
     /// Writes a number to the stack, or to a value of a map.
     #[inline(always)]
     fn store(&mut self, address: u64, size: Op, number: u64) -> Result<(), FaultKind> {
-        let region = region_of(address);
-        let bytes = match region.checked_sub(MAP_REGION) {
-            None if region == STACK_REGION => self.memory.region_mut(STACK_REGION),
-            None => return Err(FaultKind::Write),
-            Some(map) => self.map_mut(map).ok_or(FaultKind::Write)?.values_mut(),
+        let (region, offset) = (region_of(address), offset_of(address));
+        let written = match region.checked_sub(MAP_REGION) {
+            None if region == STACK_REGION => {
+                let rest = self.memory.region_mut(STACK_REGION).get_mut(offset..);
+                rest.and_then(|rest| store(rest, size, number))
+            }
+            None => None,
+            Some(map) => self.map_mut(map).and_then(|map| map.write(offset, size, number)),
         };
-        let rest = bytes.get_mut(offset_of(address)..).unwrap_or_default();
-        store(rest, size, number).ok_or(FaultKind::Write)
+        written.ok_or(FaultKind::Write)
     }
 
     /// The map that a handle stands for, and the key at an address, copied out.

@@ -16,6 +16,10 @@
 //!
 //! A search takes steps of the run for each entry that it meets. The hash has a seed, so that a
 //! sender cannot choose keys that collide.
+//!
+//! A look at what a run would do changes a map, and takes that back: from [`Map::keep`] on, the map
+//! notes what each change replaces, until [`Map::undo`]. So a look costs what the run changes, and
+//! not the size of the map.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,7 +27,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::dispatch::Op;
 use crate::limits::{LENGTHS_STEPS, SEARCH_STEPS};
+use crate::memory::store;
 use crate::mix::mix;
 
 /// Largest key, in bytes.
@@ -229,16 +235,29 @@ pub enum Update {
 }
 
 /// A map.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Map {
     def: MapDef,
     table: Table,
     /// The values of all entries, in the order of their numbers.
     values: Box<[u8]>,
+    /// What changes have replaced, the first first, if they are to be undone.
+    replaced: Option<Vec<Replaced>>,
+}
+
+/// What a change of a map has replaced.
+#[derive(Debug)]
+enum Replaced {
+    /// These bytes, at this place among the values.
+    Bytes(usize, Box<[u8]>),
+    /// No entry of a key.
+    Absence(Key),
+    /// The entry of a key.
+    Entry(Key),
 }
 
 /// A key, with zeros behind it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Key {
     bytes: [u8; KEY_MAX],
     len: usize,
@@ -267,7 +286,7 @@ impl Key {
 }
 
 /// The hash table of a map; an array has none.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Table {
     seed: u64,
     heads: Box<[u32]>,
@@ -290,7 +309,7 @@ impl Map {
             MapKind::Array => Table::default(),
             MapKind::Hash | MapKind::Lpm => Table::new(def, seed),
         };
-        Self { def: def.clone(), table, values: vec![0; def.values()].into() }
+        Self { def: def.clone(), table, values: vec![0; def.values()].into(), replaced: None }
     }
 
     /// How the map is declared.
@@ -320,10 +339,39 @@ impl Map {
         &self.values
     }
 
-    /// The values of all entries, to change them.
+    /// Writes a number to a place among the values of all entries; `None`: there is none.
     #[inline(always)]
-    pub(crate) fn values_mut(&mut self) -> &mut [u8] {
-        &mut self.values
+    pub(crate) fn write(&mut self, at: usize, size: Op, number: u64) -> Option<()> {
+        if self.replaced.is_some() {
+            self.note(at..(at + size_of::<u64>()).min(self.values.len()));
+        }
+        store(self.values.get_mut(at..)?, size, number)
+    }
+
+    /// The map notes what changes replace from here on, for [`Map::undo`].
+    pub(crate) fn keep(&mut self) {
+        self.replaced = Some(Vec::new());
+    }
+
+    /// Undoes all changes since [`Map::keep`], the last one first. An entry that comes back gets
+    /// its old place, which was the last one to become free.
+    pub(crate) fn undo(&mut self) {
+        for replaced in self.replaced.take().into_iter().flatten().rev() {
+            match replaced {
+                Replaced::Bytes(at, bytes) => {
+                    self.values[at..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                Replaced::Absence(key) => drop(self.remove(&key, &mut u32::MAX.clone())),
+                Replaced::Entry(key) => drop(self.enter(&key, Update::New, &mut u32::MAX.clone())),
+            }
+        }
+    }
+
+    /// Notes bytes that are about to be replaced, if they are to come back.
+    fn note(&mut self, place: Range<usize>) {
+        if let (Some(notes), Some(bytes)) = (&mut self.replaced, self.values.get(place.clone())) {
+            notes.push(Replaced::Bytes(place.start, bytes.into()));
+        }
     }
 
     /// The value of an entry.
@@ -334,6 +382,7 @@ impl Map {
     /// Sets the value of an entry, which is as long as the map's.
     pub(crate) fn set_value(&mut self, entry: u32, value: &[u8]) {
         let place = self.place(entry);
+        self.note(place.clone());
         self.values[place].copy_from_slice(value);
     }
 
@@ -400,7 +449,13 @@ impl Map {
             (Some(_), Update::New) => Err(MapError::Exists),
             (Some(entry), _) => Ok(entry),
             (None, Update::Old) => Err(MapError::Missing),
-            (None, _) => self.table.insert(&key, bits).ok_or(MapError::Full),
+            (None, _) => {
+                let entered = self.table.insert(&key, bits).ok_or(MapError::Full);
+                if let (Some(notes), Ok(_)) = (&mut self.replaced, entered) {
+                    notes.push(Replaced::Absence(key));
+                }
+                entered
+            }
         })
     }
 
@@ -410,7 +465,11 @@ impl Map {
             return Some(Err(MapError::Array));
         }
         let Some((key, bits)) = self.exact(key) else { return Some(Err(MapError::Key)) };
-        self.table.remove(&key, bits, steps)
+        let removed = self.table.remove(&key, bits, steps)?;
+        if let (Some(notes), Ok(())) = (&mut self.replaced, removed) {
+            notes.push(Replaced::Entry(key));
+        }
+        Some(removed)
     }
 
     /// The key as the table has it, and the bits of its prefix.

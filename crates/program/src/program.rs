@@ -151,12 +151,6 @@ impl Program {
         self.again(self.maps.handle())
     }
 
-    /// A copy of the program, with a copy of its maps.
-    #[must_use]
-    pub fn copy(&self) -> Self {
-        self.again(self.maps.copy())
-    }
-
     fn again(&self, maps: Maps) -> Self {
         let (code, defs, memory) = (self.code.clone(), self.defs.clone(), self.memory.clone());
         Self::with(code, self.looks, defs, maps, memory)
@@ -206,13 +200,35 @@ impl Program {
             (returned, machine.touch)
         });
         self.has_changed_maps = has_changed;
-        let no_decision = Fault { kind: FaultKind::Decision, at: self.code.len() - 1 };
-        let decided = returned.and_then(|it| Decision::of(it).ok_or(no_decision));
+        let decided = self.decided(returned);
         if let Err(fault) = decided {
             self.counts.faults += 1;
             self.counts.fault = Some(fault);
         }
         decided
+    }
+
+    /// What [`Program::run`] would say of a frame now, and the ports of its set. Nothing is
+    /// counted, and the maps stay as they are.
+    ///
+    /// # Errors
+    /// As of a run.
+    pub fn peek(&self, frame: &Frame<'_>) -> (Result<Decision, Fault>, Vec<u16>) {
+        // With memory of its own, which the next run may find as the last one has left it.
+        let mut other = self.again(Maps::new(&[], 0));
+        other.show(frame);
+        let Self { code, memory, ports, calls, .. } = &mut other;
+        let returned = self.maps.peek(|maps, places| {
+            ports.clear();
+            let mut machine = Machine::new(memory, (maps, places), ports, calls, frame.now_us);
+            (machine.run(code), machine.touch)
+        });
+        (self.decided(returned), other.ports)
+    }
+
+    fn decided(&self, returned: Result<u64, Fault>) -> Result<Decision, Fault> {
+        let no_decision = Fault { kind: FaultKind::Decision, at: self.code.len() - 1 };
+        returned.and_then(|it| Decision::of(it).ok_or(no_decision))
     }
 
     /// Writes `struct uvala_frame`.

@@ -11,9 +11,13 @@
 //! A run is a transaction: it sees the maps as they are at one moment, and changes them as if no
 //! other run went on. So a program that is right for one worker is right for all. Most runs change
 //! nothing, and share the lock. A run that comes to a change ends there, and begins again with the
-//! lock for itself: until then it has done nothing that others see. A worker whose last run has
-//! changed maps takes the lock for itself at once. A run takes no other lock, and its steps are
-//! bounded; so is the time for which it keeps others waiting.
+//! lock for itself: until then it has done nothing that others see. A run takes no other lock, and
+//! its steps are bounded; so is the time for which it keeps others waiting.
+//!
+//! A worker whose last run has changed maps, whether it ended well or in a fault, takes the lock
+//! for itself without an attempt to share it. That saves the first attempt where each run writes,
+//! and costs where writing and reading runs alternate: there, a run that only reads keeps all
+//! others out, once after each that has written.
 //!
 //! While a program is replaced, some workers run the old one, and others the new one. Both have
 //! their maps here, and those that they declare alike are the same ones: a program knows its maps
@@ -25,6 +29,7 @@
 //! |---|---|---|---|
 //! | `changes` | the worker with the lock | all | Relaxed: exact under the lock, else late |
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -49,8 +54,8 @@ pub(crate) struct Maps {
 
 #[derive(Debug)]
 enum Access {
-    /// The only handle there is.
-    Sole(Places),
+    /// The only handle there is. It is borrowed for a call of this module, and no longer.
+    Sole(RefCell<Places>),
     /// One of several.
     Common(Arc<RwLock<Places>>),
 }
@@ -89,20 +94,16 @@ impl Maps {
     /// Empty maps. The seed of their hashes should be random.
     pub(crate) fn new(defs: &[MapDef], seed: u64) -> Self {
         let maps: Places = defs.iter().map(|def| Some(Map::new(def, seed))).collect();
-        Self::sole(maps, 0)
-    }
-
-    fn sole(maps: Places, changes: u64) -> Self {
         let places = (0..maps.len()).collect();
-        let (access, changes, seen) = (Access::Sole(maps), Arc::new(changes.into()), changes);
-        Self { access, places, changes, seen, is_writer: false }
+        let (access, changes) = (Access::Sole(maps.into()), Arc::default());
+        Self { access, places, changes, seen: 0, is_writer: false }
     }
 
     /// Puts a lock around the maps, so that there may be [other handles](Self::handle).
     pub(crate) fn into_common(self) -> Self {
         match self.access {
             Access::Sole(maps) => {
-                Self { access: Access::Common(Arc::new(RwLock::new(maps))), ..self }
+                Self { access: Access::Common(Arc::new(RwLock::new(maps.into_inner()))), ..self }
             }
             Access::Common(_) => self,
         }
@@ -118,21 +119,15 @@ impl Maps {
         Self { access, places, changes: self.changes.clone(), seen: 0, is_writer: false }
     }
 
-    /// A copy of the maps as they are.
-    pub(crate) fn copy(&self) -> Self {
-        let maps = self.read(|maps| self.places.iter().map(|&at| maps[at].clone()).collect());
-        Self::sole(maps, self.changes())
-    }
-
     /// Takes over the maps of the program before that are declared alike. If all workers have
     /// these in common, the others stay, for workers that run that program still.
     pub(crate) fn adopt(&mut self, before: &mut Self) {
         self.changes = before.changes.clone();
         match (&mut self.access, &mut before.access) {
             (Access::Sole(mine), Access::Sole(theirs)) => {
-                for map in mine {
+                for map in mine.get_mut() {
                     let alike = |old: &&mut Option<Map>| is_alike(old.as_ref(), map.as_ref());
-                    if let Some(old) = theirs.iter_mut().find(alike) {
+                    if let Some(old) = theirs.get_mut().iter_mut().find(alike) {
                         std::mem::swap(map, old);
                     }
                 }
@@ -208,7 +203,7 @@ impl Maps {
     fn alone<R>(&mut self, change: impl FnOnce(&mut Places, &[usize]) -> (R, bool)) -> (R, bool) {
         let mut guard;
         let maps = match &mut self.access {
-            Access::Sole(maps) => maps,
+            Access::Sole(maps) => maps.get_mut(),
             Access::Common(lock) => {
                 guard = lock.write().unwrap_or_else(PoisonError::into_inner);
                 &mut *guard
@@ -219,6 +214,28 @@ impl Maps {
         self.seen = self.changes.load(Ordering::Relaxed) + u64::from(is_changed);
         self.changes.store(self.seen, Ordering::Relaxed);
         (result, is_changed)
+    }
+
+    /// Lets `run` use the maps as [`Maps::run`] does, and undoes what it changes. Others wait no
+    /// longer than for a run.
+    pub(crate) fn peek<R>(&self, mut run: impl FnMut(Reach<'_>, &[usize]) -> (R, Touch)) -> R {
+        let places = &self.places;
+        let (result, touch) = self.read(|maps| run(Reach::Read(maps), places));
+        if touch == Touch::Read {
+            return result;
+        }
+        let mut undone = |maps: &mut Places| {
+            places.iter().for_each(|&at| maps[at].as_mut().expect(HAS).keep());
+            let (result, _) = run(Reach::Alone(maps), places);
+            places.iter().for_each(|&at| maps[at].as_mut().expect(HAS).undo());
+            result
+        };
+        match &self.access {
+            Access::Sole(maps) => undone(&mut maps.borrow_mut()),
+            Access::Common(lock) => {
+                undone(&mut lock.write().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
     }
 
     /// Calls `change` with a map of the program while no run goes on.
@@ -242,7 +259,7 @@ impl Maps {
 
     fn read<R>(&self, read: impl FnOnce(&Places) -> R) -> R {
         match &self.access {
-            Access::Sole(maps) => read(maps),
+            Access::Sole(maps) => read(&maps.borrow()),
             Access::Common(lock) => read(&lock.read().unwrap_or_else(PoisonError::into_inner)),
         }
     }

@@ -205,9 +205,44 @@ fn a_change_by_one_worker_or_control_is_another_number_for_all() {
     other.run(&FRAME).unwrap();
     assert_eq!(other.map_changes_seen(), before.0 + 1);
     assert_eq!(other.get(0, &[1; 4]), Ok(vec![5; 4]));
-    let mut copy = other.copy();
-    copy.set(0, &[1; 4], &[6; 4]).unwrap();
-    assert_eq!(other.get(0, &[1; 4]), Ok(vec![5; 4]), "a copy has its own");
+}
+
+/// All that is in a map, in the order of its entries.
+fn all(program: &Program, map: usize) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
+    program.entries(map, 0, usize::MAX)
+}
+
+#[test]
+fn a_look_at_a_run_changes_and_counts_nothing() {
+    for common in [false, true] {
+        let mut program = Program::new(&image(&count_in_both(), &BOTH), 7).unwrap();
+        if common {
+            program = program.into_common();
+        }
+        program.run(&FRAME).unwrap();
+        program.set(1, &[0; 4], &9u64.to_le_bytes()).unwrap();
+        let before = (program.counts(), program.map_changes(), all(&program, 0), all(&program, 1));
+        for _ in 0..2 {
+            assert_eq!(program.peek(&FRAME), (Ok(Decision::Drop), Vec::new()));
+        }
+        let after = (program.counts(), program.map_changes(), all(&program, 0), all(&program, 1));
+        assert_eq!(before, after);
+        assert_eq!(program.run(&FRAME), Ok(Decision::Drop), "2 and 10");
+        assert_eq!([0, 1].map(|map| number(&program, map)), [2, 10]);
+    }
+}
+
+#[test]
+fn a_look_at_a_run_that_fails_takes_back_what_it_has_changed() {
+    let mut code = helped(2, 0);
+    code.truncate(code.len() - 24);
+    code.extend([insn(0x79, 0, 0, 0, 0), exit()].concat());
+    let mut program = Program::new(&image(&code, &["m hash 4 16 2"]), 7).unwrap();
+    let (decided, _) = program.peek(&FRAME);
+    assert_eq!(decided.map_err(|fault| fault.kind), Err(FaultKind::Read));
+    assert_eq!(program.count(0), 0);
+    program.run(&FRAME).unwrap_err();
+    assert_eq!(program.count(0), 1, "a run leaves it");
 }
 
 #[test]
@@ -277,7 +312,63 @@ fn a_search_costs_the_entries_that_it_meets() {
     assert!(full < 2 + 17 + 40, "1000 keys are spread: {full}");
 }
 
+/// A program that does with map 0 what the bytes of the frame say: three of them are an operation,
+/// a key and a value.
+fn obeying(operations: usize) -> Vec<u8> {
+    let one = |at: usize| {
+        let at = i16::try_from(16 + 3 * at).unwrap();
+        let before = [
+            insn(0x71, 3, 6, at + 1, 0),
+            insn(0x73, 10, 3, -8, 0),
+            insn(0x71, 3, 6, at + 2, 0),
+            insn(0x73, 10, 3, -16, 0),
+            copy(2, 10),
+            alu(0x07, 2, -8),
+            copy(3, 10),
+            alu(0x07, 3, -16),
+            mov(4, 0),
+            insn(0x71, 5, 6, at, 0),
+        ];
+        let write = [insn(0x15, 0, 0, 1, 0), insn(0x72, 0, 0, 0, 77)];
+        // 0 sets, 1 deletes, and any other looks up and writes where it has found something.
+        let choice = [
+            [insn(0x55, 5, 0, 2, 0), call(2), insn(0x05, 0, 0, 6, 0)].concat(),
+            [insn(0x55, 5, 0, 2, 1), call(3), insn(0x05, 0, 0, 3, 0)].concat(),
+            [&[call(1)][..], &write].concat().concat(),
+        ];
+        [before.concat(), load_64(1, 1, 0), choice.concat()].concat()
+    };
+    let all: Vec<Vec<u8>> = (0..operations).map(one).collect();
+    [copy(6, 1).to_vec(), all.concat(), [mov(0, 0), exit()].concat()].concat()
+}
+
 proptest! {
+    /// Whatever a run does to a map, a look at it leaves every entry where it is.
+    #[test]
+    fn a_look_at_any_run_changes_nothing(
+        entries in proptest::collection::vec((0..8u8, any::<u8>()), 0..6),
+        operations in proptest::collection::vec((0..3u8, 0..8u8, any::<u8>()), 30),
+        gone in 0..8u8,
+    ) {
+        let image = image(&obeying(30), &["m hash 1 1 5"]);
+        let [mut program, mut twin] = [7, 7].map(|seed| Program::new(&image, seed).unwrap());
+        for program in [&mut program, &mut twin] {
+            for (key, value) in &entries {
+                let _ = program.set(0, &[*key], &[*value]);
+            }
+            let _ = program.delete(0, &[gone]);
+        }
+        let bytes: Vec<u8> = operations.into_iter().flat_map(<[u8; 3]>::from).collect();
+        let frame = Frame { bytes: &bytes, ..FRAME };
+        prop_assert_eq!(program.peek(&frame).0, Ok(Decision::Drop));
+        prop_assert_eq!(all(&program, 0), all(&twin, 0));
+        // Also what comes next gets the place that it would have got.
+        for program in [&mut program, &mut twin] {
+            prop_assert_eq!(program.run(&frame), Ok(Decision::Drop));
+        }
+        prop_assert_eq!(all(&program, 0), all(&twin, 0));
+    }
+
     /// A map of the standard library is the measure.
     #[test]
     fn a_hash_is_a_map(

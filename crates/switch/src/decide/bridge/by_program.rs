@@ -114,19 +114,19 @@ impl Bridge {
         verdict.unwrap_or_else(|| learning::forward(&self.fdb, frame))
     }
 
-    /// What a copy of the program says, which learns and remembers nothing: with its sets.
-    pub(super) fn peek_program(&self, frame: Ingress) -> Option<(Verdict, Box<UserFunction>)> {
-        let (verdict, copy) = self.function.as_ref()?.peek(&frame);
-        Some((verdict.unwrap_or_else(|| learning::peek(&self.fdb, frame)), copy))
+    /// What the program would say, and the ports of its set.
+    pub(super) fn peek_program(&self, frame: Ingress) -> Option<(Verdict, Vec<PortId>)> {
+        let (verdict, set) = self.function.as_ref()?.peek(&frame);
+        Some((verdict.unwrap_or_else(|| learning::peek(&self.fdb, frame)), set))
     }
 
     /// The ports of the set that the program would choose for a frame.
     pub(crate) fn peek_set(&self, src: PortId, header: Header, now: Now) -> Vec<PortId> {
         let entered = self.ingress(src, header, SlotFlags::NONE, now).ok();
         match entered.and_then(|(frame, _)| self.peek_program(frame)) {
-            Some((Verdict::Set(_, set), function)) => {
-                let there = |port: &&PortId| self.port(**port).is_some();
-                function.ports(set).iter().filter(there).copied().collect()
+            Some((Verdict::Set(..), mut set)) => {
+                set.retain(|&port| self.port(port).is_some());
+                set
             }
             _ => Vec::new(),
         }

@@ -25,7 +25,7 @@
 
 use packet::PortId;
 use packet::flow::PREFIX;
-use program::{Decision, Frame, Looks, PORTS_MAX, Program};
+use program::{Decision, Fault, Frame, Looks, PORTS_MAX, Program};
 
 use super::{FloodClass, Ingress, Verdict};
 use crate::model::stats::DropReason;
@@ -45,6 +45,22 @@ struct PortSet {
 }
 
 impl PortSet {
+    /// The set of ports that a program has added, in any order and any number of times.
+    fn of(added: &[u16]) -> Self {
+        let mut set = Self { ports: [PortId::from_low_bits(0); PORTS_MAX], count: 0 };
+        let mut numbers = [0; PORTS_MAX];
+        let numbers = &mut numbers[..added.len()];
+        numbers.copy_from_slice(added);
+        numbers.sort_unstable();
+        for port in numbers.iter().filter_map(|&number| PortId::new(number.into())) {
+            if set.ports().last() != Some(&port) {
+                set.ports[set.count] = port;
+                set.count += 1;
+            }
+        }
+        set
+    }
+
     fn ports(&self) -> &[PortId] {
         &self.ports[..self.count]
     }
@@ -73,13 +89,6 @@ impl UserFunction {
     #[must_use]
     pub fn handle(&self) -> Box<Self> {
         Self::new(self.program.handle())
-    }
-
-    /// A copy that changes nothing of this one, with the frame that it is shown.
-    fn copy(&self) -> Box<Self> {
-        let mut copy = Self::new(self.program.copy());
-        copy.show_packet(&self.packet[..self.packet_len]);
-        copy
     }
 
     /// The program.
@@ -125,57 +134,42 @@ impl UserFunction {
         self.sets.get(usize::from(set)).map_or(&[], PortSet::ports)
     }
 
-    /// What a copy of the function says of a frame, and the copy, which has the sets.
-    pub(crate) fn peek(&self, frame: &Ingress) -> (Option<Verdict>, Box<Self>) {
-        let mut copy = self.copy();
-        let (verdict, _) = copy.decide(frame);
-        (verdict, copy)
+    /// What the program would say of a frame, and the ports of its set. It learns and remembers
+    /// nothing.
+    pub(crate) fn peek(&self, frame: &Ingress) -> (Option<Verdict>, Vec<PortId>) {
+        let key = frame.header.key().to_le_bytes();
+        let packet = &self.packet[..self.packet_len];
+        let (decided, added) = self.program.peek(&shown(self.program.looks(), packet, frame, &key));
+        let set = PortSet::of(&added);
+        let class = FloodClass::of(frame.header.dst());
+        let choose = || match set.ports() {
+            &[only] => Verdict::To(only),
+            // The number is of no table: the ports are at hand.
+            _ => Verdict::Set(class, 0),
+        };
+        (verdict(decided, class, choose), set.ports().to_vec())
     }
 
     /// What the program says of a frame, and whether the numbers of older sets hold no more.
     /// `None`: where learning would send it.
     pub(crate) fn decide(&mut self, frame: &Ingress) -> (Option<Verdict>, bool) {
-        let header = frame.header.key().to_le_bytes();
-        let bytes = match self.program.looks() {
-            Looks::Packet => &self.packet[..self.packet_len],
-            Looks::Header if frame.header.tag().is_some() => &header[..],
-            Looks::Header => &header[..packet::ethernet::ETHERNET_HEADER],
-        };
-        let (port, vlan) = (frame.src.number(), frame.vlan.get());
-        let decided = self.program.run(&Frame { now_us: frame.now.as_us(), port, vlan, bytes });
+        let key = frame.header.key().to_le_bytes();
+        let packet = &self.packet[..self.packet_len];
+        let decided = self.program.run(&shown(self.program.looks(), packet, frame, &key));
+        let class = FloodClass::of(frame.header.dst());
         let mut is_full = false;
         debug_assert!(self.program.ports().len() <= PORTS_MAX, "a set is bounded");
-        let verdict = match decided {
-            Err(_) => Some(Verdict::Drop(DropReason::ProgramFault)),
-            Ok(Decision::Drop) => Some(Verdict::Drop(DropReason::Program)),
-            Ok(Decision::Learning) => None,
-            Ok(Decision::Flood) => Some(Verdict::Flood(FloodClass::of(frame.header.dst()))),
-            Ok(Decision::To(port)) => {
-                let port = PortId::new(port.into());
-                Some(port.map_or(Verdict::Drop(DropReason::DeadPort), Verdict::To))
-            }
-            Ok(Decision::Set) => {
-                let chosen;
-                (chosen, is_full) = self.choose(FloodClass::of(frame.header.dst()));
-                Some(chosen)
-            }
+        let chosen = || {
+            let chosen;
+            (chosen, is_full) = self.choose(class);
+            chosen
         };
-        (verdict, is_full)
+        (verdict(decided, class, chosen), is_full)
     }
 
     /// The verdict for the ports that the program has added, and whether old sets had to go.
     fn choose(&mut self, class: FloodClass) -> (Verdict, bool) {
-        let mut set = PortSet { ports: [PortId::from_low_bits(0); PORTS_MAX], count: 0 };
-        let mut numbers = [0; PORTS_MAX];
-        let numbers = &mut numbers[..self.program.ports().len()];
-        numbers.copy_from_slice(self.program.ports());
-        numbers.sort_unstable();
-        for port in numbers.iter().filter_map(|&number| PortId::new(number.into())) {
-            if set.ports().last() != Some(&port) {
-                set.ports[set.count] = port;
-                set.count += 1;
-            }
-        }
+        let set = PortSet::of(self.program.ports());
         if let &[only] = set.ports() {
             return (Verdict::To(only), false);
         }
@@ -193,4 +187,34 @@ impl UserFunction {
         debug_assert!(number < SETS, "a set has one of the numbers");
         (Verdict::Set(class, u16::try_from(number).unwrap_or(u16::MAX)), is_full)
     }
+}
+
+/// A frame as its program sees it.
+fn shown<'a>(looks: Looks, packet: &'a [u8], frame: &Ingress, key: &'a [u8; 16]) -> Frame<'a> {
+    let bytes = match looks {
+        Looks::Packet => packet,
+        Looks::Header if frame.header.tag().is_some() => key,
+        Looks::Header => &key[..packet::ethernet::ETHERNET_HEADER],
+    };
+    let (port, vlan) = (frame.src.number(), frame.vlan.get());
+    Frame { now_us: frame.now.as_us(), port, vlan, bytes }
+}
+
+/// The verdict of a decision; `choose` gives that for a set. `None`: where learning would send the
+/// frame.
+fn verdict(
+    decided: Result<Decision, Fault>,
+    class: FloodClass,
+    choose: impl FnOnce() -> Verdict,
+) -> Option<Verdict> {
+    Some(match decided {
+        Err(_) => Verdict::Drop(DropReason::ProgramFault),
+        Ok(Decision::Drop) => Verdict::Drop(DropReason::Program),
+        Ok(Decision::Learning) => return None,
+        Ok(Decision::Flood) => Verdict::Flood(class),
+        Ok(Decision::To(port)) => {
+            PortId::new(port.into()).map_or(Verdict::Drop(DropReason::DeadPort), Verdict::To)
+        }
+        Ok(Decision::Set) => choose(),
+    })
 }
