@@ -1,12 +1,14 @@
 //! Frames that show what happened to them: every byte follows from address, stream and number.
 
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 
+use client::Port;
 use packet::build::{ethernet, ethernet_header};
 use packet::ethernet::ETHERNET_HEADER as ETHERNET;
 use serde::{Deserialize, Serialize};
 
-use crate::Random;
+use crate::{Random, wait};
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
@@ -48,6 +50,35 @@ pub fn fill(frame: &mut Vec<u8>, to: Mac, stream: u32, seq: u64, len: usize) {
 #[must_use]
 pub fn announcement(number: u32) -> Vec<u8> {
     ethernet(BROADCAST, mac(number), ANNOUNCEMENT, &[0; 46])
+}
+
+/// Each of these ports sends its frames while the others do. Returns when the switch has taken all.
+///
+/// # Panics
+/// If it does not.
+pub fn send_at_once(ports: &mut [&mut Port], frames: impl Fn(usize) -> Vec<Vec<u8>>) {
+    let start = Barrier::new(ports.len());
+    std::thread::scope(|scope| {
+        for (at, port) in ports.iter_mut().enumerate() {
+            let (start, frames) = (&start, frames(at));
+            scope.spawn(move || {
+                start.wait();
+                for frame in &frames {
+                    assert!(port.send_timeout(frame, Some(wait::PATIENCE)).unwrap(), "room");
+                }
+                assert!(port.drain(Some(wait::PATIENCE)).unwrap(), "the switch takes them");
+            });
+        }
+    });
+}
+
+/// Frames that follow one of another stream. One stream behind the other makes as many as there
+/// are streams; more are those of senders that have sent at the same time.
+#[must_use]
+pub fn changes<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
+    let streams = frames.into_iter().map(|frame| named(frame).map(|(_, stream, _)| stream));
+    let mut last = None;
+    streams.filter(|stream| std::mem::replace(&mut last, *stream) != *stream).count()
 }
 
 /// What a receiver saw.

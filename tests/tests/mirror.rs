@@ -1,8 +1,11 @@
 //! Mirror ports: copies of what other ports of the switch send and receive.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use client::Port;
 use harness::daemon::{Daemon, Setup};
-use harness::frames::{fill, mac};
+use harness::frames::{Tally, changes, fill, mac, send_at_once};
 use harness::process::{Scratch, USER};
 use harness::{is_root, skip, wait};
 use serde_json::{Value, json};
@@ -172,6 +175,105 @@ fn a_mirror_port_of_a_switch_of_all_workers_gets_what_each_of_them_moves() {
             daemon.restart();
         }
     }
+}
+
+/// Three workers, and ports of a switch of all: `a` and `ids` of the first two, `b` and `c` of
+/// others than `a`.
+fn spread(more: &str) -> Setup {
+    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
+    let port = |(name, worker)| {
+        format!("[switch.vale0.port.{name}]\nworker = {worker}\non_full = \"wait\"\n")
+    };
+    let ports: String = [("a", 0), ("b", 1), ("c", 2)].map(port).concat();
+    Setup::new(&format!("{config}{ports}{more}"))
+}
+
+#[test]
+fn a_mirror_port_gets_copies_of_workers_that_move_frames_at_the_same_time_in_their_order() {
+    let daemon = spread("[switch.vale0.port.ids]\nworker = 1\n").start();
+    said(&daemon, &["mirror", "add", "vale0:ids", "--from", "vale0:a"]);
+    let [mut a, mut b, mut c, mut ids] =
+        ["a", "b", "c", "ids"].map(|name| daemon.open(&format!("vale0:{name}")));
+    send(&mut a, &[frame(1, 9, 0)]);
+    [&mut b, &mut c, &mut ids].into_iter().for_each(|port| drop(heard(port)));
+    let mut mixed = 0;
+    wait::until("frames of two workers between each other", || {
+        send_at_once(&mut [&mut b, &mut c], |at| {
+            (0..100).map(|seq| frame(2 + u32::from(at == 1), 1, seq)).collect()
+        });
+        let frames = heard(&mut a);
+        assert_eq!(frames.len(), 200);
+        assert_eq!(heard(&mut ids), frames, "the order in which the port has got them");
+        mixed += changes(&frames) - 2;
+        mixed >= 100
+    });
+}
+
+/// However a mirror port goes, no worker uses its rings from then on.
+#[test]
+fn mirror_ports_of_a_switch_of_all_workers_come_and_go_while_all_of_them_move_frames() {
+    let daemon = spread("").start();
+    let names = ["vale0:a", "vale0:b", "vale0:c"];
+    let mut ports = names.map(|name| daemon.open(name));
+    for (station, port) in (1..).zip(&mut ports) {
+        send(port, &[frame(station, 9, 0)]);
+    }
+    ports.iter_mut().for_each(|port| drop(heard(port)));
+    let (stop, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (sent, tallies) = std::thread::scope(|scope| {
+        let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+        for (station, port) in (1..).zip(ports) {
+            let ((mut tx, mut rx), stop, done) = (port.split(), &stop, &done);
+            senders.push(scope.spawn(move || {
+                let mut seq = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    tx.tx(0).send(&frame(station, station % 3 + 1, seq)).unwrap();
+                    seq += 1;
+                }
+                assert!(tx.drain(Some(wait::PATIENCE)).unwrap());
+                seq
+            }));
+            receivers.push(scope.spawn(move || {
+                let (mut tally, mut got) = (Tally::default(), Vec::new());
+                loop {
+                    let is_last = done.load(Ordering::Acquire);
+                    while rx.recv_timeout(&mut got, Some(Duration::from_millis(10))).unwrap() {
+                        tally.count(&got, &mut Vec::new());
+                    }
+                    if is_last {
+                        return tally;
+                    }
+                }
+            }));
+        }
+        for (round, worker) in (0..12).zip(["0", "1", "2"].into_iter().cycle()) {
+            said(&daemon, &["port", "add", "vale0:ids", "--worker", worker]);
+            said(&daemon, &["mirror", "add", "vale0:ids", "--from", &names.join(",")]);
+            let (mut ids, mut got) = (daemon.open("vale0:ids"), Vec::new());
+            for _ in 0..200 {
+                assert!(ids.recv_timeout(&mut got, Some(wait::PATIENCE)).unwrap(), "copies");
+            }
+            match round % 4 {
+                0 => drop(said(&daemon, &["port", "del", "vale0:ids"])),
+                1 => drop(said(&daemon, &["mirror", "del", "vale0:ids"])),
+                2 => drop(said(&daemon, &["worker", "move", "vale0:ids", "1"])),
+                _ => {}
+            }
+            drop(ids);
+            if round % 4 != 0 {
+                said(&daemon, &["port", "del", "vale0:ids"]);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        let sent: Vec<u64> = senders.into_iter().map(|it| it.join().unwrap()).collect();
+        done.store(true, Ordering::Release);
+        let tallies: Vec<Tally> = receivers.into_iter().map(|it| it.join().unwrap()).collect();
+        (sent, tallies)
+    });
+    for (station, sent) in (1..).zip(sent) {
+        tallies[station % 3].assert_whole(u32::try_from(station).unwrap(), sent);
+    }
+    assert_eq!(mirrors(&daemon), json!([]));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Forwarding programs, as their users write them: compiled, loaded, replaced under load, kept.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use client::Port;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
-use harness::process::{Scratch, USER};
+use harness::process::{Scratch, USER, uvala_path};
 use harness::{is_root, root, skip, wait};
 use protocol::exit;
 use serde_json::Value;
@@ -50,6 +50,69 @@ impl Objects {
         self.compile(name, &source)
     }
 }
+
+/// A place with the example in Rust, in which its users work.
+struct Rust(Scratch);
+
+impl Rust {
+    /// `None`, and said loudly: there is no compiler for it.
+    fn new() -> Option<Self> {
+        let rustc = Command::new("rustc").args(["+nightly", "--print", "target-libdir"]).output();
+        let tools = rustc.map(|it| String::from_utf8(it.stdout).unwrap()).unwrap_or_default();
+        if !Path::new(tools.trim()).join("../bin/llc").exists() {
+            skip("rustup toolchain install nightly --component rust-src,llvm-tools");
+            return None;
+        }
+        let place = Scratch::new("rust");
+        let (from, to) = (root().join(EXAMPLE), place.path().join(EXAMPLE));
+        std::fs::create_dir_all(&to).unwrap();
+        for file in ["Cargo.toml", "balance.rs", "uvala.rs"] {
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+        Some(Self(place))
+    }
+
+    fn example(&self) -> PathBuf {
+        self.0.path().join(EXAMPLE)
+    }
+
+    /// What docs/forwarding-programs.md tells its reader to type, but for the installation.
+    fn build(&self) -> Output {
+        let page = std::fs::read_to_string(root().join("docs/forwarding-programs.md")).unwrap();
+        let mut blocks = page.split("```sh\n").skip(1).filter_map(|it| it.split("\n```").next());
+        let lines = blocks.find(|block| block.contains("cargo +nightly")).expect("the lines");
+        let (install, lines) = lines.split_once('\n').unwrap();
+        assert!(install.starts_with("rustup toolchain install nightly"), "{install}");
+        self.type_in(lines)
+    }
+
+    fn type_in(&self, lines: &str) -> Output {
+        let bin = uvala_path().parent().unwrap();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let mut sh = Command::new("sh");
+        sh.args(["-ec", lines]).current_dir(self.0.path()).env("PATH", path);
+        // `core` is compiled once, and not by each test.
+        sh.env("CARGO_TARGET_DIR", root().join("target/bpf"));
+        sh.env_remove("RUSTFLAGS").output().unwrap()
+    }
+
+    /// The object file of another program in place of the example.
+    fn program(&self, body: &str) -> String {
+        let text = format!(
+            "#![no_std]\nmod uvala;\nuse uvala::*;\n\
+             map!(seen: Hash<u16, u64>, 4); map!(last: Array<[u8; 6]>, 1);\n\
+             #[unsafe(no_mangle)]\n#[unsafe(link_section = \"forward/header\")]\n\
+             extern \"C\" fn forward(frame: &Frame) -> u32 {{\n{body}\n}}\n"
+        );
+        std::fs::write(self.example().join("balance.rs"), text).unwrap();
+        let output = self.build();
+        assert!(output.status.success(), "{}", said(&output));
+        self.example().join("balance.o").to_str().unwrap().to_owned()
+    }
+}
+
+/// The directory of the example in Rust.
+const EXAMPLE: &str = "examples/forwarding/rust";
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -344,4 +407,157 @@ fn a_configuration_names_the_file() {
     std::fs::write(&path, config.replace(&file, "/no/such/file")).unwrap();
     let output = daemon.uvala(&["apply", path.to_str().unwrap()]);
     assert!(said(&output).contains("cannot read /no/such/file"), "{}", said(&output));
+}
+
+/// An IPv4 frame with a TCP or UDP header's first bytes, from this port of a client.
+fn datagram(protocol: u8, dst: [u8; 4], src_port: u16) -> Vec<u8> {
+    let mut frame = [&mac(2)[..], &mac(1), &[8, 0, 0x45, 0, 0, 46]].concat();
+    frame.extend([0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1]);
+    frame.extend([&dst[..], &src_port.to_be_bytes(), &80u16.to_be_bytes(), &[0; 22]].concat());
+    frame
+}
+
+#[test]
+fn the_example_in_rust_is_built_as_its_page_says_and_balances() {
+    let Some(rust) = Rust::new() else { return };
+    let built = rust.build();
+    assert!(built.status.success(), "{}", said(&built));
+    assert!(!said(&built).contains("warning"), "{}", said(&built));
+    let source = std::fs::read_to_string(rust.example().join("balance.rs")).unwrap();
+    assert!(source.lines().count() <= 60, "a program is small");
+    let file = rust.example().join("balance.o");
+    let daemon = Daemon::start();
+    run(&daemon, &format!("switch add vale0 --forwarding program:{}", file.display()));
+    let [mut client, mut one, mut two, mut other] =
+        ["client", "one", "two", "other"].map(|name| daemon.open(&format!("vale0:{name}")));
+    run(&daemon, "program map set vale0 services 192.0.2.0/28 2");
+    run(&daemon, "program map set vale0 servers 0 port:one");
+    run(&daemon, "program map set vale0 servers 1 port:two");
+    let mut received = [0; 2];
+    for port in 1000..1100 {
+        let frame = datagram([6, 17][usize::from(port % 2)], [192, 0, 2, 8], port);
+        client.send(&frame).unwrap();
+        client.send(&frame).unwrap();
+        assert!(client.drain(Some(wait::PATIENCE)).unwrap());
+        let mut got = Vec::new();
+        for (server, count) in [&mut one, &mut two].into_iter().zip(&mut received) {
+            if server.try_recv(&mut got).unwrap() {
+                assert_eq!(got, frame);
+                assert!(server.try_recv(&mut got).unwrap(), "a connection stays with its server");
+                *count += 1;
+            }
+        }
+    }
+    assert!(received[0] + received[1] == 100 && received.iter().all(|&it| it > 20), "{received:?}");
+    // What is for no service is learned, and so flooded here.
+    for (protocol, dst) in [(6, [192, 0, 2, 16]), (1, [192, 0, 2, 8])] {
+        client.send(&datagram(protocol, dst, 7)).unwrap();
+        for port in [&mut one, &mut two, &mut other] {
+            assert_eq!(next(port), datagram(protocol, dst, 7));
+        }
+    }
+    assert_eq!(show(&daemon)["faults"], 0);
+}
+
+#[test]
+fn a_program_in_rust_keeps_what_it_has_seen_and_a_panic_costs_its_frame() {
+    let Some(rust) = Rust::new() else { return };
+    let file = rust.program(
+        "let mut address = [0; 6];\n\
+         address.copy_from_slice(&frame.bytes[6..12]);\n\
+         if last.get(&0) == Some(address) { return DROP; }\n\
+         let count = seen.get(&frame.vlan).unwrap_or(0) + 1;\n\
+         if last.set(&0, &address).is_err() || seen.set(&frame.vlan, &count).is_err() {\n\
+         return DROP; }\n\
+         if last.set(&1, &address) != Err(-7) || seen.delete(&7) != Err(-2) { return DROP; }\n\
+         let table = [FLOOD, FLOOD, FLOOD, PORTS];\n\
+         add_port(1);\n\
+         table[usize::from(frame.bytes[11]) % 16 / 2]",
+    );
+    let daemon = Daemon::start();
+    run(&daemon, &format!("switch add vale0 --forwarding program:{file}"));
+    let (mut a, mut b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));
+    let frames = [1, 1, 4, 9, 5].map(|station| {
+        let mut frame = Vec::new();
+        fill(&mut frame, mac(2), station, 0, 60);
+        frame
+    });
+    for frame in &frames {
+        a.send(frame).unwrap();
+        assert!(a.drain(Some(wait::PATIENCE)).unwrap());
+    }
+    assert_eq!([0, 2, 4].map(|_| next(&mut b)), [0, 2, 4].map(|at| frames[at].clone()));
+    let drops = daemon.stats("vale0:a").drops;
+    assert_eq!(["program", "program_fault"].map(|it| drops.get(it)), [Some(&1); 2]);
+    let text = run(&daemon, "program show vale0");
+    assert!(text.contains("failures    1") && text.contains("panicked"), "{text}");
+    assert_eq!(run(&daemon, "program map get vale0 seen 1"), "4\n", "also of the one that failed");
+}
+
+#[test]
+fn bitcode_is_refused_with_the_cure() {
+    let Some(rust) = Rust::new() else { return };
+    assert!(rust.build().status.success());
+    let output = rust.type_in(&format!("cd {EXAMPLE}; uvala program check balance.bc"));
+    assert!(said(&output).contains("llc -mcpu=v3 -filetype=obj"), "{}", said(&output));
+}
+
+/// Whatever three workers run at once, take back in a trace and replace meanwhile.
+#[test]
+fn programs_that_do_their_worst_cost_the_frames_of_their_switch_alone() {
+    let Some(objects) = Objects::new() else { return };
+    let daemon = Setup::new(THREE).start();
+    let maps = "UVALA_MAP(m, HASH, 8, 256, 8192); UVALA_MAP(n, ARRAY, 4, 8, 4);\n\
+        static __attribute__((noinline)) __u64 deep(__u64 n)\n\
+        { __u64 room[60]; room[n % 60] = n; asm volatile(\"\" :: \"r\"(room) : \"memory\");\n\
+        return deep(n + 1) + room[n % 60]; }";
+    let begin = "__u32 zero = 0; __u64 key = frame->now_us, room[32] = {};";
+    let count = "__u64 *at = bpf_map_lookup_elem(&n, &zero);";
+    let bodies = [
+        "for (;; key++) bpf_map_update_elem(&m, &key, room, 0);",
+        "for (;; key++) { bpf_map_update_elem(&m, &key, room, 0); bpf_map_delete_elem(&m, &key); }",
+        "return deep(key);",
+        "return uvala_hash(frame, 1 << 20, 0);",
+        "for (;;) if (at) at[frame->now_us % 4]++;",
+        "if (at) at[1 << 20] = 1; return 0;",
+    ];
+    let files: Vec<String> = (0..)
+        .zip(&bodies)
+        .map(|(at, body)| {
+            objects.program(&format!("worst{at}"), maps, &format!("{begin}\n{count}\n{body}"))
+        })
+        .collect();
+    run(&daemon, &format!("switch set vale0 --forwarding program:{}", files[0]));
+    let (mut c, mut d) = (daemon.open("vale1:c"), daemon.open("vale1:d"));
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let names = ["vale0:x", "vale0:y", "vale0:z"];
+    std::thread::scope(|scope| {
+        for name in names {
+            let (mut port, stop, sent) = (daemon.open(name), &stop, &sent);
+            scope.spawn(move || {
+                let mut frame = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let seq = sent.fetch_add(1, Ordering::Relaxed);
+                    fill(&mut frame, mac(u32::try_from(seq % 99).unwrap()), 1, seq, 60);
+                    port.send(&frame).unwrap();
+                }
+                assert!(port.drain(Some(wait::PATIENCE)).unwrap());
+            });
+        }
+        for file in files.iter().chain(&files) {
+            let before = sent.load(Ordering::Relaxed);
+            run(&daemon, &format!("switch set vale0 --forwarding program:{file}"));
+            wait::until("frames", || sent.load(Ordering::Relaxed) > before + 500);
+            let args =
+                ["trace", "vale0:x", "icmp 10.0.0.1 > 10.0.0.2", "--src", "02:00:00:00:00:09"];
+            let trace = daemon.uvala(&[&args[..], &["--dst", "02:00:00:00:00:01"]].concat());
+            let text = String::from_utf8_lossy(&trace.stdout).into_owned();
+            assert!(text.contains("program_fault"), "{text}{}", said(&trace));
+            c.send(&announcement(2)).unwrap();
+            assert_eq!(next(&mut d), announcement(2), "other switches are as they were");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let faults: u64 = names.map(|name| daemon.stats(name).drops["program_fault"]).iter().sum();
+    assert_eq!(faults, sent.into_inner());
 }

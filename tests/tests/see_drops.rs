@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use client::Stop;
 use client::capture::Capture;
 use harness::daemon::{Daemon, Setup};
-use harness::frames::{announcement, fill, mac};
+use harness::frames::{Tally, announcement, changes, fill, mac, send_at_once};
 use harness::process::{Owned, Scratch, USER, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, skip, wait};
@@ -163,15 +163,55 @@ fn a_capture_of_drops_ends_with_the_switch_and_leaves_nothing_behind() {
     assert_eq!(eye.missed().expect("an answer"), 0);
 }
 
+/// A frame that goes back where it came from.
+fn back(from: u32, seq: u64) -> Vec<u8> {
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(from), from, seq, 60);
+    frame
+}
+
 #[test]
-fn drops_at_any_worker_are_captured_in_order_and_missed_ones_are_counted() {
+fn drops_at_workers_at_the_same_time_keep_their_order_and_times_go_up() {
+    const FRAMES: u64 = 100;
     let daemon = Setup::new(THREE).start();
     let mut ports = ["x", "y", "z"].map(|name| daemon.open(&format!("vale0:{name}")));
-    let back = |from: u32, seq| {
-        let mut frame = Vec::new();
-        fill(&mut frame, mac(from), from, seq, 60);
-        frame
-    };
+    let (switch, stop) = ("vale0".parse().expect("a name"), Stop::new().expect("an eventfd"));
+    for (from, port) in (1..).zip(&mut ports) {
+        port.send(&announcement(from)).expect("room");
+        assert!(port.drain(Some(wait::PATIENCE)).expect("the daemon is there"));
+    }
+    let of = DropsOf::default();
+    let mut eye = Capture::of_drops(Some(&daemon.dir()), &switch, of, 1024, &stop).expect("it may");
+    let (mut mixed, mut rounds, mut last, mut tally) = (0, 0, 0, Tally::default());
+    wait::until("drops of several workers between each other", || {
+        let [x, y, z] = &mut ports;
+        send_at_once(&mut [x, y, z], |at| {
+            let from = u32::try_from(at).expect("three") + 1;
+            (rounds * FRAMES..).take(100).map(|seq| back(from, seq)).collect()
+        });
+        rounds += 1;
+        let mut frames = Vec::new();
+        let seen = eye.take(|seen| {
+            let bytes: Vec<u8> = seen.frame.parts().flatten().copied().collect();
+            frames.push(Dropped::split(&bytes).expect("a head").1.to_vec());
+            assert!(seen.time_ns >= last, "times go up");
+            last = seen.time_ns;
+            true
+        });
+        assert_eq!(seen.expect("the daemon is there"), 3 * FRAMES);
+        mixed += changes(&frames) - 3;
+        for frame in &frames {
+            tally.count(frame, &mut Vec::new());
+        }
+        mixed >= 100
+    });
+    (1..=3).for_each(|from| tally.assert_whole(from, rounds * FRAMES));
+}
+
+#[test]
+fn drops_at_any_worker_are_captured_and_missed_ones_are_counted() {
+    let daemon = Setup::new(THREE).start();
+    let mut ports = ["x", "y", "z"].map(|name| daemon.open(&format!("vale0:{name}")));
     for (from, port) in (1..).zip(&mut ports) {
         port.send(&announcement(from)).expect("room");
         assert!(port.drain(Some(wait::PATIENCE)).expect("the daemon is there"));
@@ -186,14 +226,12 @@ fn drops_at_any_worker_are_captured_in_order_and_missed_ones_are_counted() {
         }
     }
     assert_eq!(eye.missed().expect("an answer"), 180 - 63);
-    let (mut last, mut at) = (0, Vec::new());
+    let mut at = Vec::new();
     let seen = eye.take(|seen| {
         let bytes: Vec<u8> = seen.frame.parts().flatten().copied().collect();
         let (dropped, frame) = Dropped::split(&bytes).expect("a head");
         assert_eq!((dropped.reason, dropped.at), ("same_port", dropped.from));
         at.push((dropped.at, frame.to_vec()));
-        assert!(seen.time_ns >= last, "times go up");
-        last = seen.time_ns;
         true
     });
     assert_eq!(seen.expect("the daemon is there"), 63);

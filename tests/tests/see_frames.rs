@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use client::Stop;
 use client::capture::Capture;
 use harness::daemon::{Daemon, Setup};
-use harness::frames::{fill, mac};
+use harness::frames::{changes, fill, mac, send_at_once};
 use harness::process::{Owned, Scratch, USER, uvala_path};
 use harness::{skip, wait};
 use protocol::{CaptureOf, MachineState};
@@ -284,6 +284,40 @@ fn a_capture_sees_what_all_workers_bring_to_a_port_also_after_it_has_moved() {
         assert_eq!(seen, expected, "at worker {worker}");
     }
     assert_eq!(eye.missed().expect("an answer"), 0);
+}
+
+#[test]
+fn a_capture_keeps_the_order_of_what_workers_bring_at_the_same_time() {
+    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
+    let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
+    let ports: String = [("a", 0), ("b", 1), ("c", 2)].map(port).concat();
+    let daemon = Setup::new(&format!("{config}{ports}")).start();
+    let [mut a, mut b] = pair(&daemon);
+    let mut c = daemon.open("vale0:c");
+    let (of, stop) =
+        (CaptureOf { entering: false, leaving: true }, Stop::new().expect("an eventfd"));
+    let name = "vale0:a".parse().expect("a name");
+    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 1024, &stop).expect("it may");
+    let (mut mixed, mut last) = (0, 0);
+    wait::until("frames of two workers between each other", || {
+        send_at_once(&mut [&mut b, &mut c], |at| {
+            (0..100).map(|len| frame(1, 2 + u32::from(at == 1), 60 + len)).collect()
+        });
+        let (mut frames, mut got, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        while a.try_recv(&mut got).expect("the daemon is there") {
+            frames.push(got.clone());
+        }
+        let count = eye.take(|it| {
+            assert!(it.time_ns >= last, "times go up");
+            last = it.time_ns;
+            seen.push(it.frame.parts().flatten().copied().collect::<Vec<u8>>());
+            true
+        });
+        assert_eq!(count.expect("the daemon is there"), 200);
+        assert_eq!(seen, frames, "the order in which the port has got them");
+        mixed += changes(&frames) - 2;
+        mixed >= 100
+    });
 }
 
 #[test]
