@@ -55,8 +55,9 @@ impl Objects {
 struct Rust(Scratch);
 
 impl Rust {
-    /// `None`, and said loudly: there is no compiler for it.
-    fn new() -> Option<Self> {
+    /// `None`, and said loudly: there is no compiler for it. Each test gives another name: cargo
+    /// takes packages of one name for the same one if they share a target directory.
+    fn new(name: &str) -> Option<Self> {
         let rustc = Command::new("rustc").args(["+nightly", "--print", "target-libdir"]).output();
         let tools = rustc.map(|it| String::from_utf8(it.stdout).unwrap()).unwrap_or_default();
         if !Path::new(tools.trim()).join("../bin/llc").exists() {
@@ -66,9 +67,12 @@ impl Rust {
         let place = Scratch::new("rust");
         let (from, to) = (root().join(EXAMPLE), place.path().join(EXAMPLE));
         std::fs::create_dir_all(&to).unwrap();
-        for file in ["Cargo.toml", "balance.rs", "uvala.rs"] {
+        for file in ["balance.rs", "uvala.rs"] {
             std::fs::copy(from.join(file), to.join(file)).unwrap();
         }
+        let manifest = std::fs::read_to_string(from.join("Cargo.toml")).unwrap();
+        let manifest = manifest.replace("name = \"balance\"", &format!("name = \"{name}\""));
+        std::fs::write(to.join("Cargo.toml"), manifest).unwrap();
         Some(Self(place))
     }
 
@@ -419,7 +423,7 @@ fn datagram(protocol: u8, dst: [u8; 4], src_port: u16) -> Vec<u8> {
 
 #[test]
 fn the_example_in_rust_is_built_as_its_page_says_and_balances() {
-    let Some(rust) = Rust::new() else { return };
+    let Some(rust) = Rust::new("balance") else { return };
     let built = rust.build();
     assert!(built.status.success(), "{}", said(&built));
     assert!(!said(&built).contains("warning"), "{}", said(&built));
@@ -461,7 +465,7 @@ fn the_example_in_rust_is_built_as_its_page_says_and_balances() {
 
 #[test]
 fn a_program_in_rust_keeps_what_it_has_seen_and_a_panic_costs_its_frame() {
-    let Some(rust) = Rust::new() else { return };
+    let Some(rust) = Rust::new("panics") else { return };
     let file = rust.program(
         "let mut address = [0; 6];\n\
          address.copy_from_slice(&frame.bytes[6..12]);\n\
@@ -496,7 +500,7 @@ fn a_program_in_rust_keeps_what_it_has_seen_and_a_panic_costs_its_frame() {
 
 #[test]
 fn bitcode_is_refused_with_the_cure() {
-    let Some(rust) = Rust::new() else { return };
+    let Some(rust) = Rust::new("bitcode") else { return };
     assert!(rust.build().status.success());
     let output = rust.type_in(&format!("cd {EXAMPLE}; uvala program check balance.bc"));
     assert!(said(&output).contains("llc -mcpu=v3 -filetype=obj"), "{}", said(&output));

@@ -248,7 +248,7 @@ pub struct Map {
 /// What a change of a map has replaced.
 #[derive(Debug)]
 enum Replaced {
-    /// These bytes, at this place among the values.
+    /// Bytes at a place among the values.
     Bytes(usize, Box<[u8]>),
     /// No entry of a key.
     Absence(Key),
