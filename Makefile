@@ -225,7 +225,7 @@ test: everything  ## every test there is; what needs tools that are not here say
 	$(step) 'all tests passed'
 
 .PHONY: everything
-everything: prepare format tidy lint unit doc end-to-end end-to-end-workers loom miri deny
+everything: prepare format tidy lint unit counts doc end-to-end end-to-end-workers loom miri deny
 
 .PHONY: prepare
 prepare:
@@ -252,6 +252,11 @@ lint:
 unit:
 	$(step) 'unit tests'
 	$(CARGO) test --workspace --lib --bins
+
+.PHONY: counts
+counts:
+	$(step) 'what a frame costs, in instructions'
+	$(CARGO) xtask counts
 
 .PHONY: doc
 doc:

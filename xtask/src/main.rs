@@ -1,9 +1,11 @@
-//! The project's rules as programs: `cargo xtask tidy`, `lengths` and `house`.
+//! The project's rules as programs: `cargo xtask tidy`, `lengths`, `house` and `counts`.
 //!
 //! `tidy` prints one line per broken rule, `path:line: rule: what to do`, and exits 1 when there
 //! is any. `lengths` prints how long the functions and files are, crate by crate. `house` prints
-//! figures of the layout: the largest crate, trait, struct and enum, cycles, words.
+//! figures of the layout: the largest crate, trait, struct and enum, cycles, words. `counts` compares
+//! what a frame costs with what is kept, in instructions, and exits 1 when it costs more.
 
+mod counts;
 mod house;
 mod lengths;
 mod rules;
@@ -16,11 +18,12 @@ use anyhow::{Context, Result};
 
 use crate::tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask tidy | lengths | house";
+const USAGE: &str = "usage: cargo xtask tidy | lengths | house | counts [--accept]";
 
 fn main() -> ExitCode {
-    let command = std::env::args().nth(1);
-    match run(command.as_deref()) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -29,17 +32,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Option<&str>) -> Result<ExitCode> {
-    match command {
-        Some("tidy") => tidy(),
-        Some("lengths") => {
+fn run(args: &[&str]) -> Result<ExitCode> {
+    match args {
+        ["tidy"] => tidy(),
+        ["lengths"] => {
             print!("{}", lengths::table(&workspace()?));
             Ok(ExitCode::SUCCESS)
         }
-        Some("house") => {
+        ["house"] => {
             print!("{}", house::table(&workspace()?));
             Ok(ExitCode::SUCCESS)
         }
+        ["counts"] => counts::run(root()?, false),
+        ["counts", "--accept"] => counts::run(root()?, true),
         _ => anyhow::bail!(USAGE),
     }
 }
@@ -60,8 +65,12 @@ fn tidy() -> Result<ExitCode> {
 
 /// The workspace this program was built from.
 fn workspace() -> Result<Tree> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")?;
-    Tree::read(root)
+    Tree::read(root()?)
+}
+
+/// Its directory.
+fn root() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")
 }
 
 #[cfg(test)]
@@ -77,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_unknown_command_is_refused() {
-        assert!(run(Some("tydy")).unwrap_err().to_string().contains("usage"));
-        assert!(run(None).is_err());
+        assert!(run(&["tydy"]).unwrap_err().to_string().contains("usage"));
+        assert!(run(&[]).is_err());
     }
 }

@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use crate::dispatch::{Helper, IMMEDIATE, Insn, Kind, Op};
+use crate::dispatch::{Insn, Op, Register};
 use crate::memory::{DATA_REGION, address, map_handle};
 
 /// Pseudo source register of a 64-bit load: the number of a map.
@@ -20,9 +20,6 @@ pub const HELPER: u8 = 0;
 pub const LOCAL: u8 = 1;
 /// Bytes of an instruction.
 pub const INSN: usize = 8;
-
-/// The register that points behind the stack.
-const STACK_POINTER: u8 = 10;
 
 /// Operations of the two arithmetic classes, by the upper four bits of the opcode.
 const ARITHMETIC: [Option<[Op; 2]>; 16] = [
@@ -97,22 +94,22 @@ impl Raw {
     }
 
     /// The operand of an arithmetic instruction or a jump: a register, or else the immediate.
-    fn operand(self) -> Result<u8, &'static str> {
+    fn operand(self) -> Result<Register, &'static str> {
         const REGISTER: u8 = 8;
         match self.opcode & REGISTER {
-            0 if self.src == 0 => Ok(IMMEDIATE),
+            0 if self.src == 0 => Ok(Register::Immediate),
             0 => Err("a register and an immediate value at once"),
             _ => register(self.src),
         }
     }
 
-    /// The size of an access, in bytes.
-    fn size(self) -> Op {
+    /// That of four operations which is for the size of this access: 1, 2, 4 and 8 bytes.
+    fn by_size(self, [one, two, four, eight]: [Op; 4]) -> Op {
         match self.opcode & 0x18 {
-            0x00 => Op::Size4,
-            0x08 => Op::Size2,
-            0x10 => Op::Size1,
-            _ => Op::Size8,
+            0x00 => four,
+            0x08 => two,
+            0x10 => one,
+            _ => eight,
         }
     }
 
@@ -160,21 +157,17 @@ pub(crate) fn decode(code: &[u8], limits: Limits) -> Result<Box<[Insn]>, CodeErr
 fn check_targets(insns: &[Insn]) -> Result<(), CodeError> {
     let is_insn = |target: i16| {
         let insn = usize::try_from(target).ok().and_then(|target| insns.get(target));
-        insn.is_some_and(|insn| insn.kind != Kind::Hole)
+        insn.is_some_and(|insn| insn.op != Op::Hole)
     };
-    let leads = |insn: &Insn| match insn.kind {
-        Kind::Branch | Kind::Call => is_insn(insn.offset),
+    let leads = |insn: &Insn| match insn.op {
+        op if op.is_jump() || op == Op::Call => is_insn(insn.offset),
         _ => true,
     };
     if let Some(at) = insns.iter().position(|insn| !leads(insn)) {
         return Err(CodeError { at, why: "it leads to no instruction of the program".to_owned() });
     }
-    let ends = |insn: &Insn| match insn.kind {
-        Kind::Exit | Kind::Helper(Helper::Trap) => true,
-        kind => kind == Kind::Branch && insn.op == Op::Always,
-    };
     match insns.last() {
-        Some(last) if ends(last) => Ok(()),
+        Some(last) if matches!(last.op, Op::Exit | Op::Always | Op::Trap) => Ok(()),
         _ => {
             let why = "the program ends here without a return".to_owned();
             Err(CodeError { at: insns.len() - 1, why })
@@ -184,6 +177,8 @@ fn check_targets(insns: &[Insn]) -> Result<(), CodeError> {
 
 /// The only instruction of sixteen bytes.
 const LOAD_64: u8 = 0x18;
+/// Stores of each size.
+const STORES: [Op; 4] = [Op::Store1, Op::Store2, Op::Store4, Op::Store8];
 
 fn decode_one(insn: Raw, next: Option<Raw>, at: usize, limits: Limits) -> Result<Insn, String> {
     let wide = usize::from(insn.opcode & 7 == 7 || insn.opcode & 7 == 5);
@@ -191,13 +186,13 @@ fn decode_one(insn: Raw, next: Option<Raw>, at: usize, limits: Limits) -> Result
         0 if insn.opcode == LOAD_64 => load_64(insn, next, limits)?,
         1 if insn.opcode & 0xe0 == 0x60 => {
             let (dst, src) = (target(insn.dst)?, register(insn.src)?);
-            access(Kind::Load, insn, dst, src)
+            access(insn.by_size([Op::Load1, Op::Load2, Op::Load4, Op::Load8]), insn, dst, src)
         }
         2 if insn.opcode & 0xe0 == 0x60 => {
-            access(Kind::Store, insn, register(insn.dst)?, IMMEDIATE)
+            access(insn.by_size(STORES), insn, register(insn.dst)?, Register::Immediate)
         }
         3 if insn.opcode & 0xe0 == 0x60 => {
-            access(Kind::Store, insn, register(insn.dst)?, register(insn.src)?)
+            access(insn.by_size(STORES), insn, register(insn.dst)?, register(insn.src)?)
         }
         3 if insn.opcode & 0xe0 == 0xc0 => atomic(insn)?,
         4 | 7 => arithmetic(insn, wide)?,
@@ -210,17 +205,18 @@ fn unknown(insn: Raw) -> String {
     format!("unknown opcode {:#04x}; compile with: clang -target bpf -mcpu=v3", insn.opcode)
 }
 
-fn register(number: u8) -> Result<u8, &'static str> {
-    if number <= STACK_POINTER { Ok(number) } else { Err("there is no such register") }
+fn register(number: u8) -> Result<Register, &'static str> {
+    Register::ALL.get(usize::from(number)).copied().ok_or("there is no such register")
 }
 
 /// A register that may be written.
-fn target(number: u8) -> Result<u8, &'static str> {
-    if number < STACK_POINTER { Ok(number) } else { Err("this register cannot be written") }
+fn target(number: u8) -> Result<Register, &'static str> {
+    let known = register(number).ok().filter(|&register| register != Register::R10);
+    known.ok_or("this register cannot be written")
 }
 
-fn access(kind: Kind, insn: Raw, dst: u8, src: u8) -> Insn {
-    Insn { kind, op: insn.size(), dst, src, offset: insn.offset, imm: insn.wide() }
+fn access(op: Op, insn: Raw, dst: Register, src: Register) -> Insn {
+    Insn { op, dst, src, offset: insn.offset, imm: insn.wide(), ..Insn::HOLE }
 }
 
 fn load_64(insn: Raw, next: Option<Raw>, limits: Limits) -> Result<Insn, String> {
@@ -240,7 +236,7 @@ fn load_64(insn: Raw, next: Option<Raw>, limits: Limits) -> Result<Insn, String>
         }
         _ => return Err("this kind of address is unknown".to_owned()),
     };
-    Ok(Insn { kind: Kind::Wide, op: Op::Mov, dst, src: IMMEDIATE, offset: 0, imm })
+    Ok(Insn { op: Op::Wide, dst, imm, ..Insn::HOLE })
 }
 
 fn arithmetic(insn: Raw, wide: usize) -> Result<Insn, String> {
@@ -250,12 +246,12 @@ fn arithmetic(insn: Raw, wide: usize) -> Result<Insn, String> {
         return Err(unknown(insn));
     }
     let (op, src, imm) = if insn.opcode & 0xf0 == BYTE_ORDER && wide == 0 {
-        (byte_order(insn)?, IMMEDIATE, 0)
+        (byte_order(insn)?, Register::Immediate, 0)
     } else {
         let op = ARITHMETIC[usize::from(insn.opcode >> 4)].ok_or_else(|| unknown(insn))?;
         (op[wide], insn.operand()?, insn.wide())
     };
-    Ok(Insn { kind: Kind::Compute, op, dst, src, offset: 0, imm })
+    Ok(Insn { op, dst, src, imm, ..Insn::HOLE })
 }
 
 /// A conversion of the byte order. The machine's is the little-endian one.
@@ -277,17 +273,16 @@ fn jump(insn: Raw, at: usize, wide: usize) -> Result<Insn, String> {
     const CALL_ADDRESS: u8 = 0x8d;
     const EXIT: u8 = 0x95;
     const GOTO: u8 = 0x05;
-    let plain = Insn { src: IMMEDIATE, ..Insn::HOLE };
     match insn.opcode {
-        EXIT => return Ok(Insn { kind: Kind::Exit, ..plain }),
+        EXIT => return Ok(Insn { op: Op::Exit, ..Insn::HOLE }),
         CALL if insn.src == LOCAL => {
-            return Ok(Insn { kind: Kind::Call, offset: behind(at, insn.imm)?, ..plain });
+            return Ok(Insn { op: Op::Call, offset: behind(at, insn.imm)?, ..Insn::HOLE });
         }
         CALL if insn.src == HELPER => {
-            let helper = Helper::of(insn.imm).ok_or_else(|| {
+            let op = Op::helper(insn.imm).ok_or_else(|| {
                 format!("there is no helper {}; see uvala_program.h for those that are", insn.imm)
             })?;
-            return Ok(Insn { kind: Kind::Helper(helper), ..plain });
+            return Ok(Insn { op, ..Insn::HOLE });
         }
         CALL_ADDRESS => {
             return Err(
@@ -304,7 +299,7 @@ fn jump(insn: Raw, at: usize, wide: usize) -> Result<Insn, String> {
     }
     let (dst, src) = (register(insn.dst)?, insn.operand()?);
     let offset = behind(at, insn.offset.into())?;
-    Ok(Insn { kind: Kind::Branch, op: condition, dst, src, offset, imm: insn.wide() })
+    Ok(Insn { op: condition, dst, src, offset, imm: insn.wide(), ..Insn::HOLE })
 }
 
 /// The place `offset` instructions behind the next one.
@@ -316,8 +311,8 @@ fn behind(at: usize, offset: i32) -> Result<i16, &'static str> {
 fn atomic(insn: Raw) -> Result<Insn, String> {
     const FETCH: i32 = 1;
     let (dst, src) = (register(insn.dst)?, register(insn.src)?);
-    let op = insn.size();
-    if !matches!(op, Op::Size4 | Op::Size8) {
+    let op = insn.by_size([Op::Hole, Op::Hole, Op::Atomic4, Op::Atomic8]);
+    if op == Op::Hole {
         return Err(unknown(insn));
     }
     let (how, fetches) = match insn.imm {
@@ -338,5 +333,5 @@ fn atomic(insn: Raw) -> Result<Insn, String> {
         target(insn.src)?;
     }
     let imm = u64::from(fetches);
-    Ok(Insn { kind: Kind::Atomic(how), op, dst, src, offset: insn.offset, imm })
+    Ok(Insn { op, how, dst, src, offset: insn.offset, imm })
 }

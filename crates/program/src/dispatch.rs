@@ -1,8 +1,5 @@
 //! Instructions as the machine runs them, and its arithmetic.
 
-/// In place of a source register: the operand is the immediate value.
-pub(crate) const IMMEDIATE: u8 = 15;
-
 /// The lower half of a number.
 #[inline(always)]
 fn low(number: u64) -> u32 {
@@ -25,116 +22,157 @@ fn swap_16(number: u64) -> u64 {
     u64::from(((number & 0xffff) as u16).swap_bytes())
 }
 
-/// Declares the operations: what each makes of two numbers. A condition makes 1 where it holds.
+/// Declares what instructions do: what each makes of two numbers, and the conditions of jumps. The
+/// machine has one jump for each, to its arm of [`result`].
 macro_rules! operations {
-    ($($op:ident($a:pat, $b:pat) $result:expr,)*) => {
-        /// What an instruction does to two numbers, or the size of its access to memory.
+    (
+        numbers { $($op:ident($a:pat, $b:pat) $result:expr,)* }
+        conditions { $($condition:ident($c:pat, $d:pat) $holds:expr,)* }
+    ) => {
+        /// What an instruction does.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Op {
+            // `dst = op(dst, operand)`
             $($op,)*
-            Size1,
-            Size2,
-            Size4,
-            Size8,
+            // `if op(dst, operand) goto offset`
+            $($condition,)*
+            // `dst = *(src + offset)`, of so many bytes.
+            Load1,
+            Load2,
+            Load4,
+            Load8,
+            // `*(dst + offset) = operand`
+            Store1,
+            Store2,
+            Store4,
+            Store8,
+            // `*(dst + offset) = how(*(dst + offset), src)`; gives the old value if `imm` is not 0.
+            // With `Same` it compares with register 0 and exchanges.
+            Atomic4,
+            Atomic8,
+            // `dst = imm`, and skips the second half, a `Hole`.
+            Wide,
+            Hole,
+            // Calls the function at `offset`, and returns from it.
+            Call,
+            Exit,
+            // Helpers. Those of Linux have Linux's numbers.
+            Lookup,
+            Update,
+            Delete,
+            Time,
+            Hash,
+            AddPort,
+            // Ends the run in a fault: what LLVM's `__bpf_trap()` becomes.
+            Trap,
         }
 
-        /// The result of an operation. A size has none.
+        /// What an instruction makes of two numbers.
         #[inline(always)]
-        pub(crate) fn apply(op: Op, a: u64, b: u64) -> u64 {
+        pub(crate) fn result(op: Op, a: u64, b: u64) -> Outcome {
             match (op, a, b) {
-                $((Op::$op, $a, $b) => $result,)*
-                _ => 0,
+                $((Op::$op, $a, $b) => Outcome::Number($result),)*
+                $((Op::$condition, $c, $d) => Outcome::Condition($holds),)*
+                _ => Outcome::Other,
+            }
+        }
+
+        impl Op {
+            /// Whether it is a jump, if its condition holds.
+            pub(crate) fn is_jump(self) -> bool {
+                matches!(self, $(Self::$condition)|*)
             }
         }
     };
 }
 
+/// What comes of an instruction's numbers.
+pub(crate) enum Outcome {
+    Number(u64),
+    Condition(bool),
+    /// They are addresses, or nothing.
+    Other,
+}
+
+/// The number that an operation makes of two.
+pub(crate) fn apply(op: Op, a: u64, b: u64) -> u64 {
+    match result(op, a, b) {
+        Outcome::Number(number) => number,
+        Outcome::Condition(_) | Outcome::Other => 0,
+    }
+}
+
 // RFC 9669: a division by zero gives 0, its remainder is the dividend, and shifts count their
 // distance modulo the width.
 operations! {
-    Mov(_, b) b,
-    Add(a, b) a.wrapping_add(b),
-    Sub(a, b) a.wrapping_sub(b),
-    Mul(a, b) a.wrapping_mul(b),
-    Div(a, b) a.checked_div(b).unwrap_or(0),
-    Mod(a, b) a.checked_rem(b).unwrap_or(a),
-    Or(a, b) a | b,
-    And(a, b) a & b,
-    Xor(a, b) a ^ b,
-    Lsh(a, b) a.wrapping_shl(low(b)),
-    Rsh(a, b) a.wrapping_shr(low(b)),
-    Arsh(a, b) signed(a).wrapping_shr(low(b)).cast_unsigned(),
-    Neg(a, _) a.wrapping_neg(),
-    Mov32(_, b) low(b).into(),
-    Add32(a, b) low(a).wrapping_add(low(b)).into(),
-    Sub32(a, b) low(a).wrapping_sub(low(b)).into(),
-    Mul32(a, b) low(a).wrapping_mul(low(b)).into(),
-    Div32(a, b) low(a).checked_div(low(b)).unwrap_or(0).into(),
-    Mod32(a, b) low(a).checked_rem(low(b)).unwrap_or(low(a)).into(),
-    Or32(a, b) (low(a) | low(b)).into(),
-    And32(a, b) (low(a) & low(b)).into(),
-    Xor32(a, b) (low(a) ^ low(b)).into(),
-    Lsh32(a, b) low(a).wrapping_shl(low(b)).into(),
-    Rsh32(a, b) low(a).wrapping_shr(low(b)).into(),
-    Arsh32(a, b) low_signed(a).wrapping_shr(low(b)).cast_unsigned().into(),
-    Neg32(a, _) low(a).wrapping_neg().into(),
-    Swap16(a, _) swap_16(a),
-    Swap32(a, _) low(a).swap_bytes().into(),
-    Swap64(a, _) a.swap_bytes(),
-    Low16(a, _) a & 0xffff,
-    Low32(a, _) low(a).into(),
-    Same(a, _) a,
-    Always(_, _) 1,
-    Eq(a, b) u64::from(a == b),
-    Ne(a, b) u64::from(a != b),
-    Gt(a, b) u64::from(a > b),
-    Ge(a, b) u64::from(a >= b),
-    Lt(a, b) u64::from(a < b),
-    Le(a, b) u64::from(a <= b),
-    Set(a, b) u64::from(a & b != 0),
-    Sgt(a, b) u64::from(signed(a) > signed(b)),
-    Sge(a, b) u64::from(signed(a) >= signed(b)),
-    Slt(a, b) u64::from(signed(a) < signed(b)),
-    Sle(a, b) u64::from(signed(a) <= signed(b)),
-    Eq32(a, b) u64::from(low(a) == low(b)),
-    Ne32(a, b) u64::from(low(a) != low(b)),
-    Gt32(a, b) u64::from(low(a) > low(b)),
-    Ge32(a, b) u64::from(low(a) >= low(b)),
-    Lt32(a, b) u64::from(low(a) < low(b)),
-    Le32(a, b) u64::from(low(a) <= low(b)),
-    Set32(a, b) u64::from(low(a) & low(b) != 0),
-    Sgt32(a, b) u64::from(low_signed(a) > low_signed(b)),
-    Sge32(a, b) u64::from(low_signed(a) >= low_signed(b)),
-    Slt32(a, b) u64::from(low_signed(a) < low_signed(b)),
-    Sle32(a, b) u64::from(low_signed(a) <= low_signed(b)),
+    numbers {
+        Mov(_, b) b,
+        Add(a, b) a.wrapping_add(b),
+        Sub(a, b) a.wrapping_sub(b),
+        Mul(a, b) a.wrapping_mul(b),
+        Div(a, b) a.checked_div(b).unwrap_or(0),
+        Mod(a, b) a.checked_rem(b).unwrap_or(a),
+        Or(a, b) a | b,
+        And(a, b) a & b,
+        Xor(a, b) a ^ b,
+        Lsh(a, b) a.wrapping_shl(low(b)),
+        Rsh(a, b) a.wrapping_shr(low(b)),
+        Arsh(a, b) signed(a).wrapping_shr(low(b)).cast_unsigned(),
+        Neg(a, _) a.wrapping_neg(),
+        Mov32(_, b) low(b).into(),
+        Add32(a, b) low(a).wrapping_add(low(b)).into(),
+        Sub32(a, b) low(a).wrapping_sub(low(b)).into(),
+        Mul32(a, b) low(a).wrapping_mul(low(b)).into(),
+        Div32(a, b) low(a).checked_div(low(b)).unwrap_or(0).into(),
+        Mod32(a, b) low(a).checked_rem(low(b)).unwrap_or(low(a)).into(),
+        Or32(a, b) (low(a) | low(b)).into(),
+        And32(a, b) (low(a) & low(b)).into(),
+        Xor32(a, b) (low(a) ^ low(b)).into(),
+        Lsh32(a, b) low(a).wrapping_shl(low(b)).into(),
+        Rsh32(a, b) low(a).wrapping_shr(low(b)).into(),
+        Arsh32(a, b) low_signed(a).wrapping_shr(low(b)).cast_unsigned().into(),
+        Neg32(a, _) low(a).wrapping_neg().into(),
+        Swap16(a, _) swap_16(a),
+        Swap32(a, _) low(a).swap_bytes().into(),
+        Swap64(a, _) a.swap_bytes(),
+        Low16(a, _) a & 0xffff,
+        Low32(a, _) low(a).into(),
+        Same(a, _) a,
+    }
+    conditions {
+        Always(_, _) true,
+        Eq(a, b) a == b,
+        Ne(a, b) a != b,
+        Gt(a, b) a > b,
+        Ge(a, b) a >= b,
+        Lt(a, b) a < b,
+        Le(a, b) a <= b,
+        Set(a, b) a & b != 0,
+        Sgt(a, b) signed(a) > signed(b),
+        Sge(a, b) signed(a) >= signed(b),
+        Slt(a, b) signed(a) < signed(b),
+        Sle(a, b) signed(a) <= signed(b),
+        Eq32(a, b) low(a) == low(b),
+        Ne32(a, b) low(a) != low(b),
+        Gt32(a, b) low(a) > low(b),
+        Ge32(a, b) low(a) >= low(b),
+        Lt32(a, b) low(a) < low(b),
+        Le32(a, b) low(a) <= low(b),
+        Set32(a, b) low(a) & low(b) != 0,
+        Sgt32(a, b) low_signed(a) > low_signed(b),
+        Sge32(a, b) low_signed(a) >= low_signed(b),
+        Slt32(a, b) low_signed(a) < low_signed(b),
+        Sle32(a, b) low_signed(a) <= low_signed(b),
+    }
 }
 
-/// What a program may call, by the number in the call. Those of Linux have Linux's numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Helper {
-    /// `void *bpf_map_lookup_elem(map, key)`
-    Lookup,
-    /// `long bpf_map_update_elem(map, key, value, flags)`
-    Update,
-    /// `long bpf_map_delete_elem(map, key)`
-    Delete,
-    /// `__u64 bpf_ktime_get_ns()`
-    Time,
-    /// `__u64 uvala_hash(data, bytes, seed)`
-    Hash,
-    /// `long uvala_add_port(port)`
-    AddPort,
-    /// Ends the run in a fault: what LLVM's `__bpf_trap()` becomes.
-    Trap,
-}
-
-/// The number of [`Helper::Trap`].
+/// The number of [`Op::Trap`].
 pub(crate) const TRAP: i32 = 1003;
 
-impl Helper {
-    pub(crate) fn of(number: i32) -> Option<Self> {
+impl Op {
+    /// The helper of a number in a call.
+    pub(crate) fn helper(number: i32) -> Option<Self> {
         Some(match number {
             1 => Self::Lookup,
             2 => Self::Update,
@@ -148,40 +186,52 @@ impl Helper {
     }
 }
 
-/// What an instruction is.
+/// A register of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The second half of an instruction of sixteen bytes, where nothing leads.
-    Hole,
-    /// `dst = imm`, and skips the second half.
-    Wide,
-    /// `dst = op(dst, operand)`
-    Compute,
-    /// `if op(dst, operand) goto offset`
-    Branch,
-    /// `dst = *(src + offset)`
-    Load,
-    /// `*(dst + offset) = operand`
-    Store,
-    /// `*(dst + offset) = op(*(dst + offset), src)`; gives the old value if `imm` is not 0. `Same`:
-    /// compares with register 0 and exchanges.
-    Atomic(Op),
-    /// Calls a helper.
-    Helper(Helper),
-    /// Calls the function at `offset`.
-    Call,
-    /// Returns.
-    Exit,
+#[repr(u8)]
+pub(crate) enum Register {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    /// The end of the stack.
+    R10,
+    /// None: the operand is the immediate value.
+    Immediate,
+}
+
+impl Register {
+    /// All that a program can name.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::R0,
+        Self::R1,
+        Self::R2,
+        Self::R3,
+        Self::R4,
+        Self::R5,
+        Self::R6,
+        Self::R7,
+        Self::R8,
+        Self::R9,
+        Self::R10,
+    ];
 }
 
 /// An instruction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Insn {
-    pub(crate) kind: Kind,
     pub(crate) op: Op,
-    pub(crate) dst: u8,
-    /// The register of the operand, or [`IMMEDIATE`].
-    pub(crate) src: u8,
+    /// The operation of an atomic one.
+    pub(crate) how: Op,
+    pub(crate) dst: Register,
+    /// The register of the operand.
+    pub(crate) src: Register,
     /// Bytes, of an access to memory; the place to which a jump leads.
     pub(crate) offset: i16,
     pub(crate) imm: u64,
@@ -189,8 +239,14 @@ pub(crate) struct Insn {
 
 impl Insn {
     /// No instruction.
-    pub(crate) const HOLE: Self =
-        Self { kind: Kind::Hole, op: Op::Same, dst: 0, src: 0, offset: 0, imm: 0 };
+    pub(crate) const HOLE: Self = Self {
+        op: Op::Hole,
+        how: Op::Same,
+        dst: Register::R0,
+        src: Register::Immediate,
+        offset: 0,
+        imm: 0,
+    };
 }
 
 const _: () = assert!(size_of::<Insn>() == 16, "four instructions in a cache line");

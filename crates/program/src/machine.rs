@@ -5,7 +5,7 @@
 //! whatever loops. A fault ends the run; what it has changed in maps stays. A run that may only
 //! read them ends at the first change ([`crate::store`]).
 
-use crate::dispatch::{Helper, IMMEDIATE, Insn, Kind, Op, apply};
+use crate::dispatch::{Insn, Op, Outcome, Register, apply, result};
 use crate::fault::{Fault, FaultKind};
 use crate::limits::{CALLS_MAX, PORTS_MAX, SEARCH_STEPS, STACK, STEPS_MAX};
 use crate::maps::{Key, Map, MapError, Searched, Update, VALUE_MAX};
@@ -13,7 +13,7 @@ use crate::memory::{
     FRAME_REGION, MAP_REGION, Memory, STACK_REGION, address, load, map_of, offset_of, region_of,
     store, to_usize,
 };
-use crate::mix::mix;
+use crate::mix::{begin, mix, words};
 use crate::store::{Reach, Touch};
 
 /// What a run has to itself.
@@ -43,13 +43,8 @@ pub(crate) struct Caller {
     kept: [u64; 4],
 }
 
-/// A number for each value of the four bits that name a register.
-type Registers = [u64; 16];
-
-#[inline(always)]
-fn at(register: u8) -> usize {
-    usize::from(register & 15)
-}
+/// A number for each register; the last place stays empty.
+type Registers = [u64; Register::Immediate as usize + 1];
 
 /// What a helper or a call returns to errors: Linux's numbers, negative.
 fn failure(errno: i64) -> u64 {
@@ -70,7 +65,7 @@ impl<'a> Machine<'a> {
 
     /// Runs a program to its end; returns what it returned.
     pub(crate) fn run(&mut self, code: &[Insn]) -> Result<u64, Fault> {
-        let mut registers: Registers = [0; 16];
+        let mut registers: Registers = [0; _];
         registers[1] = address(FRAME_REGION, 0);
         registers[10] = address(STACK_REGION, STACK);
         // The steps are at hand in a register, but while a helper takes some.
@@ -80,14 +75,7 @@ impl<'a> Machine<'a> {
             let step = code.get(place).ok_or(FaultKind::Code).and_then(|insn| {
                 next += 1;
                 steps = steps.checked_sub(1).ok_or(FaultKind::Steps)?;
-                if let Kind::Helper(helper) = insn.kind {
-                    self.steps = steps;
-                    let [_, a, b, c, d, ..] = registers;
-                    registers[0] = self.help(helper, [a, b, c, d])?;
-                    steps = self.steps;
-                    return Ok(false);
-                }
-                self.step(insn, &mut registers, &mut next)
+                self.step(insn, &mut registers, (&mut next, &mut steps))
             });
             let ended = match step {
                 Ok(false) => continue,
@@ -99,76 +87,77 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs an instruction that calls no helper. `true`: the program has returned.
+    /// Runs an instruction. `true`: the program has returned.
     #[inline(always)]
     fn step(
         &mut self,
         insn: &Insn,
         registers: &mut Registers,
-        next: &mut usize,
+        (next, steps): (&mut usize, &mut u32),
     ) -> Result<bool, FaultKind> {
-        let (dst, src) = (registers[at(insn.dst)], registers[at(insn.src)]);
-        let operand = if insn.src == IMMEDIATE { insn.imm } else { src };
+        let (to, src) = (insn.dst as usize, registers[insn.src as usize]);
+        let dst = registers[to];
+        let operand = if insn.src == Register::Immediate { insn.imm } else { src };
         let beside = |base: u64| base.wrapping_add_signed(insn.offset.into());
-        match insn.kind {
-            Kind::Compute => registers[at(insn.dst)] = apply(insn.op, dst, operand),
-            Kind::Wide => {
-                registers[at(insn.dst)] = insn.imm;
-                *next += 1;
-            }
-            Kind::Branch => {
-                if apply(insn.op, dst, operand) != 0 {
+        match result(insn.op, dst, operand) {
+            Outcome::Number(number) => registers[to] = number,
+            Outcome::Condition(false) => {}
+            Outcome::Condition(true) => *next = place(insn),
+            Outcome::Other => match insn.op {
+                Op::Load1 => registers[to] = self.load::<1>(beside(src))?,
+                Op::Load2 => registers[to] = self.load::<2>(beside(src))?,
+                Op::Load4 => registers[to] = self.load::<4>(beside(src))?,
+                Op::Load8 => registers[to] = self.load::<8>(beside(src))?,
+                Op::Store1 => self.store::<1>(beside(dst), operand)?,
+                Op::Store2 => self.store::<2>(beside(dst), operand)?,
+                Op::Store4 => self.store::<4>(beside(dst), operand)?,
+                Op::Store8 => self.store::<8>(beside(dst), operand)?,
+                Op::Atomic4 => self.atomic::<4>(insn, beside(dst), registers)?,
+                Op::Atomic8 => self.atomic::<8>(insn, beside(dst), registers)?,
+                Op::Wide => {
+                    registers[to] = insn.imm;
+                    *next += 1;
+                }
+                Op::Call => {
+                    self.call(registers, *next)?;
                     *next = place(insn);
                 }
-            }
-            Kind::Load => registers[at(insn.dst)] = self.load(beside(src), insn.op)?,
-            Kind::Store => self.store(beside(dst), insn.op, operand)?,
-            Kind::Atomic(how) => self.atomic(insn, how, beside(dst), registers)?,
-            Kind::Call => {
-                self.call(registers, *next)?;
-                *next = place(insn);
-            }
-            Kind::Exit if self.depth == 0 => return Ok(true),
-            Kind::Exit => *next = self.give_back(registers),
-            Kind::Hole | Kind::Helper(_) => return Err(FaultKind::Code),
+                Op::Exit if self.depth == 0 => return Ok(true),
+                Op::Exit => *next = self.give_back(registers),
+                _ => {
+                    self.steps = *steps;
+                    registers[0] = self.help(insn.op, registers)?;
+                    *steps = self.steps;
+                }
+            },
         }
         Ok(false)
     }
 
-    /// Takes steps, or ends the run.
-    fn pay(&mut self, steps: u32) -> Result<(), FaultKind> {
-        self.steps = self.steps.checked_sub(steps).ok_or(FaultKind::Steps)?;
+    /// Takes the steps for something of so many bytes, or ends the run.
+    fn pay_for(&mut self, bytes: usize) -> Result<(), FaultKind> {
+        self.steps = paid_for(self.steps, bytes)?;
         Ok(())
     }
 
-    /// Takes the steps for something of so many bytes.
-    fn pay_for(&mut self, bytes: usize) -> Result<(), FaultKind> {
-        let words = u32::try_from(bytes.div_ceil(8)).map_err(|_| FaultKind::Steps)?;
-        self.pay(words.saturating_add(1).saturating_mul(SEARCH_STEPS))
-    }
-
-    fn atomic(
+    fn atomic<const BYTES: usize>(
         &mut self,
         insn: &Insn,
-        how: Op,
         place: u64,
         registers: &mut Registers,
     ) -> Result<(), FaultKind> {
-        let (old, with) = (self.load(place, insn.op)?, registers[at(insn.src)]);
-        let low = |number| match insn.op {
-            Op::Size4 => apply(Op::Low32, number, 0),
-            _ => number,
-        };
-        let compares = how == Op::Same;
+        let (old, with) = (self.load::<BYTES>(place)?, registers[insn.src as usize]);
+        let low = |number| if BYTES == 4 { apply(Op::Low32, number, 0) } else { number };
+        let compares = insn.how == Op::Same;
         let new = match compares {
             true if old == low(registers[0]) => with,
             true => old,
-            false => apply(how, old, with),
+            false => apply(insn.how, old, with),
         };
-        self.store(place, insn.op, new)?;
+        self.store::<BYTES>(place, new)?;
         match compares {
             true => registers[0] = old,
-            false if insn.imm != 0 => registers[at(insn.src)] = old,
+            false if insn.imm != 0 => registers[insn.src as usize] = old,
             false => {}
         }
         Ok(())
@@ -196,25 +185,27 @@ impl<'a> Machine<'a> {
         at
     }
 
-    fn help(&mut self, helper: Helper, [a, b, c, d]: [u64; 4]) -> Result<u64, FaultKind> {
+    fn help(&mut self, helper: Op, registers: &Registers) -> Result<u64, FaultKind> {
+        let &[_, a, b, c, d, ..] = registers;
         match helper {
-            Helper::Lookup => self.lookup(a, b),
-            Helper::Update => self.update(a, b, c, d),
-            Helper::Delete => self.delete(a, b),
-            Helper::Time => Ok(self.now_us.saturating_mul(1000)),
-            Helper::Hash => {
+            Op::Lookup => self.lookup(a, b),
+            Op::Update => self.update(a, b, c, d),
+            Op::Delete => self.delete(a, b),
+            Op::Time => Ok(self.now_us.saturating_mul(1000)),
+            Op::Hash => {
                 let bytes = to_usize(b);
                 self.pay_for(bytes)?;
                 Ok(hash(c, self.bytes(a, bytes)?))
             }
-            Helper::AddPort => {
+            Op::AddPort => {
                 if self.ports.len() == PORTS_MAX {
                     return Err(FaultKind::Ports);
                 }
                 self.ports.push(u16::try_from(a).map_err(|_| FaultKind::Decision)?);
                 Ok(0)
             }
-            Helper::Trap => Err(FaultKind::Panic),
+            Op::Trap => Err(FaultKind::Panic),
+            _ => Err(FaultKind::Code),
         }
     }
 
@@ -258,27 +249,27 @@ impl<'a> Machine<'a> {
 
     /// Reads a number.
     #[inline(always)]
-    fn load(&self, address: u64, size: Op) -> Result<u64, FaultKind> {
-        self.from(address).and_then(|bytes| load(bytes, size)).ok_or(FaultKind::Read)
+    fn load<const BYTES: usize>(&self, address: u64) -> Result<u64, FaultKind> {
+        self.from(address).and_then(load::<BYTES>).ok_or(FaultKind::Read)
     }
 
     /// Writes a number to the stack, or to a value of a map.
     #[inline(always)]
-    fn store(&mut self, address: u64, size: Op, number: u64) -> Result<(), FaultKind> {
+    fn store<const BYTES: usize>(&mut self, address: u64, number: u64) -> Result<(), FaultKind> {
         let (region, offset) = (region_of(address), offset_of(address));
         let written = match region.checked_sub(MAP_REGION) {
             None if region == STACK_REGION => {
                 let rest = self.memory.region_mut(STACK_REGION).get_mut(offset..);
-                rest.and_then(|rest| store(rest, size, number))
+                rest.and_then(|rest| store::<BYTES>(rest, number))
             }
             None => None,
-            Some(map) => self.map_mut(map).and_then(|map| map.write(offset, size, number)),
+            Some(map) => self.map_mut(map).and_then(|map| map.write::<BYTES>(offset, number)),
         };
         written.ok_or(FaultKind::Write)
     }
 
     /// The map that a handle stands for, and the key at an address, copied out.
-    #[inline]
+    #[inline(always)]
     fn map_and_key(&mut self, handle: u64, key: u64) -> Result<(usize, Key), FaultKind> {
         let number = map_of(handle).ok_or(FaultKind::Map)?;
         let bytes = self.map(number).ok_or(FaultKind::Map)?.def().key_bytes();
@@ -287,9 +278,11 @@ impl<'a> Machine<'a> {
     }
 
     fn lookup(&mut self, handle: u64, key: u64) -> Result<u64, FaultKind> {
-        let (number, key) = self.map_and_key(handle, key)?;
-        let mut steps = self.steps;
+        let number = map_of(handle).ok_or(FaultKind::Map)?;
         let map = self.map(number).ok_or(FaultKind::Map)?;
+        let bytes = map.def().key_bytes();
+        let mut steps = paid_for(self.steps, bytes)?;
+        let key = Key::new(self.bytes(key, bytes)?);
         let found = map.find(&key, &mut steps).ok_or(FaultKind::Steps)?;
         let place = found.map_or(0, |entry| address(MAP_REGION + number, map.place(entry).start));
         self.steps = steps;
@@ -338,6 +331,14 @@ impl<'a> Machine<'a> {
 
 const EINVAL: i64 = 22;
 
+/// What is left of some steps behind something of so many bytes.
+#[inline(always)]
+fn paid_for(steps: u32, bytes: usize) -> Result<u32, FaultKind> {
+    let words = u32::try_from(bytes.div_ceil(8)).map_err(|_| FaultKind::Steps)?;
+    let price = words.saturating_add(1).saturating_mul(SEARCH_STEPS);
+    steps.checked_sub(price).ok_or(FaultKind::Steps)
+}
+
 /// Where a jump leads.
 #[inline(always)]
 fn place(insn: &Insn) -> usize {
@@ -346,10 +347,5 @@ fn place(insn: &Insn) -> usize {
 
 /// A hash of some bytes, the same on each machine and in each version.
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    mix(seed ^ bytes.len() as u64, words)
+    mix(begin(seed ^ bytes.len() as u64), words(bytes))
 }

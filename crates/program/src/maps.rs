@@ -27,10 +27,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::dispatch::Op;
 use crate::limits::{LENGTHS_STEPS, SEARCH_STEPS};
 use crate::memory::store;
-use crate::mix::mix;
+use crate::mix::{begin, mix, put_words};
 
 /// Largest key, in bytes.
 pub const KEY_MAX: usize = 64;
@@ -265,10 +264,10 @@ pub(crate) struct Key {
 
 impl Key {
     /// A key of as many bytes as its map's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(key: &[u8]) -> Self {
         let mut bytes = [0; KEY_MAX];
-        bytes[..key.len()].copy_from_slice(key);
+        put_words(key, bytes.as_chunks_mut().0);
         Self { bytes, len: key.len() }
     }
 
@@ -278,7 +277,7 @@ impl Key {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    #[inline]
+    #[inline(always)]
     fn words(&self) -> impl Iterator<Item = u64> {
         let (words, _) = self.bytes.as_chunks::<8>();
         words[..self.len.div_ceil(8)].iter().map(|&word| u64::from_le_bytes(word))
@@ -288,7 +287,8 @@ impl Key {
 /// The hash table of a map; an array has none.
 #[derive(Debug, Default)]
 struct Table {
-    seed: u64,
+    /// Where the hash of each key begins, by the seed.
+    begin: u64,
     heads: Box<[u32]>,
     next: Box<[u32]>,
     keys: Box<[u64]>,
@@ -341,11 +341,11 @@ impl Map {
 
     /// Writes a number to a place among the values of all entries; `None`: there is none.
     #[inline(always)]
-    pub(crate) fn write(&mut self, at: usize, size: Op, number: u64) -> Option<()> {
+    pub(crate) fn write<const BYTES: usize>(&mut self, at: usize, number: u64) -> Option<()> {
         if self.replaced.is_some() {
-            self.note(at..(at + size_of::<u64>()).min(self.values.len()));
+            self.note(at..(at + BYTES).min(self.values.len()));
         }
-        store(self.values.get_mut(at..)?, size, number)
+        store::<BYTES>(self.values.get_mut(at..)?, number)
     }
 
     /// The map notes what changes replace from here on, for [`Map::undo`].
@@ -506,7 +506,7 @@ impl Table {
         let entries = def.entries as usize;
         let next = (1..def.entries).chain([NONE]);
         Self {
-            seed,
+            begin: begin(seed),
             heads: vec![NONE; def.heads()].into(),
             next: next.collect(),
             keys: vec![0; entries * def.key_words()].into(),
@@ -520,7 +520,7 @@ impl Table {
     #[inline]
     fn head(&self, key: &Key) -> usize {
         let mask = self.heads.len() as u64 - 1;
-        usize::try_from(mix(self.seed, key.words()) & mask).expect("a table is small")
+        usize::try_from(mix(self.begin, key.words()) & mask).expect("a table is small")
     }
 
     #[inline]

@@ -12,8 +12,6 @@
 //!  └───────────────┴───────────────┘     2 the stack
 //! ```
 
-use crate::dispatch::Op;
-
 /// The region of the frame.
 pub(crate) const FRAME_REGION: usize = 1;
 /// The region of the stack.
@@ -85,25 +83,17 @@ pub(crate) fn offset_of(address: u64) -> usize {
     to_usize(address & u64::from(u32::MAX))
 }
 
-/// The number at the beginning of some bytes; `None`: they are too few.
+/// The number in the first 1, 2, 4 or 8 bytes; `None`: they are too few.
 #[inline(always)]
-pub(crate) fn load(bytes: &[u8], size: Op) -> Option<u64> {
-    match size {
-        Op::Size1 => bytes.first().map(|&byte| byte.into()),
-        Op::Size2 => bytes.first_chunk().map(|&bytes| u16::from_le_bytes(bytes).into()),
-        Op::Size4 => bytes.first_chunk().map(|&bytes| u32::from_le_bytes(bytes).into()),
-        _ => bytes.first_chunk().map(|&bytes| u64::from_le_bytes(bytes)),
-    }
+pub(crate) fn load<const BYTES: usize>(bytes: &[u8]) -> Option<u64> {
+    let mut number = [0; 8];
+    number[..BYTES].copy_from_slice(bytes.first_chunk::<BYTES>()?);
+    Some(u64::from_le_bytes(number))
 }
 
-/// Writes a number to the beginning of some bytes; `None`: they are too few.
+/// Writes a number to the first 1, 2, 4 or 8 bytes; `None`: they are too few.
 #[inline(always)]
-pub(crate) fn store(bytes: &mut [u8], size: Op, number: u64) -> Option<()> {
-    let [b0, b1, b2, b3, ..] = number.to_le_bytes();
-    match size {
-        Op::Size1 => bytes.first_mut().map(|place| *place = b0),
-        Op::Size2 => bytes.first_chunk_mut().map(|place| *place = [b0, b1]),
-        Op::Size4 => bytes.first_chunk_mut().map(|place| *place = [b0, b1, b2, b3]),
-        _ => bytes.first_chunk_mut().map(|place| *place = number.to_le_bytes()),
-    }
+pub(crate) fn store<const BYTES: usize>(bytes: &mut [u8], number: u64) -> Option<()> {
+    bytes.first_chunk_mut::<BYTES>()?.copy_from_slice(&number.to_le_bytes()[..BYTES]);
+    Some(())
 }

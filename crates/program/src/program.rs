@@ -13,6 +13,7 @@ use crate::limits::{CALLS_MAX, PORTS_MAX, STACK, STEPS_MAX};
 use crate::machine::{Caller, Machine};
 use crate::maps::{Key, Map, MapDef, MapError, Update};
 use crate::memory::{FRAME_REGION, Memory};
+use crate::mix::put_words;
 use crate::store::Maps;
 
 /// Bytes of a packet that a program may see: what flows are made of.
@@ -104,7 +105,7 @@ pub struct Program {
     memory: Memory,
     ports: Vec<u16>,
     calls: Box<[Caller; CALLS_MAX]>,
-    /// Bytes of the packet that the last run saw.
+    /// Words of the packet that the last run saw.
     shown: usize,
     /// The last run has changed a map.
     has_changed_maps: bool,
@@ -132,7 +133,7 @@ impl Program {
         memory: Memory,
     ) -> Self {
         let (ports, calls) = (Vec::with_capacity(PORTS_MAX), Box::default());
-        let (shown, has_changed_maps, counts) = (PACKET_BYTES, false, Counts::default());
+        let (shown, has_changed_maps, counts) = (PACKET_BYTES / 8, false, Counts::default());
         Self { code, looks, defs, maps, memory, ports, calls, shown, has_changed_maps, counts }
     }
 
@@ -242,11 +243,12 @@ impl Program {
         fields[8..10].copy_from_slice(&port.to_le_bytes());
         fields[10..12].copy_from_slice(&vlan.to_le_bytes());
         fields[12] = u8::try_from(count).expect("a few bytes");
-        packet[..count].copy_from_slice(&bytes[..count]);
-        if count < self.shown {
-            packet[count..self.shown].fill(0);
+        let (places, _) = packet.as_chunks_mut();
+        let shown = std::mem::replace(&mut self.shown, count.div_ceil(8));
+        put_words(&bytes[..count], places);
+        if self.shown < shown {
+            places[self.shown..shown].fill([0; 8]);
         }
-        self.shown = count;
     }
 
     /// The ports that the last run added to its set.

@@ -16,7 +16,7 @@ use crate::chain::cache::{FlowCache, MapTable};
 use crate::chain::{Report, Steering, Tables};
 use crate::decide::bridge::security::Guard;
 use crate::decide::bridge::{Bridge, News};
-use crate::decide::egress::VerdictCache;
+use crate::decide::egress::{VerdictCache, Verdicts};
 use crate::mirror::{
     CopyRate, DropMirrors, Mirror, MirrorPoint, MirrorSource, Mirrors, PortMirrors,
 };
@@ -46,7 +46,9 @@ pub struct Switch {
 pub(crate) struct Entry {
     pub(crate) plug: Plug,
     pub(crate) stats: PortStats,
+    /// The last verdict for its frames, and some before it.
     pub(crate) cache: VerdictCache,
+    pub(crate) verdicts: Verdicts,
     pub(crate) on_full: OnFull,
     /// The port has got something in this turn, and its client may sleep.
     pub(crate) rung: bool,
@@ -165,6 +167,7 @@ impl Switch {
             plug,
             stats,
             cache,
+            verdicts: Verdicts::new(),
             on_full,
             rung: false,
             turn_frames: u32::MAX,

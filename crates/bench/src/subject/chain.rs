@@ -8,15 +8,20 @@
 //! all have. A frame's number is the sender's count of frames; where latency is measured, it is the
 //! time at which the frame was written.
 //!
-//! *Load.* The sender gives its core away after each ring of frames: the functions have it
-//! too, and what they cannot take is dropped.
+//! *Load.* The sender gives its core away after half a ring of frames: functions and receiver have
+//! it too. Nothing else holds the sender up: a switch with chains drops what finds no room
+//! (`no_room`), and does not wait. The kernel chooses which process is next; where it is the sender
+//! again, or a function before the one behind it, a ring overflows. So losses are a part of what is
+//! measured, and each sample says at which ports they were.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use client::control::Connection;
 use client::nf::{self, Action, Frame, Generated};
 use client::{Port, Rx, Tx};
 use packet::{EtherType, build};
+use protocol::{PortRequest, PortStats, Reply, Request, StatsQuery, paths};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::ends::{PATIENCE, SENDER, million};
@@ -95,7 +100,37 @@ fn load(work: &Work, time: Duration, rate: Option<f64>) -> Result<(Reading, f64)
     let rate = rate.map(|rate| rate as u64);
     let _sender = Process::start(part(Kind::Paced(rate)))?;
     let reading = receiver.value(time + Duration::from_secs(30))?;
+    if rate.is_none() {
+        say_losses(daemon.dir())?;
+    }
     Ok((reading, reading.latency_us.unwrap_or(0.0)))
+}
+
+/// Says where the switch has dropped frames, and why.
+fn say_losses(dir: &std::path::Path) -> Result<()> {
+    let connection = Connection::connect(&paths::client_socket(Some(dir)))?;
+    // A chain has few ports: they are on the first page.
+    let asked = connection.call(Request::Port(PortRequest::Stats(StatsQuery::default())))?;
+    let Reply::Stats(page) = asked else { return Ok(()) };
+    let sent: u64 =
+        page.items.iter().filter(|it| it.port.port() == "s").map(|it| it.tx.frames).sum();
+    let lost = losses(&page.items, sent);
+    if !lost.is_empty() {
+        say::remark(format_args!("of {:.1} M frames sent, dropped at {lost}", million(sent)));
+    }
+    Ok(())
+}
+
+/// Ports that count drops, with the reason and the share of all frames that were sent.
+fn losses(ports: &[PortStats], sent: u64) -> String {
+    let percent = |frames: u64| million(frames) / million(sent.max(1)) * 100.0;
+    let drops = ports.iter().flat_map(|port| {
+        let drops = port.drops.iter().filter(|drop| percent(*drop.1) >= 0.01);
+        drops.map(move |(reason, frames)| {
+            format!("{} {reason} {:.2} %", port.port, percent(*frames))
+        })
+    });
+    drops.collect::<Vec<_>>().join(", ")
 }
 
 fn chain_of(work: &Work) -> Chain {
@@ -438,6 +473,30 @@ mod tests {
             .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
             .sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
+
+    #[test]
+    fn test_losses_name_ports_reasons_and_shares() {
+        let port = |name: &str, drops: &[(&str, u64)]| {
+            let drops: std::collections::BTreeMap<_, _> = drops.iter().copied().collect();
+            let none = serde_json::json!({ "frames": 0, "bytes": 0 });
+            let port = serde_json::json!({
+                "port": name, "tx": none, "rx": none, "drops": drops, "tx_queues": [],
+                "rx_queues": [],
+            });
+            serde_json::from_value::<PortStats>(port).expect("counters")
+        };
+        let ports = [
+            port("vale0:s", &[]),
+            port("vale0:f0", &[("no_room", 1250)]),
+            port("vale0:r0", &[("no_room", 50), ("vlan", 1)]),
+        ];
+        assert_eq!(
+            losses(&ports, 100_000),
+            "vale0:f0 no_room 1.25 %, vale0:r0 no_room 0.05 %",
+            "less than 0.01 % is none"
+        );
+        assert_eq!(losses(&ports[..1], 0), "");
     }
 
     #[test]

@@ -15,14 +15,7 @@ use crate::stamp::address;
 
 /// `examples/forwarding/stations.c` as clang 14 compiles it: a look-up of the destination in a hash
 /// for each decision. A machine that is measured need not have a compiler.
-const STATIONS: &str = "uvala-program 1
-function forward header
-code bf12000000000000b70000000200000071211000000000005701000001000000\
-550109000000000007020000100000001811000000000000000000000000000085000000010000\
-00bf01000000000000b700000000000000150102000000000069100000000000004700000000000100\
-9500000000000000
-map stations hash 6 2 1024
-";
+const STATIONS: &str = include_str!("stations.image");
 
 /// Loads it into the switch, with the receivers' stations.
 pub fn load(dir: &Path, receivers: u8) -> Result<()> {

@@ -6,24 +6,32 @@ use crate::decide::egress::{Egress, VerdictCache};
 use crate::receive::slot_flags::SlotFlags;
 use crate::turn::Turn;
 
-/// How long a cached verdict may keep an address from being refreshed, in milliseconds.
-const CACHE_MS: u64 = 100;
-
 impl Turn<'_> {
     /// What happens to frames with this header. The bridge is asked once for each run.
     #[inline]
     pub(crate) fn decide(&mut self, header: Header) -> Egress {
-        let (key, now_ms) = (header.key(), self.now.as_ms());
         let generation = self.switch.bridge.generation();
+        let now_ms = self.now.as_ms();
         if let Some(entry) = self.switch.entry_mut(self.src)
-            && let Some(egress) = entry.cache.egress
-            && entry.cache.key == key
-            && entry.cache.generation == generation
-            && now_ms.wrapping_sub(entry.cache.now_ms) < CACHE_MS
+            && let Some(egress) = entry.cache.get(header.key(), generation, now_ms)
         {
             return egress;
         }
-        self.decide_uncached(header)
+        self.decide_other(header, generation)
+    }
+
+    /// The same for a header that is not that of the frame before.
+    #[inline(never)]
+    fn decide_other(&mut self, header: Header, generation: u64) -> Egress {
+        let now_ms = self.now.as_ms();
+        if let Some(entry) = self.switch.entry_mut(self.src) {
+            let known = entry.verdicts.place(header);
+            if let Some(egress) = known.get(header.key(), generation, now_ms) {
+                entry.cache = *known;
+                return egress;
+            }
+        }
+        self.decide_uncached(header, generation)
     }
 
     /// What happens to a frame of the batch.
@@ -37,11 +45,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Asks the bridge and keeps the verdict for the frames that follow.
-    #[inline(never)]
-    pub(crate) fn decide_uncached(&mut self, header: Header) -> Egress {
-        // Read before: another worker may change an entry right after the look at it.
-        let mut generation = self.switch.bridge.generation();
+    /// Asks the bridge and keeps the verdict for the frames that follow. The generation was read
+    /// before: another worker may change an entry right after the look at it.
+    fn decide_uncached(&mut self, header: Header, mut generation: u64) -> Egress {
         let mut egress = self.decide_flagged(header, SlotFlags::NONE);
         let now_is = self.switch.bridge.generation();
         if now_is != generation {
@@ -60,6 +66,9 @@ impl Turn<'_> {
             let (key, now_ms) = (header.key(), self.now.as_ms());
             entry.cache =
                 VerdictCache { key, generation, now_ms, egress: Some(egress), is_fleeting };
+            if !is_fleeting {
+                *entry.verdicts.place(header) = entry.cache;
+            }
         }
         egress
     }

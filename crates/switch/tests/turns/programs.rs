@@ -119,6 +119,30 @@ fn a_program_is_asked_once_for_frames_with_one_header() {
 }
 
 #[test]
+fn headers_that_take_turns_are_asked_about_once_each() {
+    let mut net = Net::programmed(4, Looks::Header, &by_byte(5));
+    let mixed = |from: u8| -> Vec<_> {
+        (0..12).map(|fill| frame(mac(1 + fill % 3), mac(from), 60, fill)).collect()
+    };
+    let got = [0, 4, 4, 4];
+    assert_eq!((net.send_all(&mixed(0)), net.program().counts().runs), (got.to_vec(), 3));
+    for (pause, runs) in [(99, 3), (1, 6), (0, 6)] {
+        net.now = Now::from_ms(net.now.as_ms() + pause);
+        assert_eq!(net.send_all(&mixed(0)), got);
+        assert_eq!(net.program().counts().runs, runs, "a verdict is kept for less than 100 ms");
+    }
+    net.set_counter(1);
+    assert_eq!(net.send_all(&mixed(0)), got);
+    assert_eq!(net.program().counts().runs, 9, "a change of a map ends all verdicts");
+    net.send(1, &mixed(9));
+    net.turn(1);
+    assert_eq!(net.program().counts().runs, 12, "a verdict is for frames of one port");
+    (0..4).for_each(|port| drop(net.received(port)));
+    net.load(Looks::Header, &result(TO + 2));
+    assert_eq!(net.send_all(&mixed(0)), [0, 0, 12, 0], "another program has other verdicts");
+}
+
+#[test]
 fn what_a_program_remembers_of_a_header_counts_for_its_next_frames() {
     // To port 1 while the map has 0, and then to port 2.
     let go_on = [

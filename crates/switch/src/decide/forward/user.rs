@@ -3,7 +3,7 @@
 //! # Theory of operation
 //!
 //! The bridge asks the program about a frame as it asks any forwarding function, once for frames
-//! that follow each other with one key, and keeps the verdict as it keeps others
+//! of a port with one key, and keeps the verdict as it keeps others
 //! (`decide::lookup`). What the program remembers changes verdicts: a run that changes a map makes
 //! a new generation of the bridge, and so does a change by control. The verdict of such a run
 //! holds until the end of the turn, so that its frames are asked about once. The source of a frame
