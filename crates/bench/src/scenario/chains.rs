@@ -2,8 +2,8 @@
 //!
 //! Sender, functions and receiver are processes of their own and members of one trust group: the
 //! switch swaps their buffers. The switch does not wait for a full receiver there, so a sender that
-//! is too fast loses frames: the report says how many, and each sample at which ports. The rate is
-//! that of frames which arrive.
+//! is too fast loses frames, nearly all where they would enter the chain (`chain_full`): the report
+//! says how many, and each sample at which ports. The rate is that of frames which arrive.
 
 use super::{Limit, Scenario, rate};
 use crate::work::{Batch, COPY, Chain, Path, Payload, Traffic, Unit, Work, between};
