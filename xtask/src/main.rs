@@ -2,8 +2,8 @@
 //!
 //! `tidy` prints one line per broken rule, `path:line: rule: what to do`, and exits 1 when there
 //! is any. `lengths` prints how long the functions and files are, crate by crate. `house` prints
-//! figures of the layout: the largest crate, trait, struct and enum, cycles, words. `counts` compares
-//! what a frame costs with what is kept, in instructions, and exits 1 when it costs more.
+//! figures of the layout: the largest crate, trait, struct and enum, cycles, words. `counts`
+//! compares what a frame costs with what is kept, in instructions, and exits 1 when it costs more.
 
 mod counts;
 mod house;
@@ -68,7 +68,7 @@ fn workspace() -> Result<Tree> {
     Tree::read(root()?)
 }
 
-/// Its directory.
+/// The directory of the workspace.
 fn root() -> Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has a parent")
 }

@@ -103,7 +103,7 @@ impl Raw {
         }
     }
 
-    /// That of four operations which is for the size of this access: 1, 2, 4 and 8 bytes.
+    /// The one of four operations that is for the size of this access: 1, 2, 4 or 8 bytes.
     fn by_size(self, [one, two, four, eight]: [Op; 4]) -> Op {
         match self.opcode & 0x18 {
             0x00 => four,

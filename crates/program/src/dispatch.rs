@@ -87,11 +87,11 @@ macro_rules! operations {
     };
 }
 
-/// What comes of an instruction's numbers.
+/// A result of an instruction's two numbers.
 pub(crate) enum Outcome {
     Number(u64),
     Condition(bool),
-    /// They are addresses, or nothing.
+    /// No result: the numbers are addresses, or unused.
     Other,
 }
 

@@ -9,9 +9,9 @@
 //! time at which the frame was written.
 //!
 //! *Load.* The sender gives its core away after half a ring of frames: functions and receiver have
-//! it too. Nothing else holds the sender up. Where a function behind the first has less than half of
-//! its ring free, the switch drops what would enter the chain, at the sender (`chain_full`); and the
-//! kernel chooses which process is next. If two turns of the sender come before one of that
+//! it too. Nothing else holds the sender up. Where a function behind the first has less than half
+//! of its ring free, the switch drops what would enter the chain, at the sender (`chain_full`); and
+//! the kernel chooses which process is next. If two turns of the sender come before one of that
 //! function, the second is lost. So losses are a part of what is measured, and each sample says at
 //! which ports they were.
 

@@ -20,7 +20,7 @@ impl Turn<'_> {
         self.decide_other(header, generation)
     }
 
-    /// The same for a header that is not that of the frame before.
+    /// Decides likewise, for a header that is not that of the frame before.
     #[inline(never)]
     fn decide_other(&mut self, header: Header, generation: u64) -> Egress {
         let now_ms = self.now.as_ms();
