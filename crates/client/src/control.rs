@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::paths;
+pub use protocol::peer::Peer;
 use protocol::{
     Attach, Attached, Bind, Bound, CallMessage, DaemonInfo, ErrorCode, Events, EventsQuery,
     Failure, GeometryQuery, Hello, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
@@ -20,7 +21,6 @@ use protocol::{
 };
 use ring::Region;
 use ring::layout::RegionLayout;
-pub use ring::peer::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{

@@ -16,6 +16,7 @@ use hostif::tap::TapSpec;
 use hostif::xdp::XdpSpec;
 use hostif::{HostError, Undo, mac, namespace, packet, tap, xdp};
 use protocol::Queues;
+use protocol::peer::Peer;
 use rustix::net::{SocketType, sockopt};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
 
@@ -94,7 +95,7 @@ fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     if sockopt::socket_type(socket).map_err(odd)? != SocketType::SEQPACKET {
         return Err("uvala-helper: standard input is no socket for messages".to_owned());
     }
-    let peer = sockopt::socket_peercred(socket).map_err(odd)?.uid.as_raw();
+    let peer = Peer::of(socket).map_err(odd)?.uid;
     let own = rustix::process::getuid().as_raw();
     if own != 0 && peer != own {
         return Err(format!("uvala-helper: started by user {own} for user {peer}"));

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use protocol::peer::Peer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
@@ -112,7 +113,7 @@ impl Server {
 
 /// The user that has connected, as the kernel noted it then.
 fn caller(stream: &UnixStream) -> io::Result<Caller> {
-    let user = stream.peer_cred()?.uid();
+    let user = Peer::of(stream)?.uid;
     let is_own = user == 0 || user == rustix::process::geteuid().as_raw();
     Ok(if is_own { Caller::Own } else { Caller::Foreign(user) })
 }

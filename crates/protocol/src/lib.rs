@@ -36,6 +36,7 @@ pub mod name;
 mod netmap;
 pub mod parse;
 pub mod paths;
+pub mod peer;
 mod port;
 mod program;
 mod request;

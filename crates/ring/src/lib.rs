@@ -66,8 +66,6 @@ pub mod kring;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
-pub mod peer;
-#[cfg(not(loom))]
 pub mod region;
 pub mod sequence;
 #[cfg(not(loom))]

@@ -17,9 +17,9 @@ use std::time::Duration;
 
 pub use device::moderation::Coalesce;
 
+use protocol::peer::Peer;
 use quota::Quota;
 use requests::Requests;
-use ring::peer::Peer;
 use socket::Listener;
 pub use socket::{Access, Place, SocketError};
 pub use status::{State, Status};

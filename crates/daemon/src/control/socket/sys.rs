@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use ring::peer::Peer;
+use protocol::peer::Peer;
 use rustix::io::Errno;
 
 use crate::model::policy::Caller;

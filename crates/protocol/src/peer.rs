@@ -1,5 +1,7 @@
-//! The process at the other end of a socket, by which a port's memory is handed over.
-// UNSAFETY: rustix reads of SO_PEERCRED a process number that is never 0.
+//! The process at the other end of a socket, which the kernel knows. All programs of uvala read it
+//! here.
+// UNSAFETY: rustix takes a process number from SO_PEERCRED as never 0. It is 0 for a process of
+// another PID namespace.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,8 +11,7 @@ use rustix::io::Errno;
 /// The credentials of a process, as the kernel saw them when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// A process, by its credentials as the kernel saw them when it connected.
-    /// container.
+    /// The process number; none for a process of another PID namespace, as those of a container.
     pub pid: Option<u32>,
     /// The effective user ID.
     pub uid: u32,
@@ -22,7 +23,7 @@ impl Peer {
     /// The process that connected this socket, or listened when this end connected.
     ///
     /// # Errors
-    /// Reads which process connected this socket, or listened when this end connected.
+    /// The descriptor is no socket.
     pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
         let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut bytes = libc::socklen_t::try_from(size_of_val(&credentials)).expect("a few bytes");
