@@ -1,13 +1,15 @@
 //! A function on several cores: instances of its service in threads of one process.
 
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use client::Port;
 use client::nf::{Action, Frame, Generated, Metric, MetricsReport, Threads};
 use harness::chain::{audit, command, configuration, functions};
 use harness::daemon::{Daemon, Setup};
-use harness::process::{Owned, Scratch, outcome};
-use harness::wait;
+use harness::process::{Owned, Scratch, outcome, uvala_path};
+use harness::{is_root, skip, wait};
 use packet::build;
 use protocol::{ErrorCode, FunctionInfo};
 use rustix::process::Signal;
@@ -202,6 +204,34 @@ fn of_two_that_start_at_one_moment_one_runs() {
         assert_eq!(outcome(other.wait()), 0);
         assert!(daemon.uvala(&["port", "del", &port]).status.success());
     }
+}
+
+/// As functions of the host are for a daemon in a container: the kernel gives them no number there.
+#[test]
+fn processes_of_another_pid_namespace_are_told_apart_and_threads_of_one_are_not() {
+    if !is_root() {
+        return skip("needs root, for a PID namespace");
+    }
+    let place = Scratch::new("pids");
+    let (dir, config) = (place.path().join("run"), place.path().join("uvala.toml"));
+    let second = "[switch.valenf.port.f1]\nservice = \"s0\"\n";
+    std::fs::write(&config, configuration(1) + second).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(uvala_path());
+    command.args(["daemon", "-c"]).arg(&config).arg("--dir").arg(&dir).stdin(Stdio::null());
+    let _daemon = Owned::spawn(&mut command);
+    let open = |port: &str| client::Options::new().dir(&dir).alone(true).open(port);
+    let _first = wait::find("the daemon", || open("valenf:f0").ok());
+    // Another connection of this process.
+    drop(open("valenf:f1").unwrap());
+    let mut other = Command::new(uvala_path());
+    other.arg("--dir").arg(&dir).args(["nf", "run", "bypass", "valenf:f1"]);
+    let mut other = Owned::spawn(other.stdin(Stdio::null()).stderr(Stdio::piped()));
+    let status = other.wait();
+    let mut said = String::new();
+    other.stderr().read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(protocol::exit::IN_USE.into()), "{said}");
+    assert!(said.contains("runs at valenf:f0 of service s0"), "{said}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ use config::Config;
 use control::Control;
 use control::datapath::Datapath;
 use control::socket::Server;
-use model::policy::Caller;
+use model::policy::{Caller, Process};
 use start::{Place, StartError};
 use store::Store;
 use store::writer::Writer;
@@ -154,3 +154,4 @@ fn make_switches<D: Datapath>(
     control.save_with(Writer::start(store).map_err(start)?, &config.switches);
     Ok(())
 }
+        process: Process::Number(std::process::id()),

@@ -25,7 +25,7 @@ use crate::control::refusal::Refusal;
 use crate::control::state::Holder;
 use crate::log::{RateLimit, cut};
 use crate::model::keys::ConnKey;
-use crate::model::policy::Caller;
+use crate::model::policy::{Caller, shown_process};
 use protocol::users::user_name;
 
 /// Least time between two lines about refusals of one user.
@@ -152,8 +152,8 @@ impl<D: Datapath> Control<D> {
         if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn)
             && self.call_log.may_tell(shared.uid, Instant::now())
         {
-            let (pid, user) = (holder.pid, user_name(shared.uid));
-            tracing::info!("process {pid} of {user} ({}) bound {name}", named(&holder.name));
+            let process = shown_process(holder.pid, shared.uid);
+            tracing::info!("{process} ({}) bound {name}", named(&holder.name));
         }
     }
 
@@ -176,14 +176,14 @@ impl<D: Datapath> Control<D> {
 
     fn note_of(&mut self, holder: &Holder, did: &str, port: &PortName) {
         if self.call_log.may_tell(holder.uid, Instant::now()) {
-            let (pid, user) = (holder.pid, user_name(holder.uid));
-            tracing::info!("process {pid} of {user} ({}) {did} {port}", named(&holder.name));
+            let process = shown_process(holder.pid, holder.uid);
+            tracing::info!("{process} ({}) {did} {port}", named(&holder.name));
         }
     }
 }
 
 fn who(caller: &Caller, name: &str) -> String {
-    format!("process {} of {} ({})", caller.pid, user_name(caller.uid), named(name))
+    format!("{} ({})", shown_process(caller.pid, caller.uid), named(name))
 }
 
 fn named(name: &str) -> &str {

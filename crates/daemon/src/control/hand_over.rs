@@ -4,7 +4,6 @@
 //! one goes on. So it does while there are changes that it cannot save, which the next one would
 //! not have.
 
-use protocol::users::user_name;
 use protocol::{HandedOver, PageFrom, Reply};
 
 use super::refusal::{AccessRefusal, Refusal};
@@ -12,7 +11,7 @@ use super::{Answer, Control};
 use crate::control::datapath::Datapath;
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
-use crate::model::policy::Caller;
+use crate::model::policy::{Caller, shown_process};
 use crate::store::writer::Writer;
 
 impl<D: Datapath> Control<D> {
@@ -35,7 +34,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn end(&mut self, caller: &Caller) -> Result<Reply, Refusal> {
         check(caller)?;
         self.check_saved()?;
-        tracing::info!("process {} of {} takes over", caller.pid, user_name(caller.uid));
+        tracing::info!("{} takes over", shown_process(caller.pid, caller.uid));
         self.pending.end = true;
         Ok(Reply::Done)
     }

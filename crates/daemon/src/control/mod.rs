@@ -115,11 +115,24 @@ pub struct Client {
 impl Client {
     /// This client as the holder of a port.
     fn holder(&self, memory: u64, group: Option<GroupKey>) -> Holder {
-        let Caller { pid, uid, .. } = self.caller;
+        let Caller { pid, process, uid, .. } = self.caller;
         let (conn, name) = (self.conn, self.name.clone());
         let (counts, gauges) = (BTreeMap::new(), BTreeMap::new());
         let (thread, alone, ready) = (None, false, false);
-        Holder { conn, pid, thread, uid, name, memory, alone, ready, group, counts, gauges }
+        Holder {
+            conn,
+            pid,
+            process,
+            thread,
+            uid,
+            name,
+            memory,
+            alone,
+            ready,
+            group,
+            counts,
+            gauges,
+        }
     }
 }
 

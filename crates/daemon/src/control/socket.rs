@@ -350,7 +350,8 @@ impl<D: Datapath> Server<D> {
     }
 
     fn welcome(&mut self, socket: OwnedFd) {
-        let Ok(caller) = sys::caller(socket.as_fd()) else { return };
+        let conn = ConnKey(self.next_key);
+        let Ok(caller) = sys::caller(socket.as_fd(), conn) else { return };
         if let Err(refusal) = self.admit(&caller) {
             self.control.note_refusal(&caller, "", &refusal);
             // The client gets the reason, unless it is gone already.
@@ -360,12 +361,12 @@ impl<D: Datapath> Server<D> {
         if caller.privileged {
             let _ = descriptors::accept(&socket);
         }
-        let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
+        let (key, gone) = (conn.0, epoll::EventFlags::RDHUP);
         self.next_key += 1;
         let listened = [(&self.epoll, SPOKEN), (&self.farewells, gone)];
         let data = epoll::EventData::new_u64(key);
         if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
-            let client = Client { conn: ConnKey(key), caller, name: String::new() };
+            let client = Client { conn, caller, name: String::new() };
             *self.control.connections.entry(client.caller.uid).or_default() += 1;
             let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
             let connection = Connection { socket, client, waits, ready, owes, parked, gone };

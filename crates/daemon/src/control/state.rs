@@ -65,7 +65,6 @@ use index::{Index, visited};
 use leases::Leases;
 pub use port::{Holder, Port};
 use regions::regions_of;
-use service::Process;
 use shared::Binder;
 use touched::Touched;
 use unswitched::UnswitchedPort;
@@ -429,7 +428,7 @@ impl State {
     pub fn claim(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let new_port = self.claim_port(caller, wish)?;
         self.claim_company(caller, wish)?;
-        self.claim_service(wish.port, Process::of(caller), wish.alone)?;
+        self.claim_service(wish.port, caller.process, wish.alone)?;
         if new_port {
             self.claim_number(caller)?;
         }

@@ -31,6 +31,7 @@ use protocol::{
 use super::fake::Fake;
 use super::refusal::QuotaRefusal;
 use super::*;
+use crate::model::policy::Process;
 use protocol::Mode;
 
 /// A control plane and callers by number of connection.
@@ -40,7 +41,8 @@ struct Bench {
 
 fn client(conn: u64, uid: u32) -> Client {
     let groups = Vec::new();
-    let caller = Caller { pid: 1, uid, gid: uid, groups, privileged: uid == 0 };
+    let process = Process::Number(1);
+    let caller = Caller { pid: 1, process, uid, gid: uid, groups, privileged: uid == 0 };
     Client { conn: ConnKey(conn), caller, name: format!("test {conn}") }
 }
 

@@ -14,13 +14,19 @@
 //! grants more. Root and the user the daemon runs as may do everything. What the kernel said about
 //! the caller when it connected is what counts; nothing in a message can claim another identity.
 
+use protocol::users::user_name;
 use protocol::{Mode, NewPorts, PortSettings};
+
+use super::keys::ConnKey;
 
 /// The process behind a connection, as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Process number when it connected.
+    /// Process number when it connected, for messages: 0 in another PID namespace, and another
+    /// process may get it later.
     pub pid: u32,
+    /// By what it is told from other processes.
+    pub process: Process,
     /// User.
     pub uid: u32,
     /// Primary group.
@@ -31,11 +37,33 @@ pub struct Caller {
     pub privileged: bool,
 }
 
+/// A process, told from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// By the inode of its pidfd, which the kernel gives to no other process.
+    Pidfd(u64),
+    /// By its number, where pidfds have no inodes of their own (before Linux 6.9).
+    Number(u32),
+    /// By its connection, where it has no number either: in another PID namespace. Two connections
+    /// of such a process are two.
+    Connection(ConnKey),
+}
+
 impl Caller {
     /// Whether the caller is a member of a group.
     #[must_use]
     pub fn in_group(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// A process as messages name it, by its number, if it has one here, and its user.
+#[must_use]
+pub fn shown_process(pid: u32, uid: u32) -> String {
+    let user = user_name(uid);
+    match pid {
+        0 => format!("a process of {user} in another PID namespace"),
+        pid => format!("process {pid} of {user}"),
     }
 }
 
@@ -149,7 +177,14 @@ mod tests {
     use super::*;
 
     fn caller(uid: u32, groups: &[u32]) -> Caller {
-        Caller { pid: 1, uid, gid: uid, groups: groups.to_vec(), privileged: uid == 0 }
+        Caller {
+            pid: 1,
+            process: Process::Number(1),
+            uid,
+            gid: uid,
+            groups: groups.to_vec(),
+            privileged: uid == 0,
+        }
     }
 
     fn allowed(mode: u16, caller: &Caller) -> String {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use protocol::name::PortName;
 
-use protocol::users;
+use crate::model::policy::shown_process;
 
 /// An instance that is in the way of another.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Clash {
 impl fmt::Display for Clash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { service, port, pid, uid, name } = self;
-        let user = users::user_name(*uid);
-        write!(f, "{name}, process {pid} of {user}, runs at {port} of service {service}")
+        let process = shown_process(*pid, *uid);
+        write!(f, "{name}, {process}, runs at {port} of service {service}")
     }
 }

@@ -105,13 +105,15 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::model::policy::Process;
 
     fn declared(text: &str) -> Declared {
         Declared::of(&Config::parse(text, Path::new("test.toml")).unwrap())
     }
 
     fn caller(uid: u32, groups: &[u32]) -> Caller {
-        Caller { pid: 1, uid, gid: uid, groups: groups.to_vec(), privileged: uid == 0 }
+        let process = Process::Number(1);
+        Caller { pid: 1, process, uid, gid: uid, groups: groups.to_vec(), privileged: uid == 0 }
     }
 
     #[test]

@@ -22,7 +22,6 @@ use crate::control::netmap::regions::{Place, needs_of, refused};
 use crate::control::ports::attach::{Building, when_paid};
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
-use crate::control::state::service::Process;
 use crate::control::state::shared::{Binder, COMMON, Interface, Region, Shared};
 use crate::control::state::{Port, Wish};
 use crate::model::keys::{ConnKey, PortKey, SwitchKey};
@@ -403,7 +402,7 @@ impl<D: Datapath> Control<D> {
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
         self.state.claim_rings(&client.caller, &bind.port, &claim)?;
-        self.state.claim_service(&bind.port, Process::of(&client.caller), false)?;
+        self.state.claim_service(&bind.port, client.caller.process, false)?;
         Ok((key, claim))
     }
 
@@ -506,6 +505,7 @@ pub(super) fn binder(client: &Client, claim: Claim, granted: u32, stride: u32) -
     Binder {
         conn: client.conn,
         pid: client.caller.pid,
+        process: client.caller.process,
         name: client.name.clone(),
         memory: u64::from(granted) * u64::from(stride),
         claim,

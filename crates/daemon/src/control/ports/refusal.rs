@@ -5,6 +5,8 @@ use protocol::name::PortName;
 use protocol::users;
 use thiserror::Error;
 
+use crate::model::policy::shown_process;
+
 /// What is wrong with the port.
 #[derive(Debug, Error)]
 pub enum PortRefusal {
@@ -27,10 +29,7 @@ pub enum PortRefusal {
     #[error("port {0} is not attached by this connection")]
     NotHeld(PortName),
     /// Another process holds the port.
-    #[error(
-        "port {port} is taken by process {pid} of {}; choose another name",
-        users::user_name(*.uid)
-    )]
+    #[error("port {port} is taken by {}; choose another name", shown_process(*.pid, *.uid))]
     InUse {
         /// The port.
         port: PortName,
@@ -41,8 +40,8 @@ pub enum PortRefusal {
     },
     /// Another process tells the stations of a tunnel.
     #[error(
-        "process {pid} of {} tells the stations of {port} (uvala-evpn); end it first",
-        users::user_name(*.uid)
+        "{} tells the stations of {port} (uvala-evpn); end it first",
+        shown_process(*.pid, *.uid)
     )]
     Routed {
         /// The port.

@@ -1,25 +1,60 @@
 //! The credentials of a socket's peer, and the bytes that it has not read.
-// UNSAFETY: SO_PEERGROUPS and TIOCOUTQ are in no safe wrapper that we use.
+// UNSAFETY: SO_PEERGROUPS, SO_PEERPIDFD and TIOCOUTQ are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use protocol::peer::Peer;
 use rustix::io::Errno;
 
-use crate::model::policy::Caller;
+use crate::model::keys::ConnKey;
+use crate::model::policy::{Caller, Process};
+
+/// The file system of pidfds, where each has an inode of its own (`linux/magic.h`).
+const PID_FS_MAGIC: u64 = 0x5049_4446;
 
 /// The process that connected, as the kernel saw it at that moment. Its number is 0 if it is in
 /// another PID namespace, as the host is for a daemon in a container.
-pub fn caller(socket: BorrowedFd<'_>) -> Result<Caller, Errno> {
+pub fn caller(socket: BorrowedFd<'_>, conn: ConnKey) -> Result<Caller, Errno> {
     let Peer { pid, uid, gid } = Peer::of(socket)?;
+    let process = match (pidfd_inode(socket), pid) {
+        (Some(inode), _) => Process::Pidfd(inode),
+        (None, Some(pid)) => Process::Number(pid),
+        (None, None) => Process::Connection(conn),
+    };
     Ok(Caller {
         pid: pid.unwrap_or(0),
+        process,
         uid,
         gid,
         groups: peer_groups(socket)?,
         privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
     })
+}
+
+/// The inode of the peer's pidfd, where each process has one of its own.
+fn pidfd_inode(socket: BorrowedFd<'_>) -> Option<u64> {
+    let pidfd = pidfd(socket)?;
+    let place = rustix::fs::fstatfs(&pidfd).ok()?;
+    let own = u64::try_from(place.f_type) == Ok(PID_FS_MAGIC);
+    own.then(|| rustix::fs::fstat(&pidfd).ok()).flatten().map(|stat| stat.st_ino)
+}
+
+fn pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut pidfd: libc::c_int = -1;
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&pidfd)).expect("a few bytes");
+    // SAFETY: the kernel writes at most `bytes` bytes to `pidfd`, which has that many.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut pidfd).cast(),
+            &raw mut bytes,
+        )
+    };
+    // SAFETY: the kernel has opened this descriptor for us, and nothing else has its number.
+    (status == 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 /// True if the peer has read all that was sent, or the kernel does not say.
@@ -76,7 +111,9 @@ mod tests {
     fn test_peer_of_a_pair_is_this_process() {
         let flags = SocketFlags::CLOEXEC;
         let (a, _b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let caller = caller(a.as_fd()).unwrap();
+        let caller = |conn| caller(a.as_fd(), ConnKey(conn)).unwrap();
+        assert_eq!(caller(1).process, caller(2).process);
+        let caller = caller(1);
         assert_eq!(caller.pid, std::process::id());
         assert_eq!(caller.uid, rustix::process::geteuid().as_raw());
         assert!(caller.privileged);

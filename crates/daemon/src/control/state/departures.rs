@@ -81,9 +81,11 @@ mod tests {
 
     use super::*;
     use crate::control::stats::counters;
+    use crate::model::policy::Process;
 
     fn caller(uid: u32) -> Caller {
-        Caller { pid: 1, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
+        let process = Process::Number(1);
+        Caller { pid: 1, process, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
     }
 
     fn go(departures: &mut Departures, name: &str, owner: u32, now: Instant) {

@@ -11,7 +11,7 @@ use super::shared::{Interface, Shared};
 use crate::control::ports::refusal::PortRefusal;
 use crate::model::groups::shown_group;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey};
-use crate::model::policy::{Grant, Permissions};
+use crate::model::policy::{Grant, Permissions, Process};
 
 /// A port.
 #[derive(Clone, Debug)]
@@ -54,10 +54,12 @@ pub struct Port {
 pub struct Holder {
     /// Connection of the client.
     pub conn: ConnKey,
-    /// PID of the client.
+    /// PID of the client, for messages.
     pub pid: u32,
     /// Thread ID that the client gave.
     pub thread: Option<u32>,
+    /// The client's process.
+    pub process: Process,
     /// User of the client.
     pub uid: u32,
     /// What it calls itself.

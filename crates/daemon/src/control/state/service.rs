@@ -8,8 +8,7 @@
 //! ```
 //!
 //! What counts is the process that holds a port, from the moment the port is reserved; of two calls
-//! at the same time, the second finds the first. Processes that the daemon cannot see (in another
-//! PID namespace) have no number, and those of one user count as one.
+//! at the same time, the second finds the first.
 
 use protocol::name::PortName;
 
@@ -18,26 +17,13 @@ use super::{Holder, Port, State};
 use crate::control::chains::clash::Clash;
 use crate::control::chains::refusal::ChainRefusal;
 use crate::control::refusal::Refusal;
-use crate::model::policy::Caller;
-
-/// A process, and whose it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Process {
-    pid: u32,
-    uid: u32,
-}
-
-impl Process {
-    /// The user and process that call.
-    #[must_use]
-    pub fn of(caller: &Caller) -> Self {
-        Self { pid: caller.pid, uid: caller.uid }
-    }
-}
+use crate::model::policy::Process;
 
 /// A client that holds a port.
 struct User<'a> {
     process: Process,
+    pid: u32,
+    uid: u32,
     name: &'a str,
     alone: bool,
 }
@@ -45,13 +31,16 @@ struct User<'a> {
 impl Port {
     fn users(&self) -> impl Iterator<Item = User<'_>> {
         let held = self.holder.iter().map(|holder| {
-            let &Holder { pid, uid, alone, ref name, .. } = holder;
-            User { process: Process { pid, uid }, name, alone }
+            let &Holder { process, pid, uid, alone, ref name, .. } = holder;
+            User { process, pid, uid, name, alone }
         });
         let bound = self.bound.iter().flat_map(|shared| {
-            shared.holders.iter().map(|&Binder { pid, ref name, .. }| {
-                let process = Process { pid, uid: shared.uid };
-                User { process, name, alone: false }
+            shared.holders.iter().map(|&Binder { process, pid, ref name, .. }| User {
+                process,
+                pid,
+                uid: shared.uid,
+                name,
+                alone: false,
             })
         });
         held.chain(bound)
@@ -88,7 +77,7 @@ impl State {
         let mut users = others.flat_map(|(port, it)| it.users().map(move |user| (port, user)));
         let other = users.find(|(_, user)| user.process != process && (alone || user.alone));
         let Some((port, user)) = other else { return Ok(()) };
-        let Process { pid, uid } = user.process;
+        let User { pid, uid, .. } = user;
         let (service, port, name) = (service.to_owned(), port.clone(), user.name.to_owned());
         let clash = Box::new(Clash { service, port, pid, uid, name });
         Err(if user.alone {

@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use super::groups::Charge;
 use crate::model::keys::{ConnKey, SwitchKey};
+use crate::model::policy::Process;
 use crate::model::specs::{Claim, RingSpec};
 
 /// The number by which a user's ports share a region without knowing another number.
@@ -58,8 +59,10 @@ pub struct Interface {
 pub struct Binder {
     /// The connection.
     pub conn: ConnKey,
-    /// PID of the client.
+    /// PID of the client, for messages.
     pub pid: u32,
+    /// The client's process.
+    pub process: Process,
     /// What it calls itself.
     pub name: String,
     /// Bytes of its extra buffers.

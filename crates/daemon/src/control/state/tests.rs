@@ -3,13 +3,15 @@
 use protocol::PortKind;
 
 use super::*;
+use crate::model::policy::Process;
 use ::port::machine::quota::Limits;
 use proptest::prelude::*;
 use protocol::{ErrorCode, Mode};
 use switch::PortConfig;
 
 fn caller(uid: u32) -> Caller {
-    Caller { pid: uid, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
+    let process = Process::Number(uid);
+    Caller { pid: uid, process, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
 }
 
 fn name(text: &str) -> PortName {
@@ -52,6 +54,7 @@ fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<Por
     let holder = Holder {
         conn: ConnKey(conn),
         pid: uid,
+        process: Process::Number(uid),
         thread: None,
         uid,
         name: String::new(),

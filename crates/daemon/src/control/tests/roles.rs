@@ -128,6 +128,11 @@ fn test_listings_say_whose_process_a_function_is() {
     assert_eq!(rows[1].get("user"), None);
 }
 
+/// The process of a connection: 0 is the number of all that the kernel gives none.
+fn process(conn: u64, pid: u32) -> Process {
+    if pid == 0 { Process::Connection(ConnKey(conn)) } else { Process::Number(pid) }
+}
+
 /// What a process that attaches a port sends; user 0.
 fn attach(
     bench: &mut Bench,
@@ -137,6 +142,7 @@ fn attach(
 ) -> Result<(), (ErrorCode, String)> {
     let mut client = client(conn, 0);
     client.caller.pid = pid;
+    client.caller.process = process(conn, pid);
     let attach = Attach { alone, ..Attach::new(format!("vale0:{port}").parse().unwrap()) };
     let step = bench.control.call(&mut client, Request::Session(SessionRequest::Attach(attach)));
     bench.follow(conn, step).map(drop).map_err(|why| (why.code(), why.to_string()))
@@ -166,11 +172,20 @@ fn test_an_instance_that_is_alone_has_no_other_process_beside_it() {
 }
 
 #[test]
+fn test_processes_without_a_number_are_several() {
+    let mut bench = Bench::with_chain();
+    attach(&mut bench, (2, 0), "f1", true).unwrap();
+    let (code, why) = attach(&mut bench, (3, 0), "f2", false).unwrap_err();
+    assert!(code == ErrorCode::InUse && why.contains("runs at vale0:f1"), "{why}");
+}
+
+#[test]
 fn test_of_two_that_ask_at_once_the_second_is_refused() {
     let mut bench = Bench::with_chain();
     let ask = |pid: u32, port: &str| {
         let mut client = client(pid.into(), 0);
         client.caller.pid = pid;
+        client.caller.process = Process::Number(pid);
         let port = port.parse().unwrap();
         (
             client,
