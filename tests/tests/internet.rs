@@ -194,6 +194,12 @@ fn what_is_missing_or_there_already_is_said() {
         let says = text.contains(passt) && text.contains("say where passt is (--passt)");
         assert!(code == Some(1) && says, "{text}");
     }
+    let place = Scratch::new("hangs");
+    let hangs = place.path().join("passt");
+    std::fs::write(&hangs, "#!/bin/sh\nsleep 30\nexit 1\n").unwrap();
+    std::fs::set_permissions(&hangs, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, text) = run(&["--passt", hangs.to_str().unwrap()], "/bin");
+    assert!(code == Some(1) && text.contains("no answer within 10 s; say where"), "{text}");
     let output = daemon.uvala(&["port", "add", "vale0:internet"]);
     assert!(output.status.success());
     let (code, text) = run(&["--passt", "/bin/true"], "/bin");

@@ -106,14 +106,13 @@ pub fn find_passt(given: Option<&Path>) -> Result<PathBuf> {
     let program = program.context(
         "no passt; install it (Debian: apt install passt), or say where it is (--passt)",
     )?;
-    let asked = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+    let asked = process::ask(Command::new(&program).arg("--version"));
     let name = program.display();
-    let asked =
-        asked.with_context(|| format!("cannot run {name}; say where passt is (--passt)"))?;
-    if !asked.status.success() {
-        bail!("{name} --version fails: {}; say where passt is (--passt)", asked.status);
+    match asked {
+        Ok(said) if said.status.success() => Ok(program),
+        Ok(said) => bail!("{name} --version fails: {}; say where passt is (--passt)", said.status),
+        Err(error) => bail!("{name} --version: {error}; say where passt is (--passt)"),
     }
-    Ok(program)
 }
 
 /// Runs the command for a switch until the result is dropped. While another process gives the

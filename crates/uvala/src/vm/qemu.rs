@@ -1,7 +1,9 @@
 //! What the QEMU that is there understands: its options have changed over the years.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use terminal::process;
 
 use super::kvm;
 
@@ -27,7 +29,7 @@ impl Qemu {
     /// Asks a program for its version, and whether it can use KVM unless `told` says so. None: the
     /// program is missing, or is not QEMU.
     pub fn ask(program: &Path, told: Option<bool>) -> Option<Self> {
-        let asked = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let asked = process::ask(Command::new(program).arg("--version")).ok()?;
         let version = version(&String::from_utf8_lossy(&asked.stdout))?;
         let kvm = told.unwrap_or_else(|| version >= CRASHES_NO_MORE || kvm::is_usable());
         Some(Self { version, kvm })
@@ -35,9 +37,8 @@ impl Qemu {
 
     /// Whether the program can use KVM: it was built with it, and `/dev/kvm` is usable.
     pub fn can_use_kvm(program: &Path) -> bool {
-        let mut ask = Command::new(program);
-        let ask = ask.args(["-accel", "help"]).stdin(Stdio::null());
-        kvm::is_usable() && ask.output().is_ok_and(|said| has_kvm(&said.stdout))
+        let ask = || process::ask(Command::new(program).args(["-accel", "help"]));
+        kvm::is_usable() && ask().is_ok_and(|said| has_kvm(&said.stdout))
     }
 
     /// What makes a socket be connected to again.
