@@ -284,6 +284,29 @@ fn a_port_that_is_made_again_gets_its_remotes_stations_and_addresses_again() {
 }
 
 #[test]
+fn a_process_that_is_restarted_at_once_waits_for_the_end_of_the_one_before_it() {
+    let Some((_underlay, mut all)) = members([1]) else { return };
+    let (mut one, _station) = all.pop().expect("one");
+    let speaks = |member: &Member| member.log().matches("route distinguisher").count();
+    wait::until("the first", || speaks(&one) == 1);
+    let next = start_evpn(&one.host, &one.scratch, "20");
+    // Each try is some calls, for whose answers it sleeps.
+    wait::until("tries of the second", || sleeps(next.pid()) > 30);
+    one.evpn.signal(Signal::HUP);
+    assert!(one.evpn.wait().success());
+    one.evpn = next;
+    wait::until("the second", || speaks(&one) == 2);
+    assert!(!one.log().contains("tells the stations"), "{}", one.log());
+}
+
+/// How often a process has slept.
+fn sleeps(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a line").trim().parse().expect("a number")
+}
+
+#[test]
 fn the_process_is_confined_once_it_speaks() {
     let Some(underlay) = Underlay::new(1500) else { return };
     let Some(one) = Member::new(&underlay, 1, &[]) else { return };

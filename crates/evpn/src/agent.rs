@@ -7,7 +7,8 @@
 //!     └───── do ────────  plan::Todo  ──────── do ───────┘
 //! ```
 //!
-//! A side that is lost is tried again, after a time that doubles up to [`RETRY_MAX_MS`]. A side
+//! A side that is lost is tried again, after a time that doubles up to [`RETRY_MAX_MS`]. A port has
+//! one such process: one that is restarted waits for the end of the one before it. A side
 //! that says that something has changed is read whole, but not again before [`GAP_MS`] have passed,
 //! and four times what reading took: a peer that changes its routes all the time costs a fifth of a
 //! core at most. Each side is read every [`RESYNC_MS`] even if it says nothing. A port that listens
@@ -22,9 +23,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::bail;
+use client::control::ControlError;
 use packet::MacAddr;
-use protocol::EXTERN_NEIGH_MAX;
 use protocol::name::PortName;
+use protocol::{EXTERN_NEIGH_MAX, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use terminal::say;
@@ -38,6 +40,8 @@ use crate::plan::{Announced, Limits, Plan, Todo};
 /// Time before a side that is lost is tried again, at first and at last.
 const RETRY_MS: u64 = 100;
 const RETRY_MAX_MS: u64 = 5_000;
+/// How long nothing is said of a process that has the port already, and may be ending.
+const PREDECESSOR_MS: u64 = 5_000;
 /// The least time between two readings of a side.
 const GAP_MS: u64 = 100;
 /// From the first reading to the second: GoBGP does not say when it begins to tell of changes.
@@ -87,6 +91,8 @@ struct Timing {
     is_first: bool,
     /// The side could not be had, which was said.
     is_lost: bool,
+    /// Since when another process has the side.
+    held_since: Option<u64>,
 }
 
 impl Timing {
@@ -99,6 +105,7 @@ impl Timing {
             is_dirty: false,
             is_first: true,
             is_lost: false,
+            held_since: None,
         }
     }
 
@@ -113,7 +120,18 @@ impl Timing {
         self.delay = (2 * self.delay).min(RETRY_MAX_MS);
     }
 
+    /// Another process has the side. If it ends soon, as one that is restarted does, that is no
+    /// failure.
+    fn wait_for_end(&mut self, now: u64, why: impl Display) {
+        if now < *self.held_since.get_or_insert(now) + PREDECESSOR_MS {
+            self.next = now + RETRY_MS;
+        } else {
+            self.fail(now, why);
+        }
+    }
+
     fn begin(&mut self, now: u64) {
+        self.held_since = None;
         if self.is_lost {
             remark(format_args!("{}: connected", self.name));
         }
@@ -252,6 +270,9 @@ impl Agent {
         if self.fabric.is_none() && now >= self.fabric_timing.next {
             match Fabric::open(self.settings.dir.as_deref(), &self.settings.port) {
                 Ok(fabric) => self.begin_fabric(fabric, now),
+                Err(error) if is_held(&error) => {
+                    self.fabric_timing.wait_for_end(now, format_args!("{error:#}"));
+                }
                 Err(error) => self.fabric_timing.fail(now, format_args!("{error:#}")),
             }
         }
@@ -617,6 +638,12 @@ impl Speaking {
             withdraw.chain(todo.announce.iter().map(change(false))).collect();
         self.gobgp.change(&changes)
     }
+}
+
+/// Whether another process tells the port of stations.
+fn is_held(error: &anyhow::Error) -> bool {
+    let code = error.downcast_ref::<ControlError>().and_then(ControlError::code);
+    code == Some(ErrorCode::InUse)
 }
 
 /// A line on stderr.
