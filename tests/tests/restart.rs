@@ -208,6 +208,28 @@ fn a_change_that_cannot_be_written_is_an_error_until_it_can() {
 }
 
 #[test]
+fn a_daemon_that_ends_with_changes_it_cannot_write_says_which_and_fails() {
+    let mut daemon = Daemon::start();
+    done(&daemon, &["switch", "add", "vale0"]);
+    let (state, away) = (daemon.dir().join("state"), daemon.dir().join("away"));
+    std::fs::rename(&state, &away).unwrap();
+    std::fs::write(&state, "in the way").unwrap();
+    assert!(!daemon.uvala(&["switch", "add", "vale1"]).status.success());
+    daemon.terminate();
+    let status = daemon.process().wait();
+    assert_eq!(status.code(), Some(protocol::exit::NOT_KEPT.into()), "{}", daemon.log());
+    let log = daemon.log();
+    let lost = log.lines().filter(|line| line.contains("end with this daemon"));
+    let lost: Vec<_> = lost.collect();
+    assert!(lost.len() == 1 && lost[0].contains("vale1: "), "{log}");
+    assert!(lost[0].contains("state/vale1.json"), "{log}");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(&away, &state).unwrap();
+    daemon.restart();
+    assert!(daemon.switch("vale0").is_some() && daemon.switch("vale1").is_none());
+}
+
+#[test]
 fn a_second_daemon_does_not_write_over_the_state_of_the_first() {
     let daemon = Daemon::start();
     let (state, other) = (daemon.dir().join("state"), daemon.dir().join("other"));

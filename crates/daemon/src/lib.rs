@@ -23,9 +23,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use protocol::paths;
+use protocol::{exit, paths};
 use rustix::pipe::{PipeFlags, pipe_with};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use thiserror::Error;
 
 use config::Config;
 use control::Control;
@@ -99,7 +100,7 @@ impl<D: Datapath> Daemon<D> {
     }
 
     /// Serves until told to stop.
-    pub fn run(mut self) -> io::Result<()> {
+    pub fn run(mut self) -> Result<(), EndError> {
         tracing::info!(socket = %self.socket().display(), "ready");
         let state = sd_notify::NotifyState::Ready;
         if let Err(error) = sd_notify::notify(&[state]) {
@@ -109,7 +110,36 @@ impl<D: Datapath> Daemon<D> {
         tracing::info!("stopping");
         // An error changes nothing any more: systemd sees the daemon end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        result.map_err(io::Error::from)
+        let lost = result.map_err(io::Error::from)?;
+        for (switch, why) in &lost {
+            tracing::error!("{switch}: changes by commands end with this daemon: {why}");
+        }
+        if lost.is_empty() { Ok(()) } else { Err(EndError::Lost(lost.len())) }
+    }
+}
+
+/// What went wrong while a daemon served.
+#[derive(Debug, Error)]
+pub enum EndError {
+    /// The system cannot wait for calls.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The state files of so many switches are older than what commands have changed.
+    #[error(
+        "changes of {0} of its switches are lost, and the log names them; free disk space or \
+         repair the state directory, start the daemon, and make the changes again"
+    )]
+    Lost(usize),
+}
+
+impl EndError {
+    /// The exit status of a daemon that ends by it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Io(_) => exit::FAILURE,
+            Self::Lost(_) => exit::NOT_KEPT,
+        }
     }
 }
 
@@ -137,6 +167,7 @@ fn make_switches<D: Datapath>(
     }
     let daemon = Caller {
         pid: std::process::id(),
+        process: Process::Number(std::process::id()),
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         groups: Vec::new(),
@@ -154,4 +185,3 @@ fn make_switches<D: Datapath>(
     control.save_with(Writer::start(store).map_err(start)?, &config.switches);
     Ok(())
 }
-        process: Process::Number(std::process::id()),

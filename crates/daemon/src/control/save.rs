@@ -165,6 +165,11 @@ impl<D: Datapath> Control<D> {
         answers
     }
 
+    /// Ends the writer, which tries everything again. Returns what this daemon takes along.
+    pub fn end_saving(&mut self) -> BTreeMap<SwitchName, NotWritten> {
+        self.saving.take().map(|saving| saving.writer.end()).unwrap_or_default()
+    }
+
     pub(super) fn note_saved(
         &mut self,
         Written { switch, result }: Written,

@@ -35,13 +35,14 @@ mod malformed;
 mod sys;
 mod unread;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use port::sys::descriptors;
+use protocol::name::SwitchName;
 use protocol::users::user_name;
 use protocol::{
     CallMessage, ErrorCode, Failure, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
@@ -66,6 +67,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
+use crate::store::writer::NotWritten;
 use allowance::Allowance;
 use builders::Builders;
 use fair_queue::FairQueue;
@@ -186,8 +188,8 @@ impl<D: Datapath> Server<D> {
     }
 
     /// Serves until told to stop. Changes that are pending then are written to disk, and the
-    /// clients that wait for them are answered.
-    pub fn run(&mut self) -> Result<(), Errno> {
+    /// clients that wait for them are answered. Returns what could not be written.
+    pub fn run(&mut self) -> Result<BTreeMap<SwitchName, NotWritten>, Errno> {
         while self.look_around()? {
             let (Self { queue, allowance, .. }, now) = (&mut *self, Instant::now());
             if let Some(key) = queue.pop(|uid| allowance.wait(uid, now).is_zero()) {
@@ -200,7 +202,7 @@ impl<D: Datapath> Server<D> {
         }
         let answers = self.control.save_all();
         self.answer_all(answers);
-        Ok(())
+        Ok(self.control.end_saving())
     }
 
     /// Handles all events; waits for one unless a client has a call already. `false`: it is time to

@@ -119,13 +119,23 @@ impl Writer {
     pub fn wait(&mut self) -> Written {
         self.results.recv().expect("the thread ends with its handle")
     }
+
+    /// Waits until the thread has tried everything again. Returns what it could not write.
+    pub fn end(mut self) -> BTreeMap<SwitchName, NotWritten> {
+        self.join();
+        self.unsaved()
+    }
+
+    fn join(&mut self) {
+        self.changes = None;
+        // A thread that panicked has said so itself.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.changes = None;
-        // A thread that panicked has said so itself.
-        let _ = self.thread.take().map(JoinHandle::join);
+        self.join();
     }
 }
 
@@ -394,7 +404,18 @@ mod tests {
         let writer = Writer::start(store).unwrap();
         writer.write(change(true, &[("vale0:a", Some(1))], true));
         writer.write(change(true, &[("vale0:b", Some(2))], false));
-        drop(writer);
+        assert!(writer.end().is_empty());
         assert_eq!(bench.read().len(), 2);
+    }
+
+    #[test]
+    fn test_the_end_tells_what_could_not_be_written() {
+        let place = Bench::new("lost");
+        let store = Store::open(place.dir.join("state")).unwrap();
+        std::fs::remove_dir_all(place.dir.join("state")).unwrap();
+        let writer = Writer::start(store).unwrap();
+        writer.write(change(true, &[("vale0:a", Some(1))], true));
+        let lost = writer.end();
+        assert_eq!(lost[&switch()].path, place.dir.join("state/vale0.json"));
     }
 }

@@ -17,7 +17,7 @@ use daemon::kept::{FdStore, Kept};
 use daemon::log::LogFormat;
 use daemon::start::{StartError, make_dir};
 use daemon::store::check as check_state;
-use daemon::{Daemon, confinement};
+use daemon::{Daemon, EndError, confinement};
 use protocol::exit;
 use protocol::paths;
 
@@ -203,10 +203,11 @@ fn configure(global: &Global, args: &Args) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// The exit status of an error of the daemon's start.
+/// The exit status of an error of the daemon's start or end.
 pub fn exit_code(cause: &(dyn Error + 'static)) -> Option<u8> {
     let config = cause.downcast_ref::<ConfigError>().map(|_| exit::BAD_CONFIG);
-    config.or_else(|| cause.downcast_ref::<StartError>().map(StartError::exit_code))
+    let start = || cause.downcast_ref::<StartError>().map(StartError::exit_code);
+    config.or_else(start).or_else(|| cause.downcast_ref::<EndError>().map(EndError::exit_code))
 }
 
 const EXAMPLES: &str = "\

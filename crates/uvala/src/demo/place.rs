@@ -1,7 +1,6 @@
 //! A private switch: a daemon on threads of this process, in a directory that goes with it.
 
 use std::fs::{DirBuilder, read_to_string, remove_dir_all};
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use daemon::config::Config;
 use daemon::engine::Workers;
-use daemon::{Daemon, Stopper};
+use daemon::{Daemon, EndError, Stopper};
 use rustix::time::{ClockId, clock_gettime};
 
 use bench::traffic::session::clock_ns;
@@ -19,7 +18,7 @@ use terminal::say;
 /// A running switch; ended when dropped.
 pub struct Switch {
     stopper: Stopper,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<std::result::Result<(), EndError>>>,
     // Last: the directory goes when it is used no more.
     dir: PrivateDir,
 }
