@@ -20,7 +20,9 @@ export function take(page) {
     if (!names.has(name)) changed = live.delete(name);
   }
   for (const item of page.items) {
-    const old = live.get(item.port);
+    // What another port of this name has counted is not this one's; nor what an earlier daemon has.
+    const same = live.get(item.port);
+    const old = same?.counters.serial === item.serial ? same : undefined;
     changed ||= !old;
     const per = (read) =>
       old && seconds > 0 ? growth(read(old.counters), read(item)) / seconds : 0;

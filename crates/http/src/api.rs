@@ -34,7 +34,7 @@ use crate::problem::Problem;
 /// Calls that wait for the daemon at once; more of them wait for these.
 pub const CALLS_MAX: usize = 16;
 /// The program, as the daemon's log and listings name it.
-const CLIENT: &str = concat!("uvala-http ", env!("CARGO_PKG_VERSION"));
+pub const CLIENT: &str = concat!("uvala-http ", env!("CARGO_PKG_VERSION"));
 /// Answers without an end at once.
 pub const STREAMS_MAX: usize = 32;
 /// Captures at once. Each has a thread, and a ring of the daemon's.

@@ -6,7 +6,7 @@ use client::control::{Connection, ControlError, unexpected};
 use protocol::{PortRequest, Reply, Request, StatsPage, StatsQuery};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::api::Shared;
+use crate::api::{CLIENT, Shared};
 use crate::history::STEP_S;
 
 /// Counters of all pages.
@@ -31,7 +31,11 @@ pub async fn keep(api: Shared) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let page = api.connect(|connection| all(connection, StatsQuery::default())).await;
-        api.history.take(page.ok().as_ref());
+        let look = |connection: &Connection| {
+            let page = all(connection, StatsQuery::default())?;
+            Ok((connection.hello(CLIENT)?.uptime_s, page))
+        };
+        let answer = api.connect(look).await.ok();
+        api.history.take(answer.as_ref().map(|(uptime_s, page)| (*uptime_s, page)));
     }
 }

@@ -44,6 +44,10 @@ pub struct StatsPage {
 pub struct PortStats {
     /// The port.
     pub port: PortName,
+    /// A number that the daemon gives to this port alone: one that is deleted and made again has
+    /// another.
+    #[serde(default)]
+    pub serial: u32,
     /// Frames from the client, all rings.
     pub tx: Counter,
     /// Frames to the client, all rings.

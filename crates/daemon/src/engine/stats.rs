@@ -48,6 +48,7 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
     };
     PortStats {
         port,
+        serial: 0,
         tx: counter(total.tx),
         rx: counter(total.rx),
         drops: drops.map(|(reason, frames)| (reason.name().to_owned(), frames)).collect(),

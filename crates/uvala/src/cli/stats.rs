@@ -197,6 +197,7 @@ mod tests {
         let drops = [("no_room".to_owned(), frames / 2)].into();
         let port = PortStats {
             port: "vale0:a".parse().unwrap(),
+            serial: 0,
             tx,
             rx: Counter::default(),
             drops,

@@ -166,6 +166,7 @@ mod fake {
             assert!(ports.iter().all(|(key, _)| known(key)));
             let stats = |port: &PortName| PortStats {
                 port: port.clone(),
+                serial: 0,
                 tx: self.counted,
                 rx: Counter::default(),
                 drops: BTreeMap::new(),

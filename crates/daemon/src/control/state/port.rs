@@ -16,8 +16,10 @@ use crate::model::policy::{Grant, Permissions, Process};
 /// A port.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Key of the port at the workers.
+    /// Key of the port at the workers; another one for each client.
     pub key: PortKey,
+    /// The first of these keys, which tells the port from others of this name, before and after it.
+    pub first_key: PortKey,
     /// What is behind it.
     pub kind: PortKind,
     /// For the end of a pipe: the pipe.
@@ -56,10 +58,10 @@ pub struct Holder {
     pub conn: ConnKey,
     /// PID of the client, for messages.
     pub pid: u32,
-    /// Thread ID that the client gave.
-    pub thread: Option<u32>,
     /// The client's process.
     pub process: Process,
+    /// Thread ID that the client gave.
+    pub thread: Option<u32>,
     /// User of the client.
     pub uid: u32,
     /// What it calls itself.
@@ -92,6 +94,7 @@ impl Port {
     pub fn new(key: PortKey, kind: PortKind, owner: u32) -> Self {
         Self {
             key,
+            first_key: key,
             kind,
             pipe: None,
             persistent: false,

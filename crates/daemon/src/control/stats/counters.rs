@@ -13,6 +13,7 @@ use crate::control::count;
 pub fn none(port: PortName) -> PortStats {
     PortStats {
         port,
+        serial: 0,
         tx: Counter::default(),
         rx: Counter::default(),
         drops: Default::default(),

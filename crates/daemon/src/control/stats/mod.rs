@@ -68,8 +68,9 @@ pub(super) struct PortCounters {
 impl PortCounters {
     pub(super) fn new(name: &PortName, port: &Port) -> Self {
         let past = port.past.as_deref().cloned();
+        let past = past.unwrap_or_else(|| counters::none(name.clone()));
         Self {
-            past: past.unwrap_or_else(|| counters::none(name.clone())),
+            past: PortStats { serial: port.first_key.0, ..past },
             live: port.is_live().then_some(port.key),
         }
     }

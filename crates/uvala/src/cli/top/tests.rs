@@ -23,6 +23,7 @@ fn port(&(name, tx, rx, drops): &Counted<'_>) -> PortStats {
     let drops = drops.iter().map(|&(reason, frames)| (reason.to_owned(), frames)).collect();
     PortStats {
         port: name.parse().unwrap(),
+        serial: 0,
         tx: counter(tx),
         rx: counter(rx),
         drops,
