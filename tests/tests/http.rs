@@ -121,6 +121,56 @@ fn addresses_chains_and_every_other_call_are_there() {
 }
 
 #[test]
+fn groups_chains_rules_and_the_way_of_a_frame_are_operations() {
+    let config = "[switch.vale0]\nmcast_snooping = true\n[switch.vale0.port.a]\n\
+        [switch.valenf]\nforwarding = \"chain\"\n[switch.valenf.port.f]\nservice = \"fw\"\n";
+    let daemon = Setup::new(config).start();
+    let _a = daemon.open("vale0:a");
+    let http = Http::start(&daemon);
+    let ask = |method: &str, path: &str, body: Option<Value>| http.ask(method, path, body);
+    let items = |path: &str| http.get(path).json()["items"].as_array().unwrap().clone();
+
+    let mdb = "/v1/switches/vale0/mdb";
+    let group = json!({"port": "vale0:a", "group": "239.1.1.1", "vlan": 1});
+    let made = ask("POST", mdb, Some(group.clone()));
+    let place = "/v1/ports/vale0:a/mdb/239.1.1.1?vlan=1";
+    assert!(made.status == 201 && made.head.contains(place), "{made:?}");
+    let listed = items(mdb);
+    assert!(
+        listed.iter().any(|it| it["group"] == "239.1.1.1" && it["static"] == true),
+        "{listed:?}"
+    );
+    let wrong = ask("POST", "/v1/switches/valenf/mdb", Some(group)).problem(400, "bad_request");
+    assert!(wrong.contains("no port of valenf"), "{wrong}");
+    assert_eq!(ask("DELETE", place, None).status, 204);
+    ask("DELETE", place, None).problem(404, "not_found");
+
+    let chains = "/v1/switches/valenf/chains";
+    let chain = json!({"name": "c", "services": ["fw"]});
+    assert_eq!(ask("POST", chains, Some(chain)).status, 204);
+    assert_eq!(items(chains)[0]["chain"]["name"], "c");
+    let rules = "/v1/switches/valenf/rules";
+    let two = json!([{"action": "drop", "vlan": 7}, {"action": "chain:c", "vlan": 8}]);
+    assert_eq!(ask("POST", rules, Some(two)).json(), json!([1, 2]));
+    assert_eq!(ask("DELETE", &format!("{rules}/1"), None).status, 204);
+    assert_eq!(items(rules).len(), 1);
+    assert_eq!(ask("DELETE", rules, None).status, 204);
+    assert_eq!(items(rules).len(), 0);
+    assert_eq!(ask("DELETE", &format!("{chains}/c"), None).status, 204);
+    assert_eq!(items(chains).len(), 0);
+
+    let head = "ffffffffffff02000000000188b5";
+    let trace = http.get(&format!("/v1/ports/vale0:a/trace?head={head}&bytes=60")).json();
+    assert_eq!(trace["steps"][0]["step"], "vlan", "{trace}");
+    let fdb = "/v1/switches/vale0/fdb";
+    assert_eq!(ask("DELETE", &format!("{fdb}?port=vale0:a"), None).status, 204);
+    let moved = ask("PUT", "/v1/ports/vale0:a/worker", Some(json!({"worker": 999}))).json();
+    assert!(moved["detail"].as_str().is_some_and(|words| words.contains("999")), "{moved}");
+    http.get("/v1/switches/vale0/program").json()["detail"].as_str().unwrap();
+    http.get("/v1/ports/vale0:a/neigh").problem(400, "bad_request");
+}
+
+#[test]
 fn streams_have_counters_and_what_changes() {
     let mut daemon = Daemon::start();
     let (mut a, _b) = (daemon.open("vale0:a"), daemon.open("vale0:b"));

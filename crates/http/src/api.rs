@@ -13,6 +13,8 @@ mod calls;
 mod daemon;
 pub mod document;
 mod ports;
+mod programs;
+mod steering;
 mod switches;
 
 use std::path::PathBuf;
@@ -65,6 +67,8 @@ pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(document::head())
         .merge(daemon::operations())
         .merge(switches::operations())
+        .merge(steering::operations())
+        .merge(programs::operations())
         .merge(ports::operations())
         .merge(calls::operations())
 }

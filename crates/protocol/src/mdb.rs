@@ -63,11 +63,13 @@ pub struct MdbList {
 
 /// A static entry, to be added or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MdbChange {
     /// The port, which names the switch too.
     pub port: PortName,
     /// The group.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub group: GroupAddr,
     /// VLAN, 1 unless said otherwise.
     #[serde(default = "crate::fdb::default_vlan")]
@@ -76,6 +78,7 @@ pub struct MdbChange {
 
 /// An entry of the multicast database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum MdbEntry {
     /// The querier of a VLAN.
@@ -83,8 +86,10 @@ pub enum MdbEntry {
         /// VLAN.
         vlan: u16,
         /// The family that it asks for.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         family: McastFamily,
         /// The source of its queries.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         address: IpAddr,
         /// The port behind which it is; none: it is the switch.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +107,7 @@ pub enum MdbEntry {
         vlan: Option<u16>,
         /// The family of that router.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
         family: Option<McastFamily>,
         /// Seconds until the port leads to none, if no router is heard again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,8 +118,10 @@ pub enum MdbEntry {
         /// VLAN.
         vlan: u16,
         /// The group, as a host reported it last, or an operator named it.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         group: GroupAddr,
         /// The destination of its frames, by which the switch forwards.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// The port.
         port: PortName,

@@ -36,6 +36,7 @@ pub struct ProgramEntry {
 
 /// A program in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramInfo {
     /// The switch that it decides for.
@@ -61,6 +62,7 @@ pub struct ProgramInfo {
 
 /// A map in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ProgramMap {
     /// Name of the map.

@@ -38,6 +38,7 @@ impl TraceQuery {
 
 /// The steps of a frame through the switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
     /// The steps in their order.
@@ -48,6 +49,7 @@ pub struct Trace {
 
 /// A step of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "step", rename_all = "snake_case", deny_unknown_fields)]
 pub enum TraceStep {
     /// The frame is in a VLAN.
@@ -60,6 +62,7 @@ pub enum TraceStep {
     /// The switch looks at the source address.
     Learn {
         /// The address.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// What it would do.
         result: Learning,
@@ -87,6 +90,7 @@ pub enum TraceStep {
     /// The switch looks for the destination address.
     Lookup {
         /// The address.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// What it finds.
         entry: Option<FdbEntry>,
@@ -99,6 +103,7 @@ pub enum TraceStep {
     /// The frame is for a multicast group, in a switch with `mcast_snooping`.
     Group {
         /// The destination.
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         mac: MacAddr,
         /// Where its frames go.
         scope: GroupScope,
@@ -124,6 +129,7 @@ pub enum TraceStep {
 
 /// How a frame carries its VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tagging {
     /// Without a tag.
@@ -138,6 +144,7 @@ pub enum Tagging {
 
 /// What the forwarding database does with a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Learning {
     /// Learns it.
@@ -156,6 +163,7 @@ pub enum Learning {
 
 /// Why a frame is flooded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FloodClass {
     /// The destination is unknown.
@@ -168,6 +176,7 @@ pub enum FloodClass {
 
 /// Where the frames of a multicast group go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GroupScope {
     /// Flooded, whatever members say.
@@ -188,6 +197,7 @@ pub enum GroupScope {
 
 /// What is done to the VLAN tag of a frame that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TagAction {
     /// Nothing.

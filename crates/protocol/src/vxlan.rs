@@ -274,11 +274,14 @@ pub struct NeighList {
 
 /// An IP address of a station, as a port of kind vxlan knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NeighEntry {
     /// The address.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub address: IpAddr,
     /// The station.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub mac: MacAddr,
     /// The station is a router.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -13,7 +13,7 @@ pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(call))
 }
 
-/// Makes any call of the control API, such as `{"rule_del": {"switch": "vale0", "rules": [3]}}`.
+/// Makes any call of the control API, such as `{"switch_compare": {"switch": "vale0"}}`.
 ///
 /// The answer is the reply without its name in front, or status 204 if the daemon is done and has
 /// nothing to say. Calls that attach ports or listen belong to a connection, and are refused.

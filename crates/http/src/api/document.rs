@@ -21,7 +21,10 @@ const PROBLEM: &str = "Problem";
     ),
     tags(
         (name = "daemon", description = "The daemon, its users and workers"),
-        (name = "switches", description = "Switches: addresses, chains, rules, functions"),
+        (
+            name = "switches",
+            description = "Switches: addresses, groups, chains, rules, functions, programs"
+        ),
         (name = "ports", description = "Ports and their counters"),
         (name = "calls", description = "Everything else"),
         (name = "streams", description = "Server-sent events"),
@@ -65,6 +68,6 @@ pub fn complete(mut document: OpenApi) -> OpenApi {
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    let PathItem { get, post, patch, delete, .. } = item;
-    [get, post, patch, delete].into_iter().flatten()
+    let PathItem { get, post, put, patch, delete, .. } = item;
+    [get, post, put, patch, delete].into_iter().flatten()
 }

@@ -2,9 +2,12 @@
 
 use axum::extract::State;
 use protocol::{
-    Page, PortAdd, PortInfo, PortList, PortRef, PortRequest, PortSet, PortSettings, Request,
-    StatsPage, StatsQuery,
+    FdbRequest, MdbChange, MdbRequest, NeighEntry, NeighList, Page, PortAdd, PortInfo, PortList,
+    PortRef, PortRequest, PortSet, PortSettings, Request, StatsPage, StatsQuery, Trace, TraceQuery,
+    WorkerMove, WorkerRequest,
 };
+use serde::Deserialize;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -18,6 +21,10 @@ pub fn operations() -> OpenApiRouter<Shared> {
         .routes(routes!(list, add))
         .routes(routes!(show, set, delete))
         .routes(routes!(enable))
+        .routes(routes!(move_to_worker))
+        .routes(routes!(delete_from_mdb))
+        .routes(routes!(neighbours))
+        .routes(routes!(trace))
         .routes(routes!(stats))
         .routes(routes!(history))
 }
@@ -82,6 +89,63 @@ async fn delete(State(api): State<Shared>, Parameters(port): Parameters<PortRef>
 )]
 async fn enable(State(api): State<Shared>, Parameters(port): Parameters<PortRef>) -> Answer {
     api.answer(Request::Port(PortRequest::Enable(port))).await
+}
+
+/// The worker that a port is to have.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct WorkerNumber {
+    /// Number of the worker, from 0 on.
+    worker: u32,
+}
+
+/// Moves a port to another worker of its switch, until its client detaches it.
+#[utoipa::path(
+    put, path = "/v1/ports/{port}/worker", tag = "ports",
+    params(("port" = String, Path)),
+    request_body = WorkerNumber, responses((status = 204, description = "Moved"))
+)]
+async fn move_to_worker(
+    State(api): State<Shared>,
+    Parameters(PortRef { port }): Parameters<PortRef>,
+    JsonBody(WorkerNumber { worker }): JsonBody<WorkerNumber>,
+) -> Answer {
+    api.answer(Request::Worker(WorkerRequest::Move(WorkerMove { port, worker }))).await
+}
+
+/// Ends the static membership of a port in a multicast group.
+#[utoipa::path(
+    delete, path = "/v1/ports/{port}/mdb/{group}", tag = "ports",
+    params(("port" = String, Path), ("group" = String, Path), ("vlan" = Option<u16>, Query)),
+    responses((status = 204, description = "Deleted"))
+)]
+async fn delete_from_mdb(
+    State(api): State<Shared>,
+    Parameters(entry): Parameters<MdbChange>,
+) -> Answer {
+    api.answer(Request::Mdb(MdbRequest::Del(entry))).await
+}
+
+/// Lists the IP addresses of stations that a port of kind vxlan knows.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/neigh", tag = "ports",
+    params(("port" = String, Path), ("from" = Option<String>, Query)),
+    responses((status = 200, body = Page<NeighEntry>))
+)]
+async fn neighbours(State(api): State<Shared>, Parameters(list): Parameters<NeighList>) -> Answer {
+    api.answer(Request::Fdb(FdbRequest::Neigh(list))).await
+}
+
+/// Shows what the switch would do with a frame that the port sends, step by step.
+///
+/// `head` is the beginning of the frame in hexadecimal digits, `bytes` the length of the frame.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/trace", tag = "ports",
+    params(("port" = String, Path), ("head" = String, Query), ("bytes" = u32, Query)),
+    responses((status = 200, body = Trace))
+)]
+async fn trace(State(api): State<Shared>, Parameters(query): Parameters<TraceQuery>) -> Answer {
+    api.answer(Request::Port(PortRequest::Trace(query))).await
 }
 
 /// Shows counters.

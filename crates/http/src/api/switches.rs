@@ -1,27 +1,27 @@
-//! Switches, their forwarding databases, chains, rules and functions.
+//! Switches, their forwarding databases and multicast groups.
 
 use axum::extract::State;
+use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ChainInfo, ChainRequest, FdbAdd, FdbDel, FdbEntry, FdbList, FdbRequest, FunctionInfo,
-    FunctionRequest, Page, PageFrom, Request, RuleInfo, RuleRequest, SteeringQuery, SwitchInfo,
-    SwitchRef, SwitchRequest, SwitchSettings, SwitchSpec,
+    FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList, FdbRequest, MdbChange, MdbEntry, MdbList,
+    MdbRequest, Page, PageFrom, Request, SwitchInfo, SwitchRef, SwitchRequest, SwitchSettings,
+    SwitchSpec,
 };
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Answer, Shared};
 use crate::extract::{JsonBody, Parameters};
+use crate::problem::Problem;
 
 /// The operations.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list, add))
         .routes(routes!(show, set, delete))
-        .routes(routes!(fdb, add_to_fdb))
+        .routes(routes!(fdb, add_to_fdb, flush_fdb))
         .routes(routes!(delete_from_fdb))
-        .routes(routes!(chains))
-        .routes(routes!(rules))
-        .routes(routes!(functions))
+        .routes(routes!(mdb, add_to_mdb))
 }
 
 /// Lists switches.
@@ -97,10 +97,7 @@ async fn add_to_fdb(
     Parameters(SwitchRef { switch }): Parameters<SwitchRef>,
     JsonBody(add): JsonBody<FdbAdd>,
 ) -> Answer {
-    if *add.port.switch() != switch {
-        let detail = format!("{} is no port of {switch}; name one that is", add.port);
-        return Err(crate::problem::Problem::bad_request(detail));
-    }
+    check_port(&add.port, &switch)?;
     let place = format!("/v1/switches/{switch}/fdb/{}?vlan={}", add.mac, add.vlan);
     api.create(Request::Fdb(FdbRequest::Add(add)), place).await
 }
@@ -118,32 +115,43 @@ async fn delete_from_fdb(
     api.answer(Request::Fdb(FdbRequest::Del(entry))).await
 }
 
-/// Lists chains.
+/// Forgets all learned entries, or those of one port.
 #[utoipa::path(
-    get, path = "/v1/switches/{switch}/chains", tag = "switches",
-    params(("switch" = String, Path), ("from" = Option<String>, Query)),
-    responses((status = 200, body = Page<ChainInfo>))
+    delete, path = "/v1/switches/{switch}/fdb", tag = "switches",
+    params(("switch" = String, Path), ("port" = Option<String>, Query)),
+    responses((status = 204, description = "Forgotten"))
 )]
-async fn chains(State(api): State<Shared>, Parameters(q): Parameters<SteeringQuery>) -> Answer {
-    api.answer(Request::Chain(ChainRequest::List(q))).await
+async fn flush_fdb(State(api): State<Shared>, Parameters(flush): Parameters<FdbFlush>) -> Answer {
+    api.answer(Request::Fdb(FdbRequest::Flush(flush))).await
 }
 
-/// Lists rules in the order in which they are tried.
+/// Lists the multicast database: queriers, router ports and members of groups.
 #[utoipa::path(
-    get, path = "/v1/switches/{switch}/rules", tag = "switches",
+    get, path = "/v1/switches/{switch}/mdb", tag = "switches",
     params(("switch" = String, Path), ("from" = Option<String>, Query)),
-    responses((status = 200, body = Page<RuleInfo>))
+    responses((status = 200, body = Page<MdbEntry>))
 )]
-async fn rules(State(api): State<Shared>, Parameters(q): Parameters<SteeringQuery>) -> Answer {
-    api.answer(Request::Rule(RuleRequest::List(q))).await
+async fn mdb(State(api): State<Shared>, Parameters(list): Parameters<MdbList>) -> Answer {
+    api.answer(Request::Mdb(MdbRequest::List(list))).await
 }
 
-/// Lists the instances of services.
+/// Makes a port a static member of a group; it is a port of this switch.
 #[utoipa::path(
-    get, path = "/v1/switches/{switch}/functions", tag = "switches",
-    params(("switch" = String, Path), ("from" = Option<String>, Query)),
-    responses((status = 200, body = Page<FunctionInfo>))
+    post, path = "/v1/switches/{switch}/mdb", tag = "switches",
+    params(("switch" = String, Path)),
+    request_body = MdbChange, responses((status = 201, description = "Added"))
 )]
-async fn functions(State(api): State<Shared>, Parameters(q): Parameters<SteeringQuery>) -> Answer {
-    api.answer(Request::Function(FunctionRequest::List(q))).await
+async fn add_to_mdb(
+    State(api): State<Shared>,
+    Parameters(SwitchRef { switch }): Parameters<SwitchRef>,
+    JsonBody(add): JsonBody<MdbChange>,
+) -> Answer {
+    check_port(&add.port, &switch)?;
+    let place = format!("/v1/ports/{}/mdb/{}?vlan={}", add.port, add.group, add.vlan);
+    api.create(Request::Mdb(MdbRequest::Add(add)), place).await
+}
+
+fn check_port(port: &PortName, switch: &SwitchName) -> Result<(), Problem> {
+    let detail = || format!("{port} is no port of {switch}; name one that is");
+    if port.switch() == switch { Ok(()) } else { Err(Problem::bad_request(detail())) }
 }
