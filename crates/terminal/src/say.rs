@@ -21,6 +21,13 @@ pub fn out(text: impl fmt::Display) -> Result<()> {
     write_to(&mut io::stdout().lock(), &text.to_string())
 }
 
+/// The width of the terminal that stdout is; `None` if it is none, or does not say.
+pub fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    // Narrower, it would be words on lines of their own.
+    (size.ws_col > 0).then(|| usize::from(size.ws_col).max(40))
+}
+
 /// Writes a value as one line of JSON.
 pub fn json(value: &impl Serialize) -> Result<()> {
     out(serde_json::to_string(value)? + "\n")

@@ -1,6 +1,17 @@
 //! Tables for people: columns as wide as they need to be, two spaces between them.
+//!
+//! On a terminal that is too narrow, columns that say nothing are left out. If that is not enough,
+//! those that find no room stand below their rows, each behind its head:
+//!
+//! ```text
+//! PORT             KIND  VLAN                       PORT             KIND
+//! vale0:a-printer  tap   trunk:1,10-20,native=1     vale0:a-printer  tap
+//!                                                       VLAN trunk:1,10-20,native=1
+//! ```
 
 use std::fmt;
+
+use crate::say;
 
 /// On which side of its column a value stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,31 +85,112 @@ impl Table {
         self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(heads)
     }
 
-    fn line(&self, widths: &[usize], values: &[&str]) -> String {
+    /// As it is printed: on a terminal, no wider than that, if any way leads there.
+    pub fn fitted(&self) -> String {
+        say::columns().map_or_else(|| self.to_string(), |width| self.within(width))
+    }
+
+    fn within(&self, width: usize) -> String {
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        if self.total(&all) <= width {
+            return self.show(&all, &[], width);
+        }
+        let tells = |&at: &usize| at == 0 || self.rows.iter().any(|row| tells(&row[at]));
+        let told: Vec<usize> = all.into_iter().filter(tells).collect();
+        let fits = (2..=told.len()).rev().find(|&count| self.total(&told[..count]) <= width);
+        let (beside, below) = told.split_at(fits.unwrap_or(1));
+        self.show(beside, below, width)
+    }
+
+    /// The width of lines of these columns.
+    fn total(&self, columns: &[usize]) -> usize {
+        columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
+    }
+
+    /// The rows with columns beside each other, and others below.
+    fn show(&self, beside: &[usize], below: &[usize], width: usize) -> String {
+        let widths: Vec<usize> = beside.iter().map(|&at| self.width(at)).collect();
+        let mut text = self.line(beside, &widths, |at| self.columns[at].0);
+        for row in &self.rows {
+            let line = self.line(beside, &widths, |at| &row[at]);
+            // A row that only goes on with the one above has nothing beside.
+            text += if below.is_empty() || line != "\n" { &line } else { "" };
+            let below = below.iter().filter(|&&at| tells(&row[at]));
+            let below = below.map(|&at| format!("{} {}", self.columns[at].0, row[at]));
+            text += &filled(below, width);
+        }
+        text
+    }
+
+    fn line<'a>(
+        &self,
+        columns: &[usize],
+        widths: &[usize],
+        value: impl Fn(usize) -> &'a str,
+    ) -> String {
         let mut line = String::new();
-        for ((value, width), (_, align)) in values.iter().zip(widths).zip(&self.columns) {
-            let width = *width;
-            line += &match align {
+        for (&at, &width) in columns.iter().zip(widths) {
+            let value = value(at);
+            line += &match self.columns[at].1 {
                 Align::Left => format!("{value:<width$}  "),
                 Align::Right => format!("{value:>width$}  "),
             };
         }
         line.truncate(line.trim_end().len());
-        line
+        line + "\n"
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths: Vec<usize> = (0..self.columns.len()).map(|i| self.width(i)).collect();
-        let heads: Vec<&str> = self.columns.iter().map(|column| column.0).collect();
-        writeln!(f, "{}", self.line(&widths, &heads))?;
-        for row in &self.rows {
-            let values: Vec<&str> = row.iter().map(String::as_str).collect();
-            writeln!(f, "{}", self.line(&widths, &values))?;
-        }
-        Ok(())
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        f.write_str(&self.show(&all, &[], usize::MAX))
     }
+}
+
+fn tells(value: &str) -> bool {
+    !matches!(value, "" | "-")
+}
+
+/// Lines of pieces, indented. One that is longer than a line is broken between words.
+fn filled(pieces: impl Iterator<Item = String>, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        let piece = piece.trim_start();
+        match lines.last_mut() {
+            Some(line) if length(line) + 2 + length(piece) <= width => {
+                *line += &format!("  {piece}")
+            }
+            _ => lines.push(format!("    {piece}")),
+        }
+    }
+    lines.iter().map(|line| wrapped(line, width) + "\n").collect()
+}
+
+/// A line as lines of at most so many characters, broken between words. Those behind the first are
+/// indented, two more than it is.
+pub fn wrapped(line: &str, width: usize) -> String {
+    let indent = line.len() - line.trim_start().len();
+    let (mut text, mut used) = (String::new(), 0);
+    for (number, word) in line[indent..].split(' ').enumerate() {
+        if number == 0 {
+            text += &" ".repeat(indent);
+            used = indent;
+        } else if used + 1 + length(word) <= width {
+            text.push(' ');
+            used += 1;
+        } else {
+            text += &format!("\n{}", " ".repeat(indent + 2));
+            used = indent + 2;
+        }
+        text += word;
+        used += length(word);
+    }
+    text
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
 }
 
 /// A text of at most `most` characters; what is cut off is marked.
@@ -139,6 +231,40 @@ mod tests {
         let mut table = Table::new(&[("A", Align::Left), ("B", Align::Left)]);
         table.row(["x".to_owned(), String::new()]);
         assert_eq!(table.to_string(), "A  B\nx\n");
+    }
+
+    #[test]
+    fn test_a_narrow_terminal_loses_nothing_but_columns_that_say_nothing() {
+        let mut table = Table::new(&[
+            ("PORT", Align::Left),
+            ("N", Align::Right),
+            ("NONE", Align::Left),
+            ("WHAT", Align::Left),
+            ("MORE", Align::Right),
+        ]);
+        let row = |values: [&str; 5]| values.map(str::to_owned);
+        table.row(row(["vale0:a", "7", "-", "short", "1"]));
+        table.row(row(["b", "12345", "", "one of several words", "-"]));
+        let wide = "PORT         N  NONE  WHAT                  MORE\n\
+                    vale0:a      7  -     short                    1\n\
+                    b        12345        one of several words     -\n";
+        assert_eq!((table.to_string(), table.within(48)), (wide.to_owned(), wide.to_owned()));
+        let without = "PORT         N  WHAT                  MORE\n\
+                       vale0:a      7  short                    1\n\
+                       b        12345  one of several words     -\n";
+        assert_eq!(table.within(47), without);
+        let below = "PORT         N\n\
+                     vale0:a      7\n    WHAT short  MORE 1\n\
+                     b        12345\n    WHAT one of several\n      words\n";
+        assert_eq!(table.within(24), below);
+    }
+
+    #[test]
+    fn test_lines_are_broken_between_words() {
+        assert_eq!(wrapped("  one two three", 80), "  one two three");
+        assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
+        assert_eq!(wrapped("a-long-word b", 4), "a-long-word\n  b");
+        assert_eq!(wrapped("", 4), "");
     }
 
     #[test]

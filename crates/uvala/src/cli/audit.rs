@@ -93,7 +93,7 @@ fn table(groups: &[GroupAudit]) -> String {
         table.row(whole("free", group.free));
         table.row(whole("all", group.buffers));
     }
-    table.to_string()
+    table.fitted()
 }
 
 /// The memory of regions, and the users that pay for it.
@@ -116,7 +116,7 @@ fn memory(groups: &[GroupAudit]) -> String {
         let (with, mode) = access.unwrap_or_else(|| (None, none()));
         table.row(ends.into_iter().chain(numbers).chain([with.unwrap_or_else(none), mode]));
     }
-    table.to_string()
+    table.fitted()
 }
 
 const EXAMPLES: &str = "\

@@ -245,7 +245,7 @@ fn table(programs: &[ProgramInfo]) -> String {
         right("DECISIONS", |info| info.runs.to_string()),
         right("FAILURES", |info| info.faults.to_string()),
     ];
-    Table::of(programs, &columns).to_string()
+    Table::of(programs, &columns).fitted()
 }
 
 fn details(info: &ProgramInfo) -> String {
@@ -275,7 +275,7 @@ fn details(info: &ProgramInfo) -> String {
     ];
     match info.maps.is_empty() {
         true => text,
-        false => text + &Table::of(&info.maps, &columns).to_string(),
+        false => text + &Table::of(&info.maps, &columns).fitted(),
     }
 }
 
@@ -295,7 +295,7 @@ fn shown(entries: &[ProgramEntry], map: &ProgramMap, ports: &[PortInfo]) -> Stri
         left("KEY", |row: &(String, String)| row.0.clone()),
         left("VALUE", |row: &(String, String)| row.1.clone()),
     ];
-    Table::of(&rows, &columns).to_string()
+    Table::of(&rows, &columns).fitted()
 }
 
 const EXAMPLES: &str = "\

@@ -31,7 +31,7 @@ impl OfSwitch {
         more: impl Fn(&[T]) -> String,
     ) -> anyhow::Result<()> {
         let (switch, output) = (self.of.name()?, self.of.output);
-        let text = |items: &Vec<T>| Table::of(items, columns).to_string() + &more(items);
+        let text = |items: &Vec<T>| Table::of(items, columns).fitted() + &more(items);
         self.watch.repeat(global, |connection, _| output.print(&list(connection, &switch)?, text))
     }
 }

@@ -86,7 +86,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::List { switch, output, watch } => {
             let switch = switch.as_deref().map(str::parse).transpose()?;
-            let text = |rows: &Vec<Row>| Table::of(rows, &columns()).to_string();
+            let text = |rows: &Vec<Row>| Table::of(rows, &columns()).fitted();
             watch.repeat(global, |connection, _| {
                 output.print(&list(connection, switch.as_ref())?, text)
             })

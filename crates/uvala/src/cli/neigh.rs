@@ -37,7 +37,7 @@ enum Action {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let Action::List { port, watch, output } = &args.action;
     let ask = |from| Request::Fdb(FdbRequest::Neigh(NeighList { port: port.clone(), from }));
-    let text = |entries: &Vec<NeighEntry>| Table::of(entries, &columns()).to_string();
+    let text = |entries: &Vec<NeighEntry>| Table::of(entries, &columns()).fitted();
     watch.repeat(global, |connection, _| {
         output.print(&listing::all::<NeighEntry>(connection, ask)?, text)
     })

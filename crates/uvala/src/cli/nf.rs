@@ -131,7 +131,7 @@ fn table(functions: &[FunctionInfo]) -> String {
         right("REFUSED", |info| info.refused().to_string()),
         right("LOST", |info| info.lost.to_string()),
     ];
-    Table::of(functions, &columns).to_string() + &counts(functions.iter())
+    Table::of(functions, &columns).fitted() + &counts(functions.iter())
 }
 
 /// One line per function that has counters of its own.

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::Global;
 use terminal::say;
+use terminal::table::wrapped;
 
 /// Options of every subcommand that asks or tells the daemon.
 #[derive(Clone, Copy, Debug, Args)]
@@ -42,7 +43,7 @@ impl Output {
         value: &T,
         table: impl FnOnce(&T) -> String,
     ) -> anyhow::Result<()> {
-        if self.json { say::json(value) } else { say::out(table(value)) }
+        if self.json { say::json(value) } else { say::out(fitted(&table(value))) }
     }
 
     /// Says that a change is made: nothing for people, an object for programs.
@@ -88,6 +89,14 @@ impl Watch {
     /// Whether there is a second time.
     pub fn is_on(self) -> bool {
         self.watch.is_some()
+    }
+}
+
+/// Lines that are no wider than the terminal: tables are so already.
+fn fitted(text: &str) -> String {
+    match say::columns() {
+        Some(width) => text.lines().map(|line| wrapped(line, width) + "\n").collect(),
+        None => text.to_owned(),
     }
 }
 

@@ -469,7 +469,7 @@ fn table(ports: &[PortInfo]) -> String {
             or_dash(info.settings.label.as_ref().map(|label| cut(label, 24)))
         }));
     }
-    Table::of(ports, &columns).to_string()
+    Table::of(ports, &columns).fitted()
 }
 
 /// PID of the VMM that is connected.

@@ -117,7 +117,7 @@ fn totals(snapshot: &Snapshot, queues: bool) -> String {
             table.row(counters(format!("  ring {queue}"), tx, rx, String::new(), String::new()));
         }
     }
-    table.to_string()
+    table.fitted()
 }
 
 /// The number of its rings, of either kind.
@@ -137,7 +137,7 @@ fn explain() -> String {
         table.row([reason.name, reason.explanation].map(str::to_owned));
         table.row([String::new(), format!("  {}", reason.cure)]);
     }
-    table.to_string()
+    table.fitted()
 }
 
 fn counters(name: String, tx: Counter, rx: Counter, resyncs: String, drops: String) -> [String; 7] {
@@ -176,7 +176,7 @@ fn rates(before: &Snapshot, now: &Snapshot, queues: bool) -> String {
             table.row(row(format!("  ring {queue}"), now, old, String::new()));
         }
     }
-    table.to_string()
+    table.fitted()
 }
 
 const EXAMPLES: &str = "\

@@ -256,7 +256,7 @@ fn table(switches: &[SwitchInfo]) -> String {
         right("WORKER", worker),
         left("PERM", |info| yes(info.persistent)),
     ];
-    Table::of(switches, &columns).to_string()
+    Table::of(switches, &columns).fitted()
 }
 
 /// The worker of a switch, or that all run it.

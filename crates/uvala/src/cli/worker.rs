@@ -58,7 +58,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List { output, watch } => {
             let text =
-                |rows: &Vec<WorkerInfo>| Table::of(rows, &columns()).to_string() + &stalls(rows);
+                |rows: &Vec<WorkerInfo>| Table::of(rows, &columns()).fitted() + &stalls(rows);
             watch.repeat(global, |connection, _| output.print(&workers(connection)?, text))
         }
         Action::Move { port, worker, output } => {

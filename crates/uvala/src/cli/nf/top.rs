@@ -92,7 +92,7 @@ fn table(rows: &[Busy]) -> String {
         right("NO ROOM/S", |row| format!("{:.0}", row.no_room_per_s)),
         right("DROPPED/S", |row| format!("{:.0}", row.dropped_per_s)),
     ];
-    Table::of(rows, &columns).to_string() + &counts(rows.iter().map(|row| &row.info))
+    Table::of(rows, &columns).fitted() + &counts(rows.iter().map(|row| &row.info))
 }
 
 /// A function that has sent on all frames that it got.
