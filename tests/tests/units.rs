@@ -62,3 +62,19 @@ fn no_unit_writes_core_dumps() {
         assert_eq!(limits, usize::from(is_service), "{unit:?}");
     }
 }
+
+/// A tag may be another image tomorrow.
+#[test]
+fn images_of_others_are_named_by_their_digest() {
+    let manifest = std::fs::read_to_string(harness::root().join("dist/kubernetes/uvala.yaml"));
+    let manifest = manifest.expect("it is there");
+    let images = manifest.lines().filter_map(|line| line.trim().strip_prefix("image: "));
+    let images: Vec<&str> = images.collect();
+    let is_pinned = |image: &&str| {
+        let digest = image.split_once("@sha256:").map_or("", |(_, digest)| digest);
+        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let (own, others): (Vec<&str>, Vec<&str>) =
+        images.into_iter().partition(|image| image.starts_with("localhost/uvala:"));
+    assert!(!own.is_empty() && others.iter().all(is_pinned), "{others:?}");
+}
