@@ -199,6 +199,32 @@ wheel: built  ## make a Python wheel of the library that was built
 	UVALA_LIBRARY=$(target)/wheel/libuvala.so.0 \
 		python3 -m pip wheel --quiet --no-deps --wheel-dir $(target)/wheel ./python
 
+# The programs and libraries that are installed, as cargo-cyclonedx calls them.
+released = uvala_bin uvala-http_bin uvala-device_bin uvala-evpn_bin uvala-helper_bin \
+	uvala_cdylib-staticlib uvala_netmap_cdylib-rlib
+
+.PHONY: sbom
+sbom:  ## list what each program and library is made of, in CycloneDX (cargo-cyclonedx)
+	$(step) 'listing what the release is made of'
+	@$(CARGO) cyclonedx --version >/dev/null 2>&1 || \
+		{ echo 'cargo install --locked cargo-cyclonedx@0.5.9' >&2; exit 1; }
+	rm -rf $(target)/sbom && mkdir -p $(target)/sbom
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct || date +%s) $(CARGO) cyclonedx --quiet \
+		--format json --spec-version 1.5 --describe binaries
+	@# It writes beside each Cargo.toml, and names the place of the tree.
+	for program in $(released); do \
+		sed 's|file://$(CURDIR)/|file://./|g' crates/*/$$program.cdx.json \
+			> $(target)/sbom/$$program.cdx.json || exit 1; \
+	done
+	rm -f crates/*/*.cdx.json tests/*.cdx.json xtask/*.cdx.json fuzz/*/*.cdx.json
+
+# What a release is: nothing of it is made with a dependency that deny.toml forbids.
+.PHONY: dist
+dist: build  ## make all packages and the SBOM, after the checks of dependencies (cargo-deny)
+	$(step) 'licences and advisories of dependencies'
+	$(CARGO) deny check
+	$(MAKE) --no-print-directory sbom deb rpm image wheel
+
 # As root, with mmdebstrap, rpm and podman; minutes of building before it, and a few of its own.
 .PHONY: test-packages
 test-packages: build  ## build all packages; install, use, upgrade and remove them in fresh places
@@ -311,7 +337,7 @@ miri:
 deny:
 	$(step) 'licences and advisories of dependencies'
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; \
-	else $(skipped) 'cargo deny (cargo install cargo-deny)'; fi
+	else $(skipped) 'cargo deny (cargo install --locked cargo-deny)'; fi
 
 # Newer nightlies refuse functions named `read` and `open` with another ABI than C, which
 # libuvala_netmap has on purpose: cancelled threads unwind through them.
