@@ -13,7 +13,7 @@ mcast_snooping = true
 mode = "660"
 [switch.vale_tenant_blue.port.web_frontend_production_01]
 label = "the web server of the blue tenant"
-vlan = "trunk:1,100-110,200-210,native=1"
+vlan = "trunk:100-110,200-210,native=1"
 static = ["02:00:00:00:00:01", "02:00:00:00:00:02@100"]
 mcast_groups = ["239.255.255.250", "ff15::1234:5678:9abc:def0@100"]
 [switch.vale_tenant_blue.port.database_replica_02]
@@ -22,7 +22,7 @@ mirror = { from = ["web_frontend_production_01", "database_replica_02"], rate = 
 [switch.vale_tenant_blue.port.other_data_centre]
 kind = "vxlan"
 vni = 16777215
-local = "127.0.0.1"
+local = "127.3.14.15"
 neigh_suppress = true
 [switch.valenf_production]
 forwarding = "chain"
