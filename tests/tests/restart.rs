@@ -219,7 +219,7 @@ fn a_daemon_that_ends_with_changes_it_cannot_write_says_which_and_fails() {
     let status = daemon.process().wait();
     assert_eq!(status.code(), Some(protocol::exit::NOT_KEPT.into()), "{}", daemon.log());
     let log = daemon.log();
-    let lost = log.lines().filter(|line| line.contains("end with this daemon"));
+    let lost = log.lines().filter(|line| line.contains("is lost"));
     let lost: Vec<_> = lost.collect();
     assert!(lost.len() == 1 && lost[0].contains("vale1: "), "{log}");
     assert!(lost[0].contains("state/vale1.json"), "{log}");

@@ -106,14 +106,14 @@ impl<D: Datapath> Daemon<D> {
         if let Err(error) = sd_notify::notify(&[state]) {
             tracing::warn!("systemd was not told that we are ready: {error}");
         }
-        let result = self.server.run();
+        let (result, lost) = self.server.run();
         tracing::info!("stopping");
         // An error changes nothing any more: systemd sees the daemon end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-        let lost = result.map_err(io::Error::from)?;
         for (switch, why) in &lost {
-            tracing::error!("{switch}: changes by commands end with this daemon: {why}");
+            tracing::error!("{switch}: what commands have changed is lost: {why}");
         }
+        result.map_err(io::Error::from)?;
         if lost.is_empty() { Ok(()) } else { Err(EndError::Lost(lost.len())) }
     }
 }

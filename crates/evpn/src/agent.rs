@@ -273,7 +273,10 @@ impl Agent {
                 Err(error) if is_held(&error) => {
                     self.fabric_timing.wait_for_end(now, format_args!("{error:#}"));
                 }
-                Err(error) => self.fabric_timing.fail(now, format_args!("{error:#}")),
+                Err(error) => {
+                    self.fabric_timing.held_since = None;
+                    self.fabric_timing.fail(now, format_args!("{error:#}"));
+                }
             }
         }
         let network = self.known.as_ref().map(|(network, _)| *network);

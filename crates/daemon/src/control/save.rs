@@ -165,7 +165,7 @@ impl<D: Datapath> Control<D> {
         answers
     }
 
-    /// Ends the writer, which tries everything again. Returns what this daemon takes along.
+    /// Ends the writer, which tries everything again. Returns what it could not write.
     pub fn end_saving(&mut self) -> BTreeMap<SwitchName, NotWritten> {
         self.saving.take().map(|saving| saving.writer.end()).unwrap_or_default()
     }

@@ -188,8 +188,15 @@ impl<D: Datapath> Server<D> {
     }
 
     /// Serves until told to stop. Changes that are pending then are written to disk, and the
-    /// clients that wait for them are answered. Returns what could not be written.
-    pub fn run(&mut self) -> Result<BTreeMap<SwitchName, NotWritten>, Errno> {
+    /// clients that wait for them are answered. Returns also what could not be written.
+    pub fn run(&mut self) -> (Result<(), Errno>, BTreeMap<SwitchName, NotWritten>) {
+        let served = self.serve_all();
+        let answers = self.control.save_all();
+        self.answer_all(answers);
+        (served, self.control.end_saving())
+    }
+
+    fn serve_all(&mut self) -> Result<(), Errno> {
         while self.look_around()? {
             let (Self { queue, allowance, .. }, now) = (&mut *self, Instant::now());
             if let Some(key) = queue.pop(|uid| allowance.wait(uid, now).is_zero()) {
@@ -200,9 +207,7 @@ impl<D: Datapath> Server<D> {
                 break;
             }
         }
-        let answers = self.control.save_all();
-        self.answer_all(answers);
-        Ok(self.control.end_saving())
+        Ok(())
     }
 
     /// Handles all events; waits for one unless a client has a call already. `false`: it is time to
