@@ -167,7 +167,7 @@ fn groups_chains_rules_and_the_way_of_a_frame_are_operations() {
     let moved = ask("PUT", "/v1/ports/vale0:a/worker", Some(json!({"worker": 999}))).json();
     assert!(moved["detail"].as_str().is_some_and(|words| words.contains("999")), "{moved}");
     http.get("/v1/switches/vale0/program").json()["detail"].as_str().unwrap();
-    http.get("/v1/ports/vale0:a/neigh").problem(400, "bad_request");
+    http.get("/v1/ports/vale0:a/neigh").problem(422, "bad_request");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn columns() -> [Column<Row>; 4] {
         left("PORT", |row: &Row| row.port.to_string()),
         left("DIRECTION", |row| row.direction.to_string()),
         right("RATE", |row| if row.rate == 0 { "-".to_owned() } else { row.rate.to_string() }),
-        left("FROM", |row| row.from.join(",")),
+        left("FROM", |row| row.from.join(", ")),
     ]
 }
 
