@@ -4,11 +4,13 @@
  *
  *	guest tx NAME COUNT		sends numbered frames
  *	guest rx NAME COUNT HOW		receives them, in order, and waits by poll, select or epoll
+ *	guest die NAME			dies as it exchanges the buffers of two slots
  *	guest rules NAME		tries what such a port has, and what it has not
  */
 
 #include "check.h"
 #include <arpa/inet.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -67,10 +69,10 @@ static void receive_all(const char *name, uint32_t count, const char *how)
 {
 	struct port port = open_port(name, 0);
 	struct epoll_event event = { EPOLLIN, { .u64 = 0 } };
-	int set = epoll_create1(0);
+	int set = strcmp(how, "epoll") ? -1 : epoll_create1(0);
 	uint32_t n = 0, number;
 
-	CHECK(epoll_ctl(set, EPOLL_CTL_ADD, port.fd, &event) == 0);
+	CHECK(set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, port.fd, &event) == 0);
 	/* The peer begins when it has heard of us. */
 	put_numbered(&port, 0);
 	CHECK(ioctl(port.fd, NIOCTXSYNC, NULL) == 0);
@@ -95,6 +97,14 @@ static void receive_all(const char *name, uint32_t count, const char *how)
 	printf("received %u\n", n);
 }
 
+static void die_in_an_exchange(const char *name)
+{
+	struct port port = open_port(name, 0);
+
+	port.tx->slot[port.tx->head].buf_idx = port.rx->slot[port.rx->head].buf_idx;
+	kill(getpid(), SIGKILL);
+}
+
 static void try_rules(const char *name)
 {
 	struct nmreq_register all = { .nr_mode = NR_REG_ALL_NIC };
@@ -110,7 +120,7 @@ static void try_rules(const char *name)
 	FAILS(ENXIO, request(fd, NETMAP_REQ_REGISTER, "vale0:a", &all, NULL));
 	FAILS(ENXIO, request(fd, NETMAP_REQ_REGISTER, "0000:7f:1f.7", &all, NULL));
 	FAILS(EOPNOTSUPP, request(fd, NETMAP_REQ_REGISTER, name, &one, NULL));
-	FAILS(ENXIO, request(fd, NETMAP_REQ_REGISTER, name, &host, NULL));
+	FAILS(EOPNOTSUPP, request(fd, NETMAP_REQ_REGISTER, name, &host, NULL));
 	all.nr_flags = NR_MONITOR_RX;
 	FAILS(EOPNOTSUPP, request(fd, NETMAP_REQ_REGISTER, name, &all, NULL));
 	CHECK(request(fd, NETMAP_REQ_PORT_INFO_GET, name, &info, NULL) == 0);
@@ -149,6 +159,8 @@ int main(int argc, char **argv)
 		send_all(argv[2], (uint32_t)atoi(argv[3]));
 	else if (argc == 5 && !strcmp(argv[1], "rx"))
 		receive_all(argv[2], (uint32_t)atoi(argv[3]), argv[4]);
+	else if (argc == 3 && !strcmp(argv[1], "die"))
+		die_in_an_exchange(argv[2]);
 	else if (argc == 3 && !strcmp(argv[1], "rules"))
 		try_rules(argv[2]);
 	else

@@ -78,6 +78,17 @@ impl Kit {
         kit
     }
 
+    /// What there is for cards of `uvala-device`, likewise.
+    #[must_use]
+    pub fn with_vfio_user() -> Option<Self> {
+        let kit = Self::find()?;
+        if kit.is_old() {
+            crate::skip("vfio-user wants QEMU 10.1 or newer");
+            return None;
+        }
+        Some(kit)
+    }
+
     /// Whether this QEMU crashes with more than one interrupt, and lacks newer options.
     #[must_use]
     pub fn is_old(&self) -> bool {
@@ -107,6 +118,13 @@ impl Kit {
     #[must_use]
     pub fn qemu(&self) -> &Path {
         &self.qemu
+    }
+
+    /// iPXE for an e1000, as it comes with this QEMU.
+    #[must_use]
+    pub fn firmware(&self) -> Option<PathBuf> {
+        let places = [self.place.join("qemu11/usr/share/qemu"), "/usr/lib/ipxe/qemu".into()];
+        places.map(|place| place.join("pxe-e1000.rom")).into_iter().find(|file| file.exists())
     }
 
     /// A kernel of it.
@@ -176,6 +194,9 @@ pub struct Boot {
     pub programs: Vec<PathBuf>,
     /// The socket on which QEMU waits for an incoming migration.
     pub incoming: Option<PathBuf>,
+    /// A directory with the files of a boot server: an emulated e1000 loads kernel and file system
+    /// from there, by iPXE.
+    pub network: Option<PathBuf>,
 }
 
 /// A process with a guest's console on its standard input and output. Ended when dropped.
@@ -273,7 +294,18 @@ impl Guest {
         let said = daemon.uvala(&[&args[..], &nic].concat());
         let card = String::from_utf8(said.stdout).expect("UTF-8");
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        let card = format!("{}{}", card.trim_end(), boot.more);
+        let mut card = format!("{}{}", card.trim_end(), boot.more);
+        let kernel = kit.kernel(flavour).expect("it was found");
+        if let Some(files) = &boot.network {
+            std::fs::copy(&kernel, files.join("kernel")).expect("room");
+            std::fs::copy(&initrd, files.join("initrd")).expect("room");
+            let script = format!("#!ipxe\nkernel kernel {KERNEL}\ninitrd initrd\nboot\n");
+            std::fs::write(files.join("boot.ipxe"), script).expect("room");
+            let firmware = kit.firmware().expect("it was looked for");
+            let device = r#"{"driver":"vfio-user-pci","#;
+            let with = format!(r#"{device}"bootindex":1,"romfile":"{}","#, firmware.display());
+            card = card.replace(device, &with);
+        }
         let log = File::create(place.path().join("errors")).expect("room");
         let mut command = Command::new(&kit.qemu);
         command
@@ -282,12 +314,11 @@ impl Guest {
             .args(card.split_whitespace())
             .args(["-serial", "stdio", "-monitor"])
             .arg(format!("unix:{},server=on,wait=off", place.path().join("monitor").display()))
-            .arg("-kernel")
-            .arg(kit.kernel(flavour).expect("it was found"))
-            .arg("-initrd")
-            .arg(&initrd)
-            .args(["-append", KERNEL])
             .stderr(log);
+        if boot.network.is_none() {
+            let (kernel, initrd) = (kernel.as_os_str(), initrd.as_os_str());
+            command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd).args(["-append", KERNEL]);
+        }
         if let Some(from) = &boot.incoming {
             command.arg("-incoming").arg(format!("unix:{}", from.display()));
         }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::guest::Kit;
-use crate::process::Scratch;
+use crate::process::{Scratch, uvala_path};
+use crate::root;
 
 /// A driver that was built. Its file goes with it.
 #[derive(Debug)]
@@ -55,4 +56,26 @@ impl Built {
 fn version(kernel: &Path) -> Option<String> {
     let name = kernel.file_name()?.to_str()?;
     Some(name.strip_prefix("vmlinuz-")?.to_owned())
+}
+
+/// The programs of ours that a guest gets: `uvala`, its library for netmap programs, and one such
+/// program.
+///
+/// # Panics
+/// If they are not there, or there is no compiler.
+#[must_use]
+pub fn programs(place: &Scratch) -> Vec<PathBuf> {
+    let program = place.path().join("guest");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compiler.arg(root().join("include")).arg(root().join("tests/netmap/guest.c"));
+    assert!(compiler.arg("-o").arg(&program).status().expect("cc").success());
+    let files = [uvala_path().to_owned(), uvala_path().with_file_name("libuvala_netmap.so")];
+    let small = files.map(|file| {
+        let to = place.path().join(file.file_name().expect("a file"));
+        let done = Command::new("strip").arg("-o").arg(&to).arg(&file).status();
+        assert!(done.expect("strip, which comes with cc").success());
+        to
+    });
+    [&small[..], &[program]].concat()
 }

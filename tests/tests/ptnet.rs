@@ -1,20 +1,19 @@
 //! A port passed through to a guest, `uvala-device --nic ptnet`: driven by a client of another
 //! author in place of a VMM, and by a real guest with the driver in `guest/linux`.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::Command;
 
 use client::{Interest, Port};
 use harness::daemon::{Daemon, Setup, open_when_free};
 use harness::device::{Device, PORT};
 use harness::frames::{BROADCAST, announcement, fill, mac};
 use harness::guest::{Boot, Console, DRIVER, Guest, Kit};
-use harness::guest_driver::Built;
-use harness::process::{Scratch, uvala, uvala_path};
+use harness::guest_driver::{Built, programs};
+use harness::process::{Scratch, uvala};
 use harness::role::Become;
-use harness::{Random, c, chain, root, wait};
+use harness::{Random, c, chain, wait};
 use protocol::{FunctionInfo, FunctionRequest, Reply, Request, SteeringQuery};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -96,6 +95,14 @@ impl Driver {
         self.pool = (pool[0], pool[1]);
         self.slots = self.read(register::NUM_TX_SLOTS);
         self.heads = [0, 1].map(|ring| self.load(self.words[1] + 64 * ring));
+        // A netmap program begins there, and with no frame.
+        assert_eq!([20, 24].map(|at| self.rings.map(|ring| self.load(ring + at))), [self.heads; 2]);
+    }
+
+    /// The buffers in its slots, each once.
+    fn buffers(&self) -> BTreeSet<u32> {
+        let slots = [0, 1].into_iter().flat_map(|ring| (0..self.slots).map(move |at| (ring, at)));
+        slots.map(|(ring, at)| self.load(self.slot(ring, at).0)).collect()
     }
 
     fn read(&mut self, offset: u64) -> u32 {
@@ -263,6 +270,30 @@ fn frames_for_no_driver_do_not_hold_up_their_senders() {
 }
 
 #[test]
+fn a_program_that_dies_in_an_exchange_leaves_each_buffer_in_one_slot() {
+    for group in [None, Some("nf")] {
+        let daemon = Daemon::start();
+        let more: Vec<_> = group.iter().flat_map(|group| ["--group", group]).collect();
+        let device = Device::with(&daemon, "ptnet", &more);
+        let mut driver = Driver::start(&device);
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+        let all = driver.buffers();
+        // A slot that is to be sent has the buffer of another one, and its own is nowhere.
+        let [sent, received] = [0, 1].map(|ring| driver.slot(ring, driver.heads[ring]).0);
+        driver.store(sent, driver.load(received));
+        assert_eq!(driver.buffers().len(), all.len() - 1);
+        driver.write(register::PTCTL, register::DELETE);
+        driver.create();
+        assert_eq!(driver.buffers(), all, "{group:?}");
+        if group.is_some() {
+            let held = chain::audit(&daemon).remove(0).members.remove(0);
+            assert_eq!((held.wrong, held.kept), (0, 0));
+        }
+        exchange(&mut driver, &mut daemon.open("vale0:peer"));
+    }
+}
+
+#[test]
 fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
     let daemon = Daemon::start();
     let device = Device::model(&daemon, "ptnet");
@@ -362,18 +393,9 @@ fn scribble(driver: &mut Driver, random: &mut Random) {
     }
 }
 
-fn kit() -> Option<Kit> {
-    let kit = Kit::find()?;
-    if kit.is_old() {
-        harness::skip("vfio-user wants QEMU 10.1 or newer");
-        return None;
-    }
-    Some(kit)
-}
-
 #[test]
 fn a_guest_with_our_driver_carries_whole_frames_and_outlives_the_daemon() {
-    let Some(kit) = kit() else { return };
+    let Some(kit) = Kit::with_vfio_user() else { return };
     let Some(built) = Built::ptnet(&kit) else { return };
     let port = "[switch.vale0.port.vm2]\nkind = \"vhost-user\"\n";
     let mut daemon = Setup::new(port).start();
@@ -431,7 +453,7 @@ fn a_guest_with_our_driver_carries_whole_frames_and_outlives_the_daemon() {
 
 #[test]
 fn a_command_boots_a_guest_with_a_port_of_its_own_once_the_driver_is_there() {
-    let Some(kit) = kit() else { return };
+    let Some(kit) = Kit::with_vfio_user() else { return };
     let Some(built) = Built::ptnet(&kit) else { return };
     let daemon = Daemon::start();
     // A kernel whose modules are beside it, and the driver not among them yet.
@@ -461,24 +483,6 @@ fn a_command_boots_a_guest_with_a_port_of_its_own_once_the_driver_is_there() {
     guest.enter("exit");
     assert!(guest.process().wait().success());
     wait::until("the end of its port", || daemon.ports().is_empty());
-}
-
-/// The programs of ours that a guest gets: `uvala`, its library for netmap programs, and one such
-/// program.
-fn programs(place: &Scratch) -> Vec<PathBuf> {
-    let program = place.path().join("guest");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-I"]);
-    compiler.arg(root().join("include")).arg(root().join("tests/netmap/guest.c"));
-    assert!(compiler.arg("-o").arg(&program).status().expect("cc").success());
-    let files = [uvala_path().to_owned(), uvala_path().with_file_name("libuvala_netmap.so")];
-    let small = files.map(|file| {
-        let to = place.path().join(file.file_name().expect("a file"));
-        let done = Command::new("strip").arg("-o").arg(&to).arg(&file).status();
-        assert!(done.expect("strip, which comes with cc").success());
-        to
-    });
-    [&small[..], &[program]].concat()
 }
 
 /// Starts a guest whose card has no driver; returns it with the address of the card.
@@ -529,7 +533,7 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
     const COUNT: u32 = 5000;
     /// Fewer than the guest's ring has room for: none is dropped.
     const ROOM: u32 = 1000;
-    let Some(kit) = kit().filter(|_| c::has_compiler()) else { return };
+    let Some(kit) = Kit::with_vfio_user().filter(|_| c::has_compiler()) else { return };
     let mut daemon = Setup::new("[switch.vale0.port.peer]\non_full = \"wait\"\n").start();
     let device = Device::model(&daemon, "ptnet");
     let place = Scratch::new("programs");
@@ -543,6 +547,8 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
         assert_eq!((frame.len(), frame[59]), (60, 7), "one of the child's, one of the parent's");
     }
     for how in ["poll", "select", "epoll"] {
+        // One that comes while no program runs is lost, and the next program begins in order.
+        port.send(&numbered(7)).expect("a daemon");
         guest.run(&format!("{program} rx {address} {ROOM} {how} > /tmp/said 2>&1 &"));
         assert_eq!(next(&mut port), 0, "it takes frames");
         for n in 0..ROOM {
@@ -551,6 +557,15 @@ fn a_netmap_program_in_a_guest_without_a_driver_has_the_hosts_rings() {
         }
         assert_eq!(said(&mut guest), format!("received {ROOM}"), "{how}");
     }
+    // One that waits for nothing is woken 125 times a second, not 2000.
+    guest.run(&format!("{program} rx {address} 1 poll > /tmp/said 2>&1 &"));
+    assert_eq!(next(&mut port), 0);
+    let woken = "awk '/^voluntary/ { print $2 }' /proc/$(pidof guest)/status";
+    let said_twice = guest.run(&format!("sleep 1; {woken}; sleep 4; {woken}"));
+    let counts: Vec<u32> = said_twice.lines().map(|it| it.parse().unwrap()).collect();
+    assert!(counts[1] - counts[0] < 2000, "{counts:?}");
+    port.send(&numbered(0)).expect("a daemon");
+    assert_eq!(said(&mut guest), "received 1");
     guest.run(&format!("{program} tx {address} {COUNT} > /tmp/said 2>&1 &"));
     (0..COUNT).for_each(|n| assert_eq!(next(&mut port), n));
     assert_eq!(said(&mut guest), format!("sent {COUNT}"));
@@ -633,7 +648,7 @@ fn listed(daemon: &Daemon) -> FunctionInfo {
 }
 
 fn a_function_in_a_guest(group: Option<&str>) {
-    let Some(kit) = kit().filter(|_| c::has_compiler()) else { return };
+    let Some(kit) = Kit::with_vfio_user().filter(|_| c::has_compiler()) else { return };
     let mut daemon = Setup::new(FIREWALLED).start();
     let more: Vec<_> = group.iter().flat_map(|group| ["--group", group]).collect();
     let device = Device::with(&daemon, "ptnet", &more);
@@ -642,6 +657,8 @@ fn a_function_in_a_guest(group: Option<&str>) {
     for line in ["[[rule]]", "action = \"accept\"", "src = \"10.0.1.0/24\""] {
         guest.run(&format!("echo '{line}' >> /tmp/rules"));
     }
+    // The program before the function dies as it exchanges two buffers.
+    assert!(!guest.try_run(&format!("uvala run -- guest die {address}")).1);
     let run = format!("uvala nf run firewall netmap:{address} -c /tmp/rules");
     let until_it_runs = "until grep -q resource4 /proc/[0-9]*/maps; do sleep 0.1; done";
     guest.run(&format!("{run} > /tmp/said 2>&1 &"));

@@ -11,6 +11,7 @@ use ring::abi::slot_flag;
 use crate::control::{Connection, ControlError, unexpected};
 use crate::link::Link;
 use crate::port::halves;
+use crate::ptnet::DeviceError;
 use crate::{Error, Frame, Options, Receiver, Rx, Stop, WaitPolicy};
 
 /// A running capture, of a port or of what a switch drops. No port waits for it: what finds no room
@@ -71,6 +72,9 @@ impl Capture {
         slots: u32,
         stop: &Stop,
     ) -> Result<Self, Error> {
+        if let Some(address) = port.pci_address() {
+            return Err(DeviceError::Unsupported(address.to_owned(), "copies of its frames").into());
+        }
         let connection = Connection::open(dir)?;
         connection.hello(&Options::new().introduction())?;
         let bind = Bind { kind, rx_slots: Some(slots), ..Bind::new(port) };

@@ -40,6 +40,20 @@ impl Kick {
         }
     }
 
+    /// A thread that has slept on the descriptor `wake` has found something.
+    pub(crate) fn quicken(&self, wake: &OwnedFd) {
+        if let Self::Device(registers) = self {
+            registers.ticks().quicken(wake);
+        }
+    }
+
+    /// A thread has taken a wake-up out of the descriptor `wake`, and has found nothing so far.
+    pub(crate) fn slacken(&self, wake: &OwnedFd) {
+        if let Self::Device(registers) = self {
+            registers.ticks().slacken(wake);
+        }
+    }
+
     /// Whether the other side is outside of this machine.
     #[must_use]
     pub fn is_device(&self) -> bool {

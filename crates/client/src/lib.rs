@@ -54,6 +54,7 @@ pub mod rx;
 mod seen;
 mod stop;
 mod sys;
+mod ticks;
 pub mod tx;
 pub mod wait;
 

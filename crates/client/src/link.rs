@@ -147,6 +147,11 @@ impl Link {
         })
     }
 
+    /// The port's name.
+    pub fn name(&self) -> &PortName {
+        &self.name
+    }
+
     /// The port's extra buffers.
     pub fn extra_bufs(&self) -> &Arc<ExtraBufs> {
         &self.extra
@@ -335,7 +340,10 @@ impl Link {
             return match rustix::io::read(&self.wake, &mut kicks) {
                 Err(Errno::INTR) => continue,
                 // Another process with a copy of the descriptor may have taken them.
-                Ok(1..) | Err(Errno::AGAIN) if !self.kick.is_lost() => Ok(Woken::Kicked),
+                Ok(1..) | Err(Errno::AGAIN) if !self.kick.is_lost() => {
+                    self.kick.slacken(&self.wake);
+                    Ok(Woken::Kicked)
+                }
                 Ok(_) | Err(_) => Err(Lost),
             };
         }
@@ -428,6 +436,10 @@ impl Sleeps for Arc<Link> {
         self.as_ref().leave();
     }
 
+    fn found(&self) {
+        self.kick.quicken(&self.wake);
+    }
+
     fn kicks(&self) -> u64 {
         self.as_ref().kicks()
     }
@@ -453,6 +465,10 @@ impl Sleeps for [Arc<Link>] {
     }
 
     fn leave(&self) {}
+
+    fn found(&self) {
+        self.iter().for_each(Sleeps::found);
+    }
 
     fn kicks(&self) -> u64 {
         0

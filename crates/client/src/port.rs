@@ -63,7 +63,7 @@ impl Origin {
         let (mut sender, receiver) = halves;
         let port = Geometry::new(&attached)?.port;
         let region = sender.tx(0).ring().region().clone();
-        let memory = file.map(|file| PortMemory::new(file, &region, port));
+        let memory = file.map(|file| PortMemory::new(file, &region, port, sender.link()));
         Ok((sender, receiver, memory))
     }
 

@@ -16,9 +16,8 @@
 //! ```
 //!
 //! *Waiting.* The device's interrupts need a driver, and none is loaded. A thread that would sleep
-//! sleeps until the next tick of a timer, and looks at its rings: [`TICK`] bounds what that costs a
-//! frame that ends a pause. A timer that is not read does not tick, so a port that no thread waits
-//! for costs nothing. Threads yield before they sleep, as everywhere ([`crate::wait`]).
+//! sleeps until the next tick of a timer ([`crate::ticks`]), and looks at its rings. Threads yield
+//! before they sleep, as everywhere ([`crate::wait`]).
 //!
 //! *The end of the switch.* The device counts `EPOCH` up when the rings are no longer those that
 //! were started. A port looks at it now and then, and is lost as when a daemon ends. It may be
@@ -31,29 +30,23 @@
 //!
 //! *Trust.* What the registers say is checked as a daemon's reply is (`geometry`).
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::time::Duration;
-
 use protocol::name::PortName;
 use protocol::{Attached, Bind, BindKind, Bound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
 use ring::layout::PAGE;
 use ring::ptnet::{register, status};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::control::PortFds;
 use crate::geometry::Geometry;
 use crate::kick::Kick;
 pub use crate::registers::{DeviceError, devices, directory};
 use crate::registers::{Registers, open};
+use crate::ticks::timer;
 use crate::{Error, Lost};
-
-/// How long a thread sleeps before it looks at its rings again.
-pub const TICK: Duration = Duration::from_micros(500);
 
 /// Opens the port, as a daemon's client does.
 pub(crate) fn attach(name: &PortName, address: &str) -> Result<(Attached, PortFds), Error> {
+    check(name, address)?;
     let mut registers = Registers::open(address)?;
     registers.start()?;
     let attached = attached(&registers, name)?;
@@ -103,6 +96,7 @@ pub fn bind(bind: &Bind, address: &str) -> Result<(Bound, PortFds), Error> {
 /// # Errors
 /// There is no such port.
 pub fn geometry(name: &PortName, address: &str) -> Result<PortGeometry, Error> {
+    check(name, address)?;
     let attached = attached(&Registers::open(address)?, name)?;
     let port = Geometry::new(&attached)?.port;
     let slots = attached.tx_slots.max(attached.rx_slots) as usize;
@@ -126,6 +120,16 @@ pub fn geometry(name: &PortName, address: &str) -> Result<PortGeometry, Error> {
         ),
         buffers: pool(attached.pool, attached.buffers, attached.stride as usize),
     })
+}
+
+/// A device has one port, and nothing beside it.
+fn check(name: &PortName, address: &str) -> Result<(), DeviceError> {
+    let unsupported = |what| Err(DeviceError::Unsupported(address.to_owned(), what));
+    match (name.pipe(), name.is_host_side()) {
+        (Some(_), _) => unsupported("pipes"),
+        (None, true) => unsupported("rings of a host's side"),
+        (None, false) => Ok(()),
+    }
 }
 
 /// What a daemon would say of the port.
@@ -177,17 +181,6 @@ fn mem_id(address: &str) -> u16 {
     u16::try_from(mixed).unwrap_or(u16::MAX).max(COMMON + 1)
 }
 
-/// Readable once in a [`TICK`], as long as it is read.
-fn timer() -> io::Result<OwnedFd> {
-    use rustix::time::{timerfd_create, timerfd_settime};
-    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-    let tick = rustix::time::Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
-    let ticks = Itimerspec { it_interval: tick, it_value: tick };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &ticks)?;
-    Ok(timer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,14 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn test_a_timer_ticks_while_it_is_read_and_once_while_it_is_not() {
-        let timer = timer().unwrap();
-        let mut count = [0; 8];
-        for _ in 0..3 {
-            let mut fds = [rustix::event::PollFd::new(&timer, rustix::event::PollFlags::IN)];
-            assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
-            assert_eq!(rustix::io::read(&timer, &mut count[..]), Ok(8));
-            assert_ne!(u64::from_ne_bytes(count), 0);
+    fn test_a_device_has_no_pipes_and_no_host_side() {
+        for (name, what) in [("{1", "pipes"), ("^", "rings of a host's side")] {
+            let name: PortName = format!("netmap:0000:7f:1f.7{name}").parse().unwrap();
+            let error = attach(&name, name.pci_address().unwrap()).unwrap_err().to_string();
+            assert_eq!(error, format!("0000:7f:1f.7 is a port of a device, without {what}"));
         }
     }
 }

@@ -12,6 +12,7 @@ use rustix::process::{Pid, getpid};
 use thiserror::Error;
 
 use crate::seen::Seen;
+use crate::ticks::Ticks;
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
@@ -137,6 +138,7 @@ pub struct Registers {
     /// The process that started the rings.
     owner: Pid,
     is_released: AtomicBool,
+    ticks: Ticks,
 }
 
 impl Registers {
@@ -163,6 +165,7 @@ impl Registers {
             is_lost: AtomicBool::new(false),
             owner: getpid(),
             is_released: AtomicBool::new(true),
+            ticks: Ticks::default(),
         };
         // Behind the registers of other ptnets are none.
         if registers.read(register::REGION_LEN)? == 0 { Err(missing()) } else { Ok(registers) }
@@ -215,6 +218,11 @@ impl Registers {
     /// The file, to be put elsewhere.
     pub(crate) fn fd_mut(&mut self) -> &mut OwnedFd {
         &mut self.file
+    }
+
+    /// How often a thread looks at the rings.
+    pub(crate) fn ticks(&self) -> &Ticks {
+        &self.ticks
     }
 
     /// Rings the doorbell, which all rings share.

@@ -79,6 +79,8 @@ pub trait Sleeps {
     fn enter(&self);
     /// After a thread has disarmed for the last time.
     fn leave(&self);
+    /// A thread that slept has found something.
+    fn found(&self);
     /// To be noted before arming.
     fn kicks(&self) -> u64;
     /// Sleeps until there has been a kick after `seen`.
@@ -156,6 +158,7 @@ fn sleep(
         on.disarm();
         // What has arrived counts more than the end of its sender.
         if on.ready() {
+            link.found();
             return Ok(true);
         }
         if woken? == Woken::TimedOut {

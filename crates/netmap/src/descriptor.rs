@@ -356,6 +356,7 @@ impl Descriptor {
         if self.sleepers.fetch_add(1, Ordering::Relaxed) > 0 {
             self.crowded.store(CROWDED, Ordering::Relaxed);
         }
+        binding.sleeps();
         if binding.rings().arm(events & WANT_TX != 0, events & WANT_RX != 0) {
             return Some(binding.doorbell().as_raw_fd());
         }
@@ -371,6 +372,7 @@ impl Descriptor {
             // Errors are reported at once, and then come no more.
             return reported.is_some();
         };
+        binding.sleeps();
         let (tx, rx) = (events & WANT_TX != 0, events & WANT_RX != 0);
         let Some(reported) = reported else { return binding.rings().arm(tx, rx) };
         // Another process's sync may have found what this one is to report.

@@ -7,7 +7,10 @@
 //! ```
 //!
 //! A VMM's processor stands still while it waits for a reply, so nothing here may take long: calls
-//! to the daemon, which may, are made in a thread. Meanwhile frames of the guest are dropped.
+//! to the daemon, which may, are made in a thread. Meanwhile frames of the guest are dropped. (One
+//! call is not: a ptnet whose rings another program takes over waits for [`PortMemory::recover`].)
+//!
+//! [`PortMemory::recover`]: client::PortMemory::recover
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

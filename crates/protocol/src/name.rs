@@ -146,6 +146,13 @@ impl SwitchName {
         self.0.starts_with(Self::INTERFACE)
     }
 
+    /// The PCI address of a device that has this name: see [`PortName::pci_address`].
+    #[must_use]
+    pub fn pci_address(&self) -> Option<&str> {
+        let name = without_side(self.0.strip_prefix(Self::INTERFACE)?);
+        Some(name).filter(|name| is_pci_address(name))
+    }
+
     /// For the switch of one side of an interface, that of the other.
     #[must_use]
     pub fn other_side(&self) -> Option<Self> {
@@ -207,11 +214,10 @@ impl PortName {
     }
 
     /// The PCI address of the device that has the port, `0000:00:04.0`, if it is one of this
-    /// machine's own: a ptnet in a guest.
+    /// machine's own: a ptnet in a guest. Also of pipes and the host's side, which no device has.
     #[must_use]
     pub fn pci_address(&self) -> Option<&str> {
-        let is_whole = self.is_interface() && self.pipe.is_none();
-        Some(&*self.port).filter(|port| is_whole && is_pci_address(port))
+        self.switch.pci_address()
     }
 
     /// The name that netmap writes into a `netmap_if`: an interface's is that of the system.
@@ -456,9 +462,13 @@ mod tests {
             ("netmap:0000:00:04.0".to_owned(), "0000:00:04.0".to_owned(),)
         );
         assert_eq!(name.switch().join("a").ok(), None);
-        for interface in ["netmap:eth0", "netmap:0000.00", "netmap:0000:00:04.0{1", "vale0:a"] {
+        for interface in ["netmap:eth0", "netmap:0000.00", "netmap:eth0{1", "vale0:a"] {
             let name: PortName = interface.parse().unwrap();
             assert_eq!(name.pci_address(), None, "{interface}");
+        }
+        for part in ["netmap:0000:00:04.0{1", "netmap:0000:00:04.0^", "netmap:0000:00:04.0^}a"] {
+            let name: PortName = part.parse().unwrap();
+            assert_eq!(name.pci_address(), Some("0000:00:04.0"), "{part}");
         }
         for bad in ["0000:00:04", "0000:00:04.8", "00:04.0", "0000:00:4.0", "0000:00:0G.0", "a:b"] {
             assert!(format!("netmap:{bad}").parse::<PortName>().is_err(), "{bad}");

@@ -62,6 +62,9 @@ pub enum SessionRequest {
     Attach(Attach),
     /// Gives an attached port back.
     Detach(PortRef),
+    /// Puts the buffers of an attached port in order for another program, while none uses its
+    /// rings. Answer: [`Reply::Done`](crate::Reply::Done).
+    Recover(PortRef),
     /// Opens a port as netmap does. Answer: [`Reply::Bound`](crate::Reply::Bound) with descriptors.
     Bind(Bind),
     /// Asks what this connection has bound. Answer: [`Reply::Bound`](crate::Reply::Bound) with

@@ -42,6 +42,7 @@ enum Flat {
     Trace(TraceQuery),
     Attach(Attach),
     Detach(PortRef),
+    Recover(PortRef),
     Bind(Bind),
     Resume,
     Missed,

@@ -10,8 +10,10 @@
 //!
 //! A switch that one worker runs has no lock. In a switch of several workers, each of them has a
 //! handle of each port, and takes the lock once for a run or a list of frames. A worker releases
-//! one lock before it takes another, so no two wait for each other. A worker that does not get the
-//! lock soon sleeps in the kernel, because the holder may have lost its core.
+//! one lock before it takes another, so no two wait for each other. (A port's own worker takes the
+//! locks of all its rings for [`recover`](crate::krings::Krings::recover), and waits for such
+//! workers only.) A worker that does not get the lock soon sleeps in the kernel, because the holder
+//! may have lost its core.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -36,6 +36,8 @@ pub struct Fake {
     pub(super) ended_captures: Vec<PortKey>,
     /// Functions that were to ask for theirs.
     pub(super) told: Vec<PortKey>,
+    /// Ports whose buffers were put in order.
+    pub(super) recovered: Vec<PortKey>,
     pub(super) fdb: BTreeMap<(u64, u16), (SwitchKey, PortKey, MacAddr, VlanId)>,
     /// Databases whose changes are kept, and the next changes of one of them.
     pub(super) followed: BTreeSet<SwitchKey>,

@@ -45,6 +45,7 @@ pub mod chains;
 mod compare;
 pub mod datapath;
 mod deferred;
+mod devices;
 mod difference;
 mod events;
 #[cfg(test)]
@@ -231,6 +232,9 @@ impl<D: Datapath> Control<D> {
 
     /// Answers a call, or says what has to be done first.
     pub fn call(&mut self, client: &mut Client, request: Request) -> Step {
+        if let Err(refusal) = devices::refuse(&request) {
+            return Step::Answer(Err(refusal));
+        }
         match self.begin_open(client, &request) {
             Some(build) => Step::Build(build),
             None => self.begin(client, request),
@@ -266,6 +270,7 @@ impl<D: Datapath> Control<D> {
         let reply = match call {
             SessionRequest::Hello(hello) => self.hello(client, &hello),
             SessionRequest::Detach(PortRef { port }) => self.detach(client.conn, &port)?,
+            SessionRequest::Recover(PortRef { port }) => self.recover(client, &port)?,
             SessionRequest::Resume => return self.resume(client),
             SessionRequest::Missed => self.missed(client.conn)?,
             SessionRequest::Events(query) => self.listen(client, query)?,

@@ -127,6 +127,15 @@ impl Ports for Workers {
         PortStats { abandoned, ..shown(name.clone(), &last) }
     }
 
+    fn recover(&mut self, port: PortKey) -> u32 {
+        let Some(place) = self.ports.get(&port) else { return 0 };
+        let id = place.id;
+        self.on_port(place, move |worker, at| match worker.switch(at).plug_mut(id) {
+            Some(Plug::Rings(host, _)) => host.recover(),
+            _ => 0,
+        })
+    }
+
     fn reclaim(&mut self, leases: Vec<Lease>) {
         if !leases.is_empty() {
             self.reclaimer.run(move || drop(leases));

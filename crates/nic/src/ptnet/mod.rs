@@ -8,6 +8,11 @@
 //!
 //! An access moves no frame. It notes what is to be done after the reply, but for a start of the
 //! rings, which has ended when its reply is sent.
+//!
+//! *One program after another.* The rings stay where they are when a program in the guest ends,
+//! also if it is killed. The next one finds them as a program on a host finds new ones: empty, and
+//! with a buffer in each slot that is in no other. The former is done here; for the latter the
+//! daemon is asked, which knows whose the buffers of a trust group are.
 
 mod relay;
 mod serve;
@@ -22,6 +27,7 @@ use ring::lent::LentRings;
 use ring::user::RxRing;
 use ring::wake::PortWake;
 use rustix::io::Errno;
+use terminal::say;
 use vfio::{Area, Description, Device, Irq, Mappable, Region, irq, region};
 
 use crate::pci::{CONFIG_LEN, ConfigSpace, Identity};
@@ -117,6 +123,8 @@ pub struct Nic {
     sleepers: LentRings,
     /// The memory is that of a trust group.
     is_shared: bool,
+    /// A program has had the rings.
+    is_used: bool,
     /// The driver has kicked since the last look.
     kicked: bool,
     kicks: u64,
@@ -134,7 +142,8 @@ impl Nic {
         let model = Ptnet::new(mac.octets(), &geometry);
         let rings = Rings::Drain(drain(&memory));
         let sleepers = LentRings::new(memory.region(), memory.layout());
-        Self { config, model, memory, rings, sleepers, is_shared, kicked: false, kicks: 0 }
+        let (is_used, kicked, kicks) = (false, false, 0);
+        Self { config, model, memory, rings, sleepers, is_shared, is_used, kicked, kicks }
     }
 
     /// The port is gone, and with it the switch's side of the rings.
@@ -161,7 +170,11 @@ impl Nic {
 
     fn start(&mut self) {
         self.rings = match std::mem::replace(&mut self.rings, Rings::Lost) {
-            Rings::Switch | Rings::Drain(_) => Rings::Switch,
+            Rings::Switch => Rings::Switch,
+            Rings::Drain(rings) => {
+                self.hand_over(rings);
+                Rings::Switch
+            }
             // Other members have their buffers there, and perhaps a process like this one.
             Rings::Lost | Rings::Relay(_) if self.is_shared => {
                 self.model.refuse_start(Errno::NODEV.raw_os_error().unsigned_abs());
@@ -176,6 +189,22 @@ impl Nic {
                 }
             },
         };
+    }
+
+    /// Makes the rings of the port ready for a program.
+    fn hand_over(&mut self, rings: Vec<RxRing>) {
+        for mut ring in rings {
+            let count = ring.refresh();
+            self.kicked |= ring.release(count);
+        }
+        if std::mem::replace(&mut self.is_used, true)
+            && let Err(error) = self.memory.recover()
+        {
+            say::remark(format_args!(
+                "uvala-device: the rings are as a program left them: {error}"
+            ));
+        }
+        self.sleepers.begin();
     }
 
     fn stop(&mut self) {

@@ -22,6 +22,7 @@ pub mod metadata;
 mod mirror;
 mod offsets;
 mod put;
+mod recovery;
 pub mod run;
 mod take;
 mod vnet;

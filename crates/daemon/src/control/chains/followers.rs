@@ -32,7 +32,11 @@ impl<D: Datapath> Control<D> {
     }
 
     /// The key of a port that this connection holds.
-    fn own_port(&self, client: &Client, name: &PortName) -> Result<PortKey, Refusal> {
+    pub(in crate::control) fn own_port(
+        &self,
+        client: &Client,
+        name: &PortName,
+    ) -> Result<PortKey, Refusal> {
         let port = self.state.find_port(name).filter(|port| {
             port.holder.as_ref().is_some_and(|holder| holder.conn == client.conn && holder.ready)
         });

@@ -43,6 +43,10 @@ pub trait Ports {
     /// Removes a port of any kind with its addresses and its memory, and returns its last counters.
     fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats;
 
+    /// Gives each slot of a port a buffer of its own that stands nowhere else; returns how many
+    /// slots got another one. No program uses the rings meanwhile.
+    fn recover(&mut self, port: PortKey) -> u32;
+
     /// Gives memory back to the system that clients had, in another thread.
     fn reclaim(&mut self, leases: Vec<Lease>);
 
@@ -134,6 +138,11 @@ mod fake {
             assert!(self.ports.remove(&port).is_some() || reserved || bound, "known");
             self.fdb.retain(|_, entry| entry.1 != port);
             last
+        }
+
+        fn recover(&mut self, port: PortKey) -> u32 {
+            self.recovered.push(port);
+            0
         }
 
         fn reclaim(&mut self, leases: Vec<Lease>) {

@@ -44,7 +44,7 @@ impl<D: Datapath> Control<D> {
         add: &InterfaceAdd,
     ) -> Result<Reply, Refusal> {
         let name = &add.port;
-        if !name.is_interface() || name.pipe().is_some() || name.pci_address().is_some() {
+        if !name.is_interface() || name.pipe().is_some() {
             return Err(InterfaceRefusal::BadName(name.clone()).into());
         }
         if self.state.home(name).is_some() || hostif::exists(name.interface_name()) {

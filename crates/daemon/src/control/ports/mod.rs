@@ -50,6 +50,18 @@ impl<D: Datapath> Control<D> {
         }
     }
 
+    /// Puts the buffers of a port in order, for another program behind the client that holds it.
+    pub(in crate::control) fn recover(
+        &mut self,
+        client: &Client,
+        name: &PortName,
+    ) -> Result<Reply, Refusal> {
+        let port = self.own_port(client, name)?;
+        let mended = self.datapath.recover(port);
+        tracing::debug!("{name}: {mended} slots got another buffer");
+        Ok(Reply::Done)
+    }
+
     pub(super) fn port_add(&mut self, client: &Client, add: &PortAdd) -> Result<Reply, Refusal> {
         let caller = &client.caller;
         if add.port.is_interface() {

@@ -108,6 +108,12 @@ pub enum PortRefusal {
     /// A move was prepared for another client, or for another move.
     #[error("port {0} has changed meanwhile; try again")]
     Changed(PortName),
+    /// The name is one of a device.
+    #[error(
+        "{0} is a PCI device of a virtual machine, and only a program in there can use this name; \
+         outside it is the port that uvala-device has, such as vale0:vm3"
+    )]
+    OfDevice(String),
     /// A region cannot hold the port.
     #[error("{0} takes more than 4 GiB, the limit; ask for fewer rings, slots or buffers")]
     TooLarge(PortName),
@@ -130,6 +136,7 @@ impl PortRefusal {
             | Self::GrantTransient(_)
             | Self::GrantServed(_)
             | Self::GrantSocket(_)
+            | Self::OfDevice(_)
             | Self::Stays(_) => ErrorCode::Unsupported,
             Self::TooLarge(_) => ErrorCode::BadRequest,
         }

@@ -74,6 +74,17 @@ fn test_functions_of_two_groups_follow_by_the_switch_and_the_holder_alone_is_ans
 }
 
 #[test]
+fn test_buffers_are_put_in_order_for_the_holder_of_the_port_alone() {
+    let mut bench = Bench::with_functions(["nf", "nf"]);
+    let call = r#"{"recover":{"port":"vale0:f1"}}"#;
+    assert_eq!(bench.refused(2, 0, call).0, ErrorCode::NotFound, "root, but another's");
+    assert!(bench.control.datapath.recovered.is_empty());
+    assert_eq!(bench.ask(1, 0, call).unwrap(), Reply::Done);
+    let port = bench.control.state.find_port(&"vale0:f1".parse().unwrap()).unwrap().key;
+    assert_eq!(bench.control.datapath.recovered, [port]);
+}
+
+#[test]
 fn test_a_chain_with_direct_hops_is_refused_with_what_to_do() {
     let mut bench = Bench::with_functions(["nf", "nf"]);
     let chain = |direct: bool| {

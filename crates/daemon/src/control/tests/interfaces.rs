@@ -29,6 +29,34 @@ impl Bench {
     }
 }
 
+/// Messages of each call, one on each line.
+const CALLS: &str = include_str!("../../../../protocol/tests/calls.txt");
+
+#[test]
+fn test_every_call_refuses_the_name_of_a_device_in_the_same_words() {
+    let mut bench = Bench::new();
+    let names = ["netmap:0000:00:04.0", "netmap:0000:00:04.0^", "netmap:0000:00:04.0{1"];
+    let mut refused = 0;
+    for line in CALLS.lines() {
+        let serde_json::Value::Object(call) = serde_json::from_str(line).unwrap() else { continue };
+        let (name, body) = call.into_iter().next().expect("a call");
+        for (field, device) in
+            names.map(|name| ("port", name)).into_iter().chain([("switch", names[0])])
+        {
+            let mut body = body.clone();
+            let Some(value) = body.get_mut(field) else { continue };
+            *value = device.into();
+            let text = serde_json::json!({ &name: body }).to_string();
+            let (code, why) = bench.refused(1, 0, &text);
+            assert_eq!(code, ErrorCode::Unsupported, "{text}: {why}");
+            assert!(why.starts_with(&format!("{device} is a PCI device of a virtual")), "{why}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 100, "{refused}: of most calls");
+    assert!(bench.is_empty(), "and nothing was made");
+}
+
 const V0: &str = r#"{"port":"netmap:v0","tx_rings":2,"rx_slots":64}"#;
 
 #[test]
