@@ -78,11 +78,11 @@ impl Verdicts {
     }
 
     /// The place for the verdict about a header. Stations that follow each other in number have
-    /// places of their own.
+    /// places of their own: the lowest bits of a source change the highest of the place.
     #[inline]
     pub(crate) fn place(&mut self, header: Header) -> &mut VerdictCache {
         let [.., dst, _, _, _, _, _, src, _, _, _, vlan] = header.key().to_le_bytes();
-        &mut self.0[usize::from(dst ^ src.rotate_left(3) ^ vlan) % VERDICTS]
+        &mut self.0[usize::from(dst ^ src.reverse_bits() >> 2 ^ vlan) % VERDICTS]
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn test_stations_in_a_row_have_places_of_their_own() {
         let mut verdicts = Verdicts::new();
-        for (field, tag) in [(5, 0), (15, 0x81)] {
+        for (field, tag) in [(5, 0), (11, 0), (15, 0x81)] {
             let mut bytes = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, tag, 0, 0, 0];
             for number in 0..64 {
                 bytes[field] = number;

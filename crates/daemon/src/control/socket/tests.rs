@@ -337,7 +337,7 @@ impl Stingy {
         server.unread = Unread::new(Some(0));
         let socket = place.socket().to_path_buf();
         let body = move || {
-            server.run().unwrap();
+            server.run().0.unwrap();
             drop((place, stopped));
         };
         Self { dir, socket, stop: Some(stop), thread: Some(std::thread::spawn(body)) }
