@@ -379,6 +379,14 @@ fuzz-corpus: fuzzers  ## replace fuzz/corpus by the best of it and of fuzz/found
 bench: release  ## measure every scenario beside its limit and its peers
 	$(release)/uvala bench
 
+guests_scenarios = vhost-udp vhost-tcp vhost-ping e1000-udp e1000-csb-udp ptnet-tcp ptnet-ping
+
+# QEMU=…, and UVALA_VM_DIR=… for kernels and drivers; by default what .ci/guests unpacks and builds.
+.PHONY: bench-guests
+bench-guests: release  ## measure between guests in QEMU, beside a Linux bridge with TAPs
+	@.ci/guests
+	QEMU='$(or $(QEMU),.ci/qemu)' $(release)/uvala bench $(guests_scenarios)
+
 .PHONY: bench-figures
 bench-figures: release  ## draw the VALE paper's figures with our results beside them
 	$(release)/uvala bench figures --out bench/results

@@ -127,6 +127,12 @@ impl Kit {
         places.map(|place| place.join("pxe-e1000.rom")).into_iter().find(|file| file.exists())
     }
 
+    /// Where `.ci/guests` has put it.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
     /// A kernel of it.
     #[must_use]
     pub fn kernel(&self, flavour: &str) -> Option<PathBuf> {

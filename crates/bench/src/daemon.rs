@@ -11,10 +11,10 @@ use terminal::process;
 
 const CANNOT_START: &str = "cannot start uvala daemon";
 
-/// A running `uvala daemon` in a directory of its own; ended when dropped.
+/// A running `uvala daemon` in a directory of its own; ended when dropped, and with this process.
 pub struct Daemon {
     process: Killed,
-    /// How it was started.
+    /// How it is started again.
     command: Command,
     scratch: Scratch,
 }
@@ -31,10 +31,15 @@ impl Daemon {
         std::fs::write(&config, text)?;
         let dir = scratch.dir().to_owned();
         let exe = process::exe()?;
-        let mut command = Command::new(exe);
-        command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut process = Killed(command.spawn().context(CANNOT_START)?);
+        let told = |mut command: Command| {
+            command.arg("daemon").arg("--config").arg(&config).arg("--dir").arg(&dir);
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        };
+        let mut process = told(process::dependent(&exe)?);
+        let mut process = Killed(process.spawn().context(CANNOT_START)?);
+        // The next one is started at once, for that is measured.
+        let command = told(Command::new(exe));
         let begin = Instant::now();
         while !dir.join("uvala.sock").exists() {
             if let Some(status) = process.0.try_wait()? {

@@ -53,6 +53,7 @@ struct RecordedPeer {
     value: Option<f64>,
     ratio: Option<f64>,
     regime: Option<Regime>,
+    lost_percent: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,22 +137,26 @@ impl Recorded {
         if let Some((used, taken)) = self.samples.filter(|(used, taken)| used < taken) {
             cell += &format!(", {used} of {taken} samples");
         }
-        if let Some(lost) = self.lost_percent.filter(|&lost| lost > LOST) {
-            cell += &format!(", {} % lost", short(lost));
-        }
+        cell += &lost_words(self.lost_percent);
         cell + if self.better == "lower" { "; less is better" } else { "" }
     }
 }
 
 impl RecordedPeer {
     fn cell(&self) -> Option<String> {
-        let (name, value) = (&self.name, short(self.value?));
+        let (name, value) = (&self.name, short(self.value?) + &lost_words(self.lost_percent));
         match (self.ratio, self.regime) {
             (Some(ratio), _) => Some(format!("{name} {}× ({value})", short(ratio))),
             (None, Some(regime)) => Some(format!("{name} {value}, {}", regime.name())),
             (None, None) => Some(format!("{name} {value}")),
         }
     }
+}
+
+/// The share of frames that did not arrive, where that is worth a word.
+fn lost_words(percent: Option<f64>) -> String {
+    let worth = percent.filter(|&lost| lost > LOST);
+    worth.map_or_else(String::new, |lost| format!(", {} % lost", short(lost)))
 }
 
 fn or_dash(cell: String) -> String {
@@ -172,7 +177,8 @@ mod tests {
             "better": "higher", "spread": [29.4, 38.1], "samples": [4, 5], "lost_percent": 19.55,
             "limit": 108.1, "ratio_limit": 0.343, "date": "2026-11-27", "machine": machine,
             "peers": [
-                {"name": "dpdk-memif", "value": 20.4, "ratio": 1.814, "regime": "near"},
+                {"name": "dpdk-memif", "value": 20.4, "ratio": 1.814, "regime": "near",
+                 "lost_percent": 7.0},
                 {"name": "vde-switch", "value": null, "ratio": null, "regime": null},
             ],
         });
@@ -199,7 +205,7 @@ mod tests {
              AMD EPYC, 2 CPUs, Linux 6.18.44, 2026-11-27:\n\n\
              | work | cores | uvala | limit | other software |\n|---|---|---|---|---|\n\
              | 60 B, sender, switch and receiver isolated | near | 37.1 Mpps (29.4–38.1), 4 of 5 \
-             samples, 19.6 % lost | 34 % of 108 | dpdk-memif 1.81× (20.4) |\n\
+             samples, 19.6 % lost | 34 % of 108 | dpdk-memif 1.81× (20.4, 7.00 % lost) |\n\
              | round trip, all spinning | near | 0.671 µs; less is better | – | – |\n\n\
              <!-- results: end -->\nafter\n"
         );

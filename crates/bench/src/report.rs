@@ -98,7 +98,12 @@ pub struct RatioResult {
 }
 
 impl RatioResult {
-    fn new(goal: Ratio, own: Option<&Summary>, peers: &[PeerResult]) -> RatioResult {
+    fn new(
+        scenario: &Scenario,
+        goal: Ratio,
+        own: Option<&Summary>,
+        peers: &[PeerResult],
+    ) -> RatioResult {
         let of = |peer: Peer| {
             let found = peers.iter().find(|p| p.name == peer.name());
             found.and_then(|p| p.value.zip(p.regime))
@@ -111,7 +116,7 @@ impl RatioResult {
             theirs: goal.theirs.name(),
             goal: goal.times,
             value,
-            reached: value.map(|value| value >= goal.times),
+            reached: value.map(|value| scenario.reaches(value, goal.times)),
         }
     }
 
@@ -172,7 +177,8 @@ impl Report {
         let limit = limit.map(|s| s.median);
         let goal = scenario.goal_in(regime);
         let ratios = scenario.ratios.iter();
-        let ratios = ratios.map(|&goal| RatioResult::new(goal, own.as_ref(), &peers)).collect();
+        let ratios = ratios.map(|&goal| RatioResult::new(scenario, goal, own.as_ref(), &peers));
+        let ratios = ratios.collect();
         Report {
             scenario: scenario.name,
             regime,

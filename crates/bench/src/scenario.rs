@@ -26,6 +26,8 @@ pub enum Peer {
     GuestsLearning,
     /// This switch, with pollers at the ends.
     GuestsPollers,
+    /// This switch, with virtio-net in the guests.
+    GuestsVirtio,
     /// A Linux bridge of veths.
     BridgeVeth,
     /// A Linux bridge with TAPs, and programs at them: such as move frames to the ends' TAPs, or
@@ -52,6 +54,7 @@ impl Peer {
             Peer::OvsDpdk => "ovs-dpdk",
             Peer::GuestsLearning => "uvala-learning",
             Peer::GuestsPollers => "uvala-dpdk-ends",
+            Peer::GuestsVirtio => "uvala-virtio",
             Peer::BridgeVeth => "linux-bridge-veth",
             Peer::BridgeRelay => "linux-bridge-tap",
             Peer::OvsUser => "ovs-userspace",
@@ -127,7 +130,7 @@ pub struct Ratio {
     pub ours: Option<Peer>,
     /// The peer to compare with.
     pub theirs: Peer,
-    /// Ours is to be as many times theirs.
+    /// Ours is to be as many times theirs: at least, or at most where less is better.
     pub times: f64,
 }
 

@@ -45,8 +45,8 @@ pub enum Path {
     Chain(Chain),
     /// Ports of virtual machines.
     Guests,
-    /// Ports of virtual machines with kernels in them.
-    GuestsTcp,
+    /// Network cards of two virtual machines with kernels in them.
+    Kernels(Card, Exchange),
     /// TAPs in two namespaces.
     HostTcp,
     /// Two veths, by packet sockets.
@@ -60,9 +60,35 @@ pub enum Path {
 impl Path {
     /// Whether the work is measured in a network namespace of its own.
     pub fn needs_laboratory(self) -> bool {
-        use Path::{GuestsTcp, HostSmall, HostTap, HostTcp, HostXdp};
-        matches!(self, GuestsTcp | HostTcp | HostSmall | HostXdp | HostTap)
+        use Path::{HostSmall, HostTap, HostTcp, HostXdp, Kernels};
+        matches!(self, Kernels(..) | HostTcp | HostSmall | HostXdp | HostTap)
     }
+}
+
+/// The network card of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Card {
+    /// virtio-net.
+    Virtio,
+    /// An e1000, by the driver as Linux has it.
+    E1000,
+    /// An e1000 that shares a page with its driver: a communication status block.
+    E1000Csb,
+    /// The port itself.
+    Ptnet,
+}
+
+/// What two guests send each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// One TCP stream: Gbit/s that arrive.
+    Stream,
+    /// UDP in the shortest frames, as fast as a program can: thousand that arrive a second.
+    Datagrams,
+    /// ICMP echo requests 5 ms apart: median microseconds until the reply.
+    Echo,
 }
 
 /// What the switch does with a frame.
@@ -228,6 +254,8 @@ pub const COPY: Work = Work {
 pub enum Unit {
     /// Million frames a second, higher is better.
     Mpps,
+    /// Thousand frames a second, higher is better.
+    Kpps,
     /// Million deliveries a second, higher is better.
     Deliveries,
     /// Gigabits of payload a second, higher is better.
@@ -253,6 +281,7 @@ impl Unit {
     pub fn name(self) -> &'static str {
         match self {
             Unit::Mpps => "Mpps",
+            Unit::Kpps => "kpps",
             Unit::Deliveries => "M deliveries/s",
             Unit::Gbit => "Gbit/s",
             Unit::Microseconds => "us",
@@ -267,7 +296,7 @@ impl Unit {
 
     /// Whether a bigger value is a better one.
     pub fn higher_is_better(self) -> bool {
-        matches!(self, Unit::Mpps | Unit::Deliveries | Unit::Gbit)
+        matches!(self, Unit::Mpps | Unit::Kpps | Unit::Deliveries | Unit::Gbit)
     }
 }
 

@@ -2,7 +2,7 @@
 //! questions to other programs.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -37,6 +37,13 @@ pub fn ask(program: &mut Command) -> io::Result<Output> {
         return Err(io::Error::new(io::ErrorKind::TimedOut, why));
     }
     child.wait_with_output()
+}
+
+/// A command for a program that ends when this process does: ourselves, as `uvala vm exec`.
+pub fn dependent(program: &Path) -> Result<Command> {
+    let mut command = Command::new(exe()?);
+    command.args(["vm", "exec", &std::process::id().to_string()]).arg(program);
+    Ok(command)
 }
 
 /// The kernel sends this process a signal when its parent ends, also if it becomes another program.

@@ -17,13 +17,14 @@ use crate::programs::{Killed, find};
 use crate::role;
 use crate::sample::Reading;
 use crate::work::Work;
+use terminal::process;
 
 /// A network namespace with one interface; gone when dropped.
 struct Namespace(Killed);
 
 impl Namespace {
     fn new() -> Result<Namespace> {
-        let mut command = Command::new(find("unshare", "util-linux")?);
+        let mut command = process::dependent(&find("unshare", "util-linux")?)?;
         command.args(["-n", "--", "sleep", "3600"]).stdin(Stdio::null());
         let namespace = Namespace(Killed(command.spawn()?));
         // It is in its namespace when its program has begun.

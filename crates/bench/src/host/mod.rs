@@ -5,7 +5,8 @@
 //!   host-small   sender ── veth ── veth ── switch ── veth ── veth ── receiver
 //!   host-xdp     the same with ports of kind xdp
 //!   host-tap     sender ── TAP ── switch ── port of shared memory ── receiver
-//!   vhost-tcp    guest ── vhost-user port ── switch ── vhost-user port ── guest
+//!   vhost-…      guest ── vhost-user port ── switch ── vhost-user port ── guest
+//!   e1000-…      guest ── e1000 ── switch ── e1000 ── guest; ptnet-… the same
 //! ```
 //!
 //! A process of ours inside a namespace, the *laboratory*, makes what the scenario needs and
@@ -72,10 +73,21 @@ pub fn measure(contender: Contender, work: &Work, time: Duration) -> Result<Read
     command.arg(if rustix::process::geteuid().is_root() { "-n" } else { "-Urn" });
     command.arg("--").args(line).stdin(Stdio::null());
     let output = command.output().context("cannot run unshare")?;
-    serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        anyhow::anyhow!("{}", said.trim().lines().last().unwrap_or("the laboratory said nothing"))
-    })
+    let said = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).map_err(|_| anyhow::anyhow!(complaint(&said)))
+}
+
+/// Why the laboratory has measured nothing, by what it and its programs have said last.
+fn complaint(said: &str) -> String {
+    let mut lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.drain(..lines.len().saturating_sub(2));
+    match lines.last() {
+        None => "the laboratory said nothing".to_owned(),
+        Some(line) if line.starts_with("unshare: ") => {
+            format!("{line}: run it as root, or allow users namespaces of their own")
+        }
+        Some(_) => lines.join("; "),
+    }
 }
 
 /// In the laboratory.
@@ -90,7 +102,7 @@ fn run(job: &Job) -> Result<Reading> {
         Path::HostSmall => lab::small(job.contender, "packet", &job.work, time),
         Path::HostXdp => lab::small(job.contender, "xdp", &job.work, time),
         Path::HostTap => lab::tap(job.contender, &job.work, time),
-        Path::GuestsTcp => guests::tcp(job.contender),
+        Path::Kernels(card, exchange) => guests::measure(job.contender, card, exchange, time),
         other => bail!("{other:?} needs no laboratory"),
     }
 }
@@ -121,4 +133,17 @@ fn busy_seconds() -> Result<f64> {
     // user, nice, system, idle, iowait, irq, softirq, steal.
     let busy = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| fields.get(*at)).sum::<f64>();
     Ok(busy / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_complaint_has_the_cause_and_what_it_led_to() {
+        let said = "noise\nuvala: no static busybox\n\nuvala: the guest ended: \n";
+        assert_eq!(complaint(said), "uvala: no static busybox; uvala: the guest ended:");
+        assert!(complaint("unshare: unshare failed: Operation not permitted\n").contains("root"));
+        assert_eq!(complaint(""), "the laboratory said nothing");
+    }
 }

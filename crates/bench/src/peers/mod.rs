@@ -14,6 +14,8 @@
 //! - [`BridgeVeth`](Peer::BridgeVeth), [`BridgeRelay`](Peer::BridgeRelay),
 //!   [`OvsUser`](Peer::OvsUser), [`BareTap`](Peer::BareTap): what else can be at interfaces of the
 //!   host, see [`host`].
+//! - [`GuestsVirtio`](Peer::GuestsVirtio): no other software, but this switch with another card in
+//!   the same guests.
 //! - [`Native`](Peer::Native): no other software, but our own client library doing the work of
 //!   netmap programs.
 //! - [`Vde`](Peer::Vde): `vde_switch` and two datagram clients; frames the receiver reads.
@@ -38,7 +40,7 @@ use crate::role;
 use crate::sample::Reading;
 use crate::scenario::Peer;
 use crate::subject;
-use crate::work::{Api, Forwarding, Traffic, Work};
+use crate::work::{Api, Card, Forwarding, Path, Traffic, Work};
 
 /// Runs a peer once. The value is in the scenario's unit.
 pub fn measure(peer: Peer, work: &Work, time: Duration) -> Result<Reading> {
@@ -51,6 +53,13 @@ pub fn measure(peer: Peer, work: &Work, time: Duration) -> Result<Reading> {
         (Peer::GuestsLearning, _) => {
             let (forwarding, traffic) = (Forwarding::Learning, Traffic::Both);
             return subject::run(&Work { forwarding, traffic, ..*work }, time);
+        }
+        (Peer::GuestsVirtio, _) => {
+            let Path::Kernels(_, exchange) = work.path else { bail!("this is for guests") };
+            return subject::run(
+                &Work { path: Path::Kernels(Card::Virtio, exchange), ..*work },
+                time,
+            );
         }
         (Peer::BridgeVeth, _) => return host::measure(Contender::Bridge, work, time),
         (Peer::BridgeRelay, _) => return host::measure(Contender::BridgeTap, work, time),

@@ -7,7 +7,8 @@ use protocol::OnFull;
 
 use super::{Limit, Peer, Ratio, Scenario, chains, of_round_trip, rate};
 use crate::work::{
-    Api, Batch, COPY, Forwarding, Path, Payload, Placement, Traffic, Unit, Wait, Work,
+    Api, Batch, COPY, Card, Exchange, Forwarding, Path, Payload, Placement, Traffic, Unit, Wait,
+    Work,
 };
 
 const SWITCHES: &[Peer] = &[Peer::Bridge, Peer::Memif, Peer::Vhost, Peer::Vde];
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(fan_out());
     all.extend(netmap());
     all.extend(guests());
+    all.extend(kernels());
     all.extend(host());
     all.extend(latency_and_rest());
     all
@@ -298,7 +300,6 @@ fn guests() -> Vec<Scenario> {
             Unit::PercentCpu,
             one(Traffic::Quiet),
         ),
-        guests_tcp(),
         single(
             "vhost-resume",
             "from kill -9 of the daemon to the first frame",
@@ -309,17 +310,67 @@ fn guests() -> Vec<Scenario> {
     ]
 }
 
-fn guests_tcp() -> Scenario {
-    const RATIOS: &[Ratio] = &[Ratio { ours: None, theirs: Peer::BridgeRelay, times: 1.0 }];
-    let work = Work { path: Path::GuestsTcp, placement: Placement::APART, ..COPY };
-    Scenario {
-        unit: Unit::Gbit,
-        limit: Limit::None,
-        peers: &[Peer::BridgeRelay],
-        ratios: RATIOS,
-        slow: true,
-        ..rate("vhost-tcp", "one TCP stream between two guests, emulated by QEMU", None, work)
+/// Guests that QEMU emulates.
+fn kernels() -> Vec<Scenario> {
+    use Card::{E1000, E1000Csb, Ptnet, Virtio};
+    use Exchange::{Datagrams, Echo, Stream};
+    const fn over(theirs: Peer, times: f64) -> Ratio {
+        Ratio { ours: None, theirs, times }
     }
+    const BRIDGE: &[Peer] = &[Peer::BridgeRelay];
+    const OWN_VIRTIO: &[Peer] = &[Peer::GuestsVirtio];
+    const MORE: &[Ratio] = &[over(Peer::BridgeRelay, 1.2)];
+    const SOONER: &[Ratio] = &[over(Peer::BridgeRelay, 0.9)];
+    const MUCH_MORE: &[Ratio] = &[over(Peer::BridgeRelay, 1.5)];
+    const NEARLY: &[Ratio] = &[over(Peer::GuestsVirtio, 0.9)];
+    const AS_SOON: &[Ratio] = &[over(Peer::GuestsVirtio, 1.0)];
+    let scenario = |name, what, (card, exchange), peers, ratios| {
+        let work =
+            Work { path: Path::Kernels(card, exchange), placement: Placement::APART, ..COPY };
+        let unit = match exchange {
+            Stream => Unit::Gbit,
+            Datagrams => Unit::Kpps,
+            Echo => Unit::Microseconds,
+        };
+        let limit = Limit::None;
+        Scenario { unit, limit, peers, ratios, slow: true, ..rate(name, what, None, work) }
+    };
+    let udp = "UDP in 64 B frames between two guests, emulated by QEMU";
+    let tcp = "one TCP stream between two guests, emulated by QEMU";
+    let ping = "ping between two guests, emulated by QEMU";
+    vec![
+        scenario("vhost-udp", udp, (Virtio, Datagrams), BRIDGE, &[]),
+        scenario("vhost-tcp", tcp, (Virtio, Stream), BRIDGE, MORE),
+        scenario("vhost-ping", ping, (Virtio, Echo), BRIDGE, SOONER),
+        scenario(
+            "e1000-udp",
+            "UDP in 64 B frames between two guests with an e1000",
+            (E1000, Datagrams),
+            BRIDGE,
+            MUCH_MORE,
+        ),
+        scenario(
+            "e1000-csb-udp",
+            "the same with a communication status block",
+            (E1000Csb, Datagrams),
+            OWN_VIRTIO,
+            NEARLY,
+        ),
+        scenario(
+            "ptnet-tcp",
+            "one TCP stream between two guests with a ptnet",
+            (Ptnet, Stream),
+            OWN_VIRTIO,
+            NEARLY,
+        ),
+        scenario(
+            "ptnet-ping",
+            "ping between two guests with a ptnet",
+            (Ptnet, Echo),
+            OWN_VIRTIO,
+            AS_SOON,
+        ),
+    ]
 }
 
 fn host() -> Vec<Scenario> {
@@ -441,7 +492,13 @@ mod tests {
             "vhost-1514",
             "vhost-shared-cores",
             "vhost-idle",
+            "vhost-udp",
             "vhost-tcp",
+            "vhost-ping",
+            "e1000-udp",
+            "e1000-csb-udp",
+            "ptnet-tcp",
+            "ptnet-ping",
             "host-tcp",
             "host-small",
             "host-xdp",

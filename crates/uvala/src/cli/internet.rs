@@ -16,7 +16,6 @@ use protocol::{Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
 use super::vm_args::{is_there, show};
 use super::{Global, program};
 use crate::internet::{Forward, Network, Relay, Settings};
-use crate::vm::remains;
 use terminal::{process, say};
 
 /// Give the stations of a switch the internet, without privileges
@@ -118,7 +117,7 @@ pub fn find_passt(given: Option<&Path>) -> Result<PathBuf> {
 /// Runs the command for a switch until the result is dropped. While another process gives the
 /// switch the internet, it waits for that one's end.
 pub fn beside(global: &Global, switch: &SwitchName) -> Result<Beside> {
-    let mut command = remains::dependent(&process::exe()?)?;
+    let mut command = process::dependent(&process::exe()?)?;
     command.args(["internet", "--standby", &switch.to_string()]);
     if let Some(dir) = &global.dir {
         command.arg("--dir").arg(dir);

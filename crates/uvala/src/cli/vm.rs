@@ -25,7 +25,7 @@ use crate::vm::qemu::Qemu;
 use crate::vm::remains;
 use crate::vm::{Card, Impossible, device, initramfs, kernel};
 use terminal::Usage;
-use terminal::say;
+use terminal::{process, say};
 
 /// Run a virtual machine on a switch
 #[derive(Debug, clap::Args)]
@@ -66,6 +66,10 @@ struct Run {
     /// /lib/modules, or in ../lib/modules beside the kernel]
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
+    /// File to put into the guest, several times if needed: a module (FILE.ko), which it loads
+    /// instead of the kernel's own, or a program, which is then in /bin, with its libraries
+    #[arg(long, value_name = "FILE", conflicts_with = "initrd")]
+    add: Vec<PathBuf>,
     /// Kernel parameters to add
     #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
@@ -176,7 +180,8 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
         // DHCP takes packet sockets.
         let more: &[_] = if args.internet { &["af_packet"] } else { &[] };
         let drivers = [args.nic.drivers(), more].concat();
-        held(&initramfs::build(&args.kernel, &busybox, &drivers, &place.port, number)?)
+        let files = initramfs::Files { busybox: &busybox, drivers: &drivers, more: &args.add };
+        held(&initramfs::build(&args.kernel, &files, &place.port, number)?)
     });
     let made = made.transpose()?;
     let _internet =
@@ -196,7 +201,7 @@ fn boot(global: &Global, args: &Run) -> Result<u8> {
     let terminal = Terminal::remember();
     // Asked before QEMU runs: a terminal that has hung up is none.
     let is_typed = io::stdin().is_terminal();
-    let child = remains::dependent(&program)?.args(words).spawn();
+    let child = process::dependent(&program)?.args(words).spawn();
     let child = child.with_context(|| format!("cannot run {}", program.display()))?;
     if is_typed {
         remains::end_with_terminal(&child)?;
@@ -442,7 +447,7 @@ fn command_line(
     let card = match behind {
         Behind::Device(socket) => device::qemu(qemu, socket, args.memory),
         Behind::Port(machine) => {
-            let card = Card { kind, machine, memory, mac, model: None };
+            let card = Card { kind, machine, memory, mac, model: args.nic.device() };
             args.tap.as_deref().map_or_else(|| card.qemu(qemu), |tap| Ok(card.at_tap(tap)))
         }
     };
@@ -535,6 +540,9 @@ mod tests {
         let words = command_line(&run, qemu, &port, &machine, "i".as_ref()).unwrap().join("|");
         let card = format!("|-device|virtio-net-pci,netdev=uvala,mac={}|", port.guest_mac());
         assert!(words.contains(&card) && words.contains("ifname=port0,"), "{words}");
+        let run = args("run /boot/k --name vale0:vm1 --tap port0 --nic e1000");
+        let words = command_line(&run, qemu, &port, &machine, "i".as_ref()).unwrap().join("|");
+        assert!(words.contains("|-device|e1000,netdev=uvala,mac="), "{words}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use terminal::process;
 
 use super::memory::Memory;
 use super::qemu::Qemu;
-use super::{Impossible, impossible, remains};
+use super::{Impossible, impossible};
 use crate::cli::program;
 
 /// The program.
@@ -95,7 +95,7 @@ pub fn start(
     let program = program()?;
     let name = format!("uvala-{}-{port}.vfio", std::process::id());
     let socket = std::env::temp_dir().join(name);
-    let mut command = remains::dependent(&program)?;
+    let mut command = process::dependent(&program)?;
     command.args(["--nic", nic, "--port", &port.to_string()]).arg("--socket").arg(&socket);
     command.args(options);
     if let Some(dir) = dir {

@@ -1,38 +1,71 @@
-//! The files of a demonstration guest: busybox, the drivers of its network card, and a first
-//! process that gives the card an address and the terminal a shell.
+//! The files of a demonstration guest: busybox, the drivers of its network card, what the user
+//! adds, and a first process that gives the card an address and the terminal a shell.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use protocol::name::PortName;
 
 use super::kernel;
+use crate::cli::program;
 
 const DIR: usize = 0o040_755;
 const PROGRAM: usize = 0o100_755;
 
+/// What a guest gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    /// A static busybox.
+    pub busybox: &'a Path,
+    /// Modules of its kernel, by their names.
+    pub drivers: &'a [&'a str],
+    /// Other modules, and programs.
+    pub more: &'a [PathBuf],
+}
+
 /// Makes the archive that a kernel unpacks. The guest's address is 10.0.0.`number`, or comes by
-/// DHCP; for that and its network card it needs these `drivers`.
+/// DHCP.
 pub fn build(
     kernel: &Path,
-    busybox: &Path,
-    drivers: &[&str],
+    files: &Files<'_>,
     port: &PortName,
     number: Option<u8>,
 ) -> Result<Vec<u8>> {
-    let program = std::fs::read(busybox);
-    let program = program.with_context(|| format!("cannot read {}", busybox.display()))?;
+    let Files { busybox, drivers, more } = *files;
+    let (modules, programs): (Vec<_>, Vec<_>) =
+        more.iter().cloned().partition(|path| kernel::is_module(path));
     let mut archive = Archive::default();
     for dir in ["bin", "proc", "sys", "dev", "tmp", "modules"] {
         archive.add(dir, DIR, &[]);
     }
-    archive.add("bin/busybox", PROGRAM, &program);
-    for (i, module) in kernel::modules(kernel, busybox, drivers)?.iter().enumerate() {
+    archive.add("bin/busybox", PROGRAM, &read(busybox)?);
+    for (i, module) in kernel::modules(kernel, busybox, drivers, &modules)?.iter().enumerate() {
         archive.add(&format!("modules/{i:02}.ko"), PROGRAM, module);
     }
+    archive.add_programs(&programs)?;
     archive.add("lease", PROGRAM, LEASE.as_bytes());
     archive.add("init", PROGRAM, init(port, number).as_bytes());
     Ok(archive.finish())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The libraries of a program, and its loader, as that finds them.
+fn libraries(path: &Path) -> Result<Vec<PathBuf>> {
+    if program::is_static(path) {
+        return Ok(Vec::new());
+    }
+    let said = Command::new("ldd").arg(path).stdin(Stdio::null()).output();
+    let said = said.context("no ldd, which finds the libraries of a program")?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    if !said.status.success() || text.contains("not found") {
+        bail!("{} lacks libraries, or is no program of this machine", path.display());
+    }
+    Ok(text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
 /// The number of a port's guest: that at the end of its name, or one made of the name.
@@ -88,6 +121,11 @@ poweroff -f
     )
 }
 
+/// An absolute path as an archive has it.
+fn relative(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').to_owned()
+}
+
 /// An archive in the format that cpio calls "newc".
 #[derive(Default)]
 struct Archive {
@@ -107,6 +145,25 @@ impl Archive {
         self.pad();
         self.bytes.extend(bytes);
         self.pad();
+    }
+
+    /// Adds programs in /bin, and their libraries where they are here.
+    fn add_programs(&mut self, programs: &[PathBuf]) -> Result<()> {
+        let mut files = BTreeSet::new();
+        for path in programs {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            self.add(&format!("bin/{name}"), PROGRAM, &read(path)?);
+            files.extend(libraries(path)?);
+        }
+        // In order, a directory comes before what is in it.
+        let dirs: BTreeSet<_> = files.iter().flat_map(|file| file.ancestors().skip(1)).collect();
+        for dir in dirs.into_iter().filter(|dir| dir.parent().is_some()) {
+            self.add(&relative(dir), DIR, &[]);
+        }
+        files.iter().try_for_each(|file| {
+            self.add(&relative(file), PROGRAM, &read(file)?);
+            Ok(())
+        })
     }
 
     fn pad(&mut self) {
@@ -133,6 +190,27 @@ mod tests {
         assert_eq!(&bytes[116..124], b"hello\0\0\0");
         assert_eq!(&bytes[124..130], b"070701");
         assert_eq!(bytes.len() % 4, 0);
+    }
+
+    #[test]
+    fn test_programs_come_with_their_libraries_behind_the_directories_of_these() {
+        let sh = std::fs::canonicalize("/bin/sh").unwrap();
+        let mut archive = Archive::default();
+        archive.add_programs(std::slice::from_ref(&sh)).unwrap();
+        let bytes = archive.finish();
+        let at = |name: &str| {
+            let name = format!("{name}\0").into_bytes();
+            bytes.windows(name.len()).position(|it| *it == *name)
+        };
+        assert!(at(&format!("bin/{}", sh.file_name().unwrap().to_string_lossy())).is_some());
+        for library in libraries(&sh).unwrap() {
+            let (dir, file) = (relative(library.parent().unwrap()), relative(&library));
+            assert!(at(&dir).unwrap() < at(&file).unwrap(), "{file}");
+        }
+        let error = libraries(Path::new("/etc/passwd")).unwrap_err().to_string();
+        assert!(error.contains("no program of this machine"), "{error}");
+        let error = Archive::default().add_programs(&["/no/such/file".into()]).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read /no/such/file");
     }
 
     #[test]

@@ -53,9 +53,19 @@ pub fn check_whole(kernel: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether a file is a module.
+pub fn is_module(path: &Path) -> bool {
+    name(path).is_some()
+}
+
 /// The modules that a guest loads, in that order, as they are loaded: not compressed. `wanted` are
-/// those of its network card.
-pub fn modules(kernel: &Path, busybox: &Path, wanted: &[&str]) -> Result<Vec<Vec<u8>>> {
+/// those of its network card; those of `more` are files, and come before the kernel's own.
+pub fn modules(
+    kernel: &Path,
+    busybox: &Path,
+    wanted: &[&str],
+    more: &[PathBuf],
+) -> Result<Vec<Vec<u8>>> {
     let version = version(kernel)?;
     let places = places(kernel, &version);
     let Some(place) = places.iter().find(|place| place.join("kernel").is_dir()) else {
@@ -65,8 +75,11 @@ pub fn modules(kernel: &Path, busybox: &Path, wanted: &[&str]) -> Result<Vec<Vec
             places.join(", ")
         );
     };
-    let mut set = Set { busybox, files: Vec::new(), order: Vec::new(), loaded: Vec::new() };
+    let mut set = Set { busybox, files: more.to_vec(), order: Vec::new(), loaded: Vec::new() };
     list(place, &mut set.files);
+    for name in more.iter().filter_map(|path| name(path)) {
+        set.load(&name)?;
+    }
     let builtin = std::fs::read_to_string(place.join("modules.builtin")).unwrap_or_default();
     for &wanted in wanted {
         let is_builtin = builtin.lines().any(|line| name(Path::new(line)) == Some(wanted.into()));
@@ -86,7 +99,7 @@ fn cure(module: &str, version: &str) -> String {
     match module {
         "uvala_ptnet" => format!(
             "build it from uvala's source, with the headers of that kernel: make -C guest/linux \
-             KDIR=/usr/src/linux-headers-{version} install"
+             KDIR=/usr/src/linux-headers-{version}, and --add guest/linux/uvala_ptnet.ko"
         ),
         _ => format!("kernel {version} cannot use a network card here; take another"),
     }
@@ -225,7 +238,8 @@ mod tests {
         bytes[0x300..0x30e].copy_from_slice(b"6.1.0-x (me) #");
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(version(&path).unwrap(), "6.1.0-x");
-        let error = modules(&path, Path::new("busybox"), &["virtio_net"]).unwrap_err().to_string();
+        let error =
+            modules(&path, Path::new("busybox"), &["virtio_net"], &[]).unwrap_err().to_string();
         assert!(error.contains("no modules of kernel 6.1.0-x in /"), "{error}");
         std::fs::write(&path, "hello").unwrap();
         assert!(version(&path).unwrap_err().to_string().contains("no Linux kernel"));

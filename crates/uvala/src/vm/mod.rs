@@ -63,7 +63,7 @@ impl Card<'_> {
     /// QEMU's options for a card that differs in nothing but what is behind it: a TAP.
     pub fn at_tap(&self, tap: &str) -> Vec<(&'static str, String)> {
         let netdev = format!("tap,id=uvala,ifname={tap},script=no,downscript=no,vhost=off");
-        let device = format!("{VIRTIO},netdev=uvala,mac={}", self.mac);
+        let device = format!("{},netdev=uvala,mac={}", self.model.unwrap_or(VIRTIO), self.mac);
         vec![("-m", self.memory().to_string()), ("-netdev", netdev), ("-device", device)]
     }
 

@@ -23,13 +23,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use terminal::process;
 
-/// A command for a program that ends when this process does: ourselves, as `uvala vm exec`.
-pub fn dependent(program: &Path) -> Result<Command> {
-    let mut command = Command::new(process::exe()?);
-    command.args(["vm", "exec", &std::process::id().to_string()]).arg(program);
-    Ok(command)
-}
-
 /// From now on a machine ends when the terminal on stdin hangs up.
 pub fn end_with_terminal(machine: &Child) -> Result<()> {
     let machine = pidfd_open(Pid::from_child(machine), PidfdFlags::empty())
