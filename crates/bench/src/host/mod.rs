@@ -79,7 +79,8 @@ pub fn measure(contender: Contender, work: &Work, time: Duration) -> Result<Read
 
 /// Why the laboratory has measured nothing, by what it and its programs have said last.
 fn complaint(said: &str) -> String {
-    let mut lines: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines = said.lines().map(|line| line.trim().trim_start_matches("uvala: "));
+    let mut lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
     lines.drain(..lines.len().saturating_sub(2));
     match lines.last() {
         None => "the laboratory said nothing".to_owned(),
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn test_a_complaint_has_the_cause_and_what_it_led_to() {
         let said = "noise\nuvala: no static busybox\n\nuvala: the guest ended: \n";
-        assert_eq!(complaint(said), "uvala: no static busybox; uvala: the guest ended:");
+        assert_eq!(complaint(said), "no static busybox; the guest ended:");
         assert!(complaint("unshare: unshare failed: Operation not permitted\n").contains("root"));
         assert_eq!(complaint(""), "the laboratory said nothing");
     }
