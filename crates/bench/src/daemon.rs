@@ -11,7 +11,8 @@ use terminal::process;
 
 const CANNOT_START: &str = "cannot start uvala daemon";
 
-/// A running `uvala daemon` in a directory of its own; ended when dropped, and with this process.
+/// A running `uvala daemon` in a directory of its own; ended when dropped. The first one ends with
+/// this process, too, and not one that was started again.
 pub struct Daemon {
     process: Killed,
     /// How it is started again.

@@ -71,7 +71,7 @@ impl Path {
 pub enum Card {
     /// virtio-net.
     Virtio,
-    /// An e1000, by the driver as Linux has it.
+    /// An e1000, with Linux' own driver.
     E1000,
     /// An e1000 that shares a page with its driver: a communication status block.
     E1000Csb,
