@@ -159,7 +159,7 @@ fn filled(pieces: impl Iterator<Item = String>, width: usize) -> String {
         let piece = piece.trim_start();
         match lines.last_mut() {
             Some(line) if length(line) + 2 + length(piece) <= width => {
-                *line += &format!("  {piece}")
+                *line += &format!("  {piece}");
             }
             _ => lines.push(format!("    {piece}")),
         }
