@@ -25,7 +25,7 @@ const FRAGMENTATION_NEEDED: u8 = 4;
 /// ICMPv6: "packet too big", and the first type that is no error.
 const PACKET_TOO_BIG: u8 = 2;
 const FIRST_INFORMATION: u8 = 128;
-/// That of hosts' packets.
+/// The hop limit of an answer.
 const HOP_LIMIT: u8 = 64;
 
 /// A frame for the sender of this one, which says that packets may have `mtu` bytes.

@@ -31,11 +31,11 @@ use terminal::say;
 ///
 /// The command adds or changes the switches and ports in the file, and leaves all others as they
 /// are. It refuses to change the kind of a port, its network interface or its socket: delete the
-/// port first. It replaces all chains and rules of a switch in the file at once, between two batches of
-/// frames, and prints which chains and how many rules it deletes. It checks these tables before it
-/// changes anything, and reports each mistake with its line; only the daemon reads the file's other
-/// tables. If the daemon refuses a change later, earlier changes stay: correct the file, and apply
-/// it again.
+/// port first. It replaces all chains and rules of a switch in the file at once, between two
+/// batches of frames, and prints which chains and how many rules it deletes. It checks these tables
+/// before it changes anything, and reports a mistake with its line; only the daemon reads the
+/// file's other tables. If the daemon refuses a change later, earlier changes stay: correct the
+/// file, and apply it again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
