@@ -324,8 +324,10 @@ fn what_cannot_be_opened_is_refused_with_the_cure() {
         let words = ["port", "add", "vale0:other", "--kind=vxlan"];
         one.refused(&[&words[..], more].concat())
     };
+    let _other = one.home.within(|| UdpSocket::bind("0.0.0.0:4791")).expect("a free port");
     for (more, said) in [
-        (&["--vni=101", "--local=10.0.0.1"][..], "choose another local or dst_port"),
+        (&["--vni=100", "--local=10.0.0.1"][..], "port vale0:fabric has VNI 100 at the same local"),
+        (&["--vni=1", "--local=10.0.0.1", "--dst-port=4791"], "choose another local or dst_port"),
         (&["--vni=101", "--local=10.0.0.77"], "ip address add 10.0.0.77/PREFIX"),
         (&["--vni=101"], "--local 10.0.0.1"),
         (&["--vni=16777216", "--local=10.0.0.1"], "0 to 16777215"),

@@ -75,6 +75,7 @@ use port::netmap_region::NetmapRegion;
 use port::pipe::Pipe;
 use port::shm::PortMemory;
 use port::sys::{KickSlot, Ringer};
+use port::vxlan::address::Addresses;
 use protocol::PortStats;
 use protocol::name::PortName;
 use rustix::event::{EventfdFlags, eventfd};
@@ -137,8 +138,9 @@ pub struct Workers {
     /// Ports of virtual machines. Their threads end by themselves; the daemon does not wait for
     /// them.
     machines: BTreeMap<PortKey, MachinePlace>,
-    /// Ports of tunnels.
+    /// Ports of tunnels, and the addresses that they share.
     tunnels: BTreeMap<PortKey, VxlanPlace>,
+    addresses: Addresses,
     reclaimer: Reclaimer,
     huge_pages: HugePages,
     watchdog: Watchdog,
@@ -285,6 +287,7 @@ impl Workers {
             host,
             machines: BTreeMap::new(),
             tunnels: BTreeMap::new(),
+            addresses: Addresses::default(),
             reclaimer,
             huge_pages,
             watchdog,

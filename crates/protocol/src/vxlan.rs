@@ -1,7 +1,7 @@
 //! Hosts on an IP network behind a port: VXLAN (RFC 7348).
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use packet::MacAddr;
@@ -13,6 +13,8 @@ use crate::name::PortName;
 
 /// Most remotes of a port.
 pub const REMOTES_MAX: usize = 256;
+/// Most virtual networks of one local address and UDP port.
+pub const VNIS_MAX: usize = 256;
 /// Most static entries of a port's table.
 pub const VXLAN_FDB_MAX: usize = 256;
 /// Most stations that a routing daemon may name behind the remotes of a port.
@@ -112,6 +114,17 @@ impl Vxlan {
     #[must_use]
     pub fn udp_port(&self) -> u16 {
         self.dst_port.unwrap_or(UDP_PORT)
+    }
+
+    /// Where datagrams arrive. Ports with one address have different virtual networks.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.local, self.udp_port())
+    }
+
+    /// The numbers of the virtual networks.
+    pub fn vnis(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::once(self.vni)
     }
 
     /// Time to live, or hop limit, of the packets.

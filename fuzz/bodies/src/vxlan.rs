@@ -25,6 +25,8 @@ use crate::Input;
 /// Messages of an input. More of them only take longer.
 const MESSAGES: usize = 32;
 const VNI: u8 = 7;
+/// The network of another port of the address.
+const OTHER: u8 = 9;
 /// The station that is static behind the first remote.
 const FIXED: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
 
@@ -56,6 +58,8 @@ struct World {
     inlet: Inlet,
     drops: Drops,
     delivered: u64,
+    /// What another port of the address has got.
+    handed: Vec<Vec<u8>>,
     /// The drops that the model has counted, and where it has heard stations last.
     expected: BTreeMap<DropReason, u64>,
     homes: BTreeMap<MacAddr, u8>,
@@ -70,7 +74,7 @@ impl World {
         let inlet = Inlet::new(vni, host(1), true, remotes, neighbours).expect("memory");
         let homes = BTreeMap::from([(FIXED, 2)]);
         let (drops, expected) = (Drops::default(), BTreeMap::new());
-        Self { inlet, drops, delivered: 0, expected, homes }
+        Self { inlet, drops, delivered: 0, handed: Vec::new(), expected, homes }
     }
 
     /// One message: its sender, the length of its datagrams, and the bytes, which are noise behind
@@ -85,14 +89,16 @@ impl World {
             let noise = input.bytes::<24>();
             datagram.iter_mut().zip(noise).for_each(|(to, byte)| *to = byte);
             if input.below(4) > 0 {
-                let vni = Vni::new(u32::from(VNI)).expect("24 bits");
+                let vni = [VNI, VNI, VNI, OTHER][input.below(4)];
+                let vni = Vni::new(vni.into()).expect("24 bits");
                 datagram.iter_mut().zip(header(vni)).for_each(|(to, byte)| *to = byte);
             }
             bytes.extend(datagram);
         }
         bytes.truncate(bytes.len().saturating_sub(input.below(segment.min(256))));
-        let frames = self.model(from, &bytes, segment);
+        let (frames, others) = self.model(from, &bytes, segment);
         assert!(self.take(from, &bytes, segment) == frames, "the frames, in order");
+        assert!(std::mem::take(&mut self.handed) == others, "another port's, in order");
         for reason in DropReason::ALL {
             let expected = self.expected.get(&reason).copied().unwrap_or(0);
             assert_eq!(self.drops.get(reason), expected, "{}", reason.name());
@@ -109,7 +115,12 @@ impl World {
         while let Some(start) = at {
             self.inlet.begin(&mut batch);
             let received = Received { from: host(from), bytes, segment };
-            at = self.inlet.take(received, start, Now::START, (&mut batch, &mut self.drops));
+            let (to, handed) = ((&mut batch, &mut self.drops), &mut self.handed);
+            at = self.inlet.take(received, start, Now::START, to, |vni, _, datagram| {
+                let is_others = vni.get() == u32::from(OTHER);
+                handed.extend(is_others.then(|| datagram.to_vec()));
+                is_others
+            });
             for frame in 0..u16::try_from(batch.frames().len()).expect("five at most") {
                 let mut out = Vec::new();
                 batch.append(Delivery { frame, tag: TagAction::Keep }, &mut out);
@@ -121,18 +132,24 @@ impl World {
     }
 
     /// What the port is to make of a message.
-    fn model(&mut self, from: u8, bytes: &[u8], segment: usize) -> Vec<Vec<u8>> {
+    fn model(&mut self, from: u8, bytes: &[u8], segment: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let none: &[u8] = &[];
         let datagrams: Vec<&[u8]> =
             if bytes.is_empty() { vec![none] } else { bytes.chunks(segment).collect() };
-        let mut frames = Vec::new();
+        let (mut frames, mut others) = (Vec::new(), Vec::new());
         for datagram in datagrams {
+            if let [flags, _, _, _, 0, 0, OTHER, _, ..] = datagram
+                && flags & 8 != 0
+            {
+                others.push(datagram.to_vec());
+                continue;
+            }
             match self.read(from, datagram) {
                 Ok(frame) => frames.push(frame.to_vec()),
                 Err(why) => *self.expected.entry(why).or_default() += 1,
             }
         }
-        frames
+        (frames, others)
     }
 
     fn read<'a>(&mut self, from: u8, datagram: &'a [u8]) -> Result<&'a [u8], DropReason> {

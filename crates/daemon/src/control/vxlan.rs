@@ -2,7 +2,7 @@
 
 use protocol::name::PortName;
 use protocol::{
-    ExternLearn, NeighList, Page, PortAdd, Reply, Vxlan, VxlanChange, VxlanInfo, check,
+    ExternLearn, NeighList, Page, PortAdd, Reply, VNIS_MAX, Vxlan, VxlanChange, VxlanInfo, check,
 };
 
 use super::difference::difference;
@@ -77,12 +77,33 @@ impl<D: Datapath> Control<D> {
 
     /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.
     pub(super) fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), Refusal> {
-        match self.datapath.add_vxlan(spec, may_wait) {
+        let made = self.check_vnis(&spec.name, &spec.vxlan);
+        let made = made.and_then(|()| Ok(self.datapath.add_vxlan(spec, may_wait)?));
+        match made {
             Err(error) if may_wait => {
                 tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
                 Ok(self.datapath.add_vxlan_without_sockets(spec, error.to_string())?)
             }
-            made => Ok(made?),
+            made => made,
+        }
+    }
+
+    /// Whether the ports at the tunnel's address have different VNIs, and not too many.
+    fn check_vnis(&self, name: &PortName, vxlan: &Vxlan) -> Result<(), Refusal> {
+        let is_there = |other: &&Vxlan| other.address() == vxlan.address();
+        let others = self.state.ports().filter(|(other, _)| *other != name);
+        let others = others
+            .filter_map(|(other, port)| Some((other, port.vxlan.as_deref().filter(is_there)?)));
+        let mut count = vxlan.vnis().count();
+        for (other, there) in others {
+            if let Some(vni) = vxlan.vnis().find(|own| there.vnis().any(|vni| vni == *own)) {
+                return Err(PortRefusal::VniTaken { vni, port: other.clone() }.into());
+            }
+            count += there.vnis().count();
+        }
+        match count > VNIS_MAX {
+            true => Err(PortRefusal::VnisFull(vxlan.address()).into()),
+            false => Ok(()),
         }
     }
 }

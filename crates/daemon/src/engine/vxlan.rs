@@ -144,7 +144,7 @@ impl VxlanPorts for Workers {
         self.new_place(spec.switch, &spec.config)?;
         let (ageing_ms, learning) = (spec.ageing_ms, spec.config.learning);
         let around = Around { ageing_ms, learning, seed: random_seed() };
-        let adapter = open(&spec.vxlan, around, may_wait)?;
+        let adapter = open(&mut self.addresses, &spec.vxlan, around, may_wait)?;
         self.plug_vxlan(spec, Box::new(adapter), None)
     }
 

@@ -4,6 +4,7 @@ pub mod aio;
 pub mod descriptors;
 mod doorbell;
 pub mod packet;
+pub mod steering;
 pub mod tun;
 pub mod udp;
 pub mod uring;

@@ -37,14 +37,18 @@ pub struct PacketOptions {
     pub df: bool,
 }
 
-/// A bound socket that receives. `anywhere`: the host need not have the address yet.
+/// A bound socket that receives. `anywhere`: the host need not have the address yet. `shared`: it
+/// joins sockets that [share](share) the address.
 ///
 /// # Errors
 /// The address is in use, or the host does not have it.
-pub fn receiver(local: SocketAddr, anywhere: bool) -> io::Result<OwnedFd> {
+pub fn receiver(local: SocketAddr, anywhere: bool, shared: bool) -> io::Result<OwnedFd> {
     let socket = open(local.ip())?;
     if anywhere {
         set(&socket, libc::SOL_IP, libc::IP_FREEBIND, 1)?;
+    }
+    if shared {
+        share(&socket)?;
     }
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE)?;
     if local.is_ipv6() {
@@ -55,6 +59,15 @@ pub fn receiver(local: SocketAddr, anywhere: bool) -> io::Result<OwnedFd> {
     let _ = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     bind(&socket, local)?;
     Ok(socket)
+}
+
+/// Lets sockets of the same user share the address of this one from now on. What was bound before
+/// had the address alone, so no other process is among them unawares.
+///
+/// # Errors
+/// The system refused.
+pub fn share(socket: &OwnedFd) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
 }
 
 /// A socket that sends from a UDP port of the kernel's choice, and receives nothing.
@@ -176,12 +189,21 @@ fn bind(socket: &OwnedFd, local: SocketAddr) -> io::Result<()> {
 /// Drops every packet that arrives, before the kernel queues it.
 fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
     const RETURN: u16 = 0x06;
-    let mut program = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }];
-    let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    let nothing = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 };
+    attach(socket, libc::SO_ATTACH_FILTER, &mut [nothing])
+}
+
+/// Gives a socket a program of classic BPF.
+pub(super) fn attach(
+    socket: &OwnedFd,
+    option: c_int,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
     let (fd, at) = (socket.as_raw_fd(), (&raw const program).cast());
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     // SAFETY: the kernel copies the program, which lives longer than the call.
-    check(unsafe { libc::setsockopt(fd, level, option, at, size(&program)) }).map(drop)
+    check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, at, size(&program)) }).map(drop)
 }
 
 fn set(socket: &OwnedFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
@@ -441,7 +463,7 @@ mod tests {
     #[test]
     fn one_call_sends_many_datagrams_and_one_receives_them() {
         for local in [LOOPBACK, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-            let Ok(ours) = receiver(SocketAddr::new(local, 0), false) else {
+            let Ok(ours) = receiver(SocketAddr::new(local, 0), false, false) else {
                 eprintln!("SKIPPED: no address {local}");
                 continue;
             };
@@ -478,14 +500,14 @@ mod tests {
 
     #[test]
     fn an_address_is_the_hosts_and_of_one_socket() {
-        let ours = receiver(SocketAddr::new(LOOPBACK, 0), false).expect("a socket");
-        let taken = receiver(SocketAddr::new(LOOPBACK, port_of(&ours)), false);
+        let ours = receiver(SocketAddr::new(LOOPBACK, 0), false, false).expect("a socket");
+        let taken = receiver(SocketAddr::new(LOOPBACK, port_of(&ours)), false, false);
         assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         // TEST-NET-1, which no host has.
         let foreign = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 0);
-        let missing = receiver(foreign, false).unwrap_err();
+        let missing = receiver(foreign, false, false).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::AddrNotAvailable);
-        receiver(foreign, true).expect("it may come later");
+        receiver(foreign, true, false).expect("it may come later");
         let hosts = [SocketAddr::new(LOOPBACK, 1), SocketAddr::new(Ipv4Addr::BROADCAST.into(), 1)];
         let mtu = |hosts: &[SocketAddr]| path_mtu(LOOPBACK, hosts.iter().copied());
         assert!(mtu(&hosts).expect("ours") >= Some(1500));

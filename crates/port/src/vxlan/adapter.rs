@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use packet::vxlan::{self, HEADER};
+use packet::vxlan::{self, HEADER, Vni};
 use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
 use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
 
 use super::ETHERNET_AND_TAG;
+use super::address::{Handed, Letters, Seat};
 use super::answers::Answers;
 use super::inlet::Inlet;
 use super::neighbours::Neighbours;
@@ -38,7 +39,12 @@ const SWEEP_MS: u64 = 10;
 
 /// The worker's side of a port.
 pub struct VxlanPort {
+    /// Closed before the seat is left, in the order of these fields.
     receiver: OwnedFd,
+    seat: Seat,
+    letters: Letters,
+    /// The mailbox comes before the socket in this turn, so that neither starves the other.
+    is_mail_first: bool,
     senders: Vec<OwnedFd>,
     header: [u8; HEADER],
     /// The MTU of frames inside, if one is set; the kernel may refuse shorter ones.
@@ -57,7 +63,7 @@ pub struct VxlanPort {
 
 impl VxlanPort {
     pub(super) fn new(
-        receiver: OwnedFd,
+        (receiver, seat): (OwnedFd, Seat),
         senders: Vec<OwnedFd>,
         inlet: Inlet,
         answers: Answers,
@@ -65,6 +71,9 @@ impl VxlanPort {
     ) -> Self {
         Self {
             receiver,
+            seat,
+            letters: Letters::default(),
+            is_mail_first: false,
             senders,
             header: vxlan::header(inlet.vni()),
             mtu,
@@ -129,8 +138,10 @@ impl VxlanPort {
     fn give_out(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
         while self.next.0 < self.inbox.count() {
             let (message, at) = self.next;
+            let (seat, answers) = (&self.seat, &self.answers);
+            let hand_over = |vni, from, bytes: &[u8]| hand_over(seat, answers, (vni, from, bytes));
             let rest = match self.inbox.get(message) {
-                Some(received) => self.inlet.take(received, at, now, (batch, drops)),
+                Some(received) => self.inlet.take(received, at, now, (batch, drops), hand_over),
                 None => {
                     drops.add(DropReason::TooLong, 1);
                     None
@@ -143,6 +154,31 @@ impl VxlanPort {
             self.next = (message + 1, 0);
         }
         true
+    }
+
+    /// Delivers what came to the sockets of other ports; returns `false` if there was not enough
+    /// room.
+    fn read_letters(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
+        if self.letters.first().is_none() {
+            let lost = self.seat.collect(&mut self.letters);
+            drops.add(DropReason::NoRoom, lost);
+        }
+        let (seat, answers) = (&self.seat, &self.answers);
+        while let Some(received) = self.letters.first() {
+            let hand_over = |vni, from, bytes: &[u8]| hand_over(seat, answers, (vni, from, bytes));
+            if self.inlet.take(received, 0, now, (batch, drops), hand_over).is_some() {
+                return false;
+            }
+            self.letters.advance();
+        }
+        true
+    }
+
+    /// Reads the socket, and delivers what came; returns `false` if there was not enough room.
+    fn read_socket(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
+        self.next = (0, 0);
+        // An error says that there is nothing; one of the network is not the receiver's.
+        self.inbox.receive(&self.receiver).is_err() || self.give_out(now, batch, drops)
     }
 
     /// Puts a frame into the outbox, for one remote or for all.
@@ -220,6 +256,16 @@ impl VxlanPort {
             }
         }
     }
+}
+
+/// Gives a datagram of another network to the port that has it; `false`: none does.
+fn hand_over(seat: &Seat, answers: &Answers, (vni, from, bytes): (Vni, IpAddr, &[u8])) -> bool {
+    let handed = seat.hand_over(vni, from, bytes);
+    if handed == Handed::ToWake {
+        // If the kernel refuses that, the port looks with its next turn.
+        answers.ring(vni);
+    }
+    handed != Handed::ToNone
 }
 
 /// What sending needs beside the frames.
@@ -325,11 +371,11 @@ impl Adapter for VxlanPort {
         if !self.give_out(now, batch, drops) {
             return;
         }
-        self.next = (0, 0);
-        // An error says that there is nothing; one of the network is not the receiver's.
-        if self.inbox.receive(&self.receiver).is_ok() {
-            self.give_out(now, batch, drops);
-        }
+        self.is_mail_first = !self.is_mail_first;
+        let _ = match self.is_mail_first {
+            true => self.read_letters(now, batch, drops) && self.read_socket(now, batch, drops),
+            false => self.read_socket(now, batch, drops) && self.read_letters(now, batch, drops),
+        };
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
@@ -349,7 +395,7 @@ impl Adapter for VxlanPort {
 
     fn flush(&mut self) {
         self.left = TURN;
-        self.answers.wake();
+        self.answers.wake(self.inlet.vni());
     }
 
     fn as_any(&mut self) -> Option<&mut dyn Any> {
@@ -359,7 +405,8 @@ impl Adapter for VxlanPort {
 
 impl Notify for VxlanPort {
     fn pending(&mut self) -> bool {
-        self.next.0 < self.inbox.count() || self.answers.wait()
+        let has_mail = self.letters.first().is_some() || self.seat.has_mail();
+        self.next.0 < self.inbox.count() || has_mail || self.answers.wait()
     }
 
     fn has_answers(&self) -> bool {
@@ -377,6 +424,7 @@ impl Notify for VxlanPort {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{SocketAddr, UdpSocket};
     use std::slice::from_ref;
     use std::time::Duration;
 
@@ -387,6 +435,7 @@ mod tests {
     use switch::TagAction;
 
     use super::*;
+    use crate::vxlan::address::Addresses;
     use crate::vxlan::{Around, VxlanError, open, path_mtu};
 
     const AROUND: Around = Around { ageing_ms: 300_000, learning: true, seed: 3 };
@@ -400,7 +449,7 @@ mod tests {
     /// The end of a tunnel at the address with this last byte, with these remotes.
     fn end(of: u8, dst_port: u16, remotes: &[u8]) -> VxlanPort {
         let vxlan = tunnel(of, dst_port, remotes);
-        open(&vxlan, AROUND, false).expect("a loopback interface")
+        open(&mut Addresses::default(), &vxlan, AROUND, false).expect("a loopback interface")
     }
 
     fn tunnel(of: u8, dst_port: u16, remotes: &[u8]) -> Vxlan {
@@ -529,7 +578,8 @@ mod tests {
         // No interface has this address, so the kernel refuses every message.
         let local = IpAddr::from([192, 0, 2, 1]);
         let foreign = Vxlan { local, ..tunnel(1, 14_796, &others) };
-        let mut waits = open(&foreign, AROUND, true).expect("the address may come later");
+        let mut waits = open(&mut Addresses::default(), &foreign, AROUND, true)
+            .expect("the address may come later");
         let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
         assert_eq!(sent.drops.get(DropReason::NoRoom), 1, "after so many refusals it is not tried");
         waits.set(&[ip(2)], &[]);
@@ -623,9 +673,67 @@ mod tests {
     }
 
     #[test]
+    fn two_networks_at_one_address_get_their_own_frames_also_where_the_kernel_joins_them() {
+        let mut addresses = Addresses::default();
+        let mut of = |vni, end| {
+            let vxlan = Vxlan { vni, ..tunnel(end, 14_800, &[3 - end]) };
+            open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
+        };
+        let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
+        let [mut far_red, mut far_blue] = [100, 200].map(|vni| of(vni, 2));
+        let long = |to| vec![frame(mac(to), mac(9), 1514); 100];
+        send(&mut far_red, &long(1));
+        send(&mut far_blue, &long(2));
+        assert_eq!(receive(&mut red, 100), long(1));
+        assert_eq!(receive(&mut blue, 100), long(2));
+        // One message with datagrams of both, as of flows that have one source port.
+        let (one, two) = (frame(mac(1), mac(9), 60), frame(mac(2), mac(9), 60));
+        let datagram = |port: &VxlanPort, frame: &[u8]| [&port.header[..], frame].concat();
+        let joined = [datagram(&red, &one), datagram(&blue, &two)].concat().repeat(20);
+        let to = SocketAddr::new(ip(1), 14_800).into();
+        let message = Message { to: &to, bytes: &joined, segment: 68 };
+        assert_eq!(udp::send(&far_red.senders[0], &[message]), Ok(1));
+        assert!(!blue.pending());
+        assert_eq!(receive(&mut red, 20), vec![one; 20]);
+        assert!(blue.pending());
+        let mut receiver = [PollFd::new(&blue.receiver, PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut receiver, None), Ok(1), "its own worker is woken");
+        assert_eq!(receive(&mut blue, 20), vec![two; 20]);
+        assert!(!blue.pending() && receive(&mut red, 0).is_empty());
+    }
+
+    #[test]
+    fn a_flood_of_one_network_costs_the_other_nothing() {
+        let mut addresses = Addresses::default();
+        let mut of = |vni, end| {
+            let vxlan = Vxlan { vni, ..tunnel(end, 14_801, &[3 - end]) };
+            open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
+        };
+        let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
+        let mut far_blue = of(200, 2);
+        // Nothing reads for the first network, whose queue overflows.
+        let flood = [&red.header[..], &[7; 1500]].concat();
+        let host = UdpSocket::bind((ip(2), 0)).expect("loopback");
+        (0..10_000).for_each(|_| drop(host.send_to(&flood, (ip(1), 14_801))));
+        let frames = vec![frame(mac(2), mac(9), 1514); 100];
+        send(&mut far_blue, &frames);
+        assert_eq!(receive(&mut blue, 100), frames);
+        // Nor does the one that goes take anything along.
+        drop(red);
+        send(&mut far_blue, &frames);
+        assert_eq!(receive(&mut blue, 100), frames);
+        red = of(100, 1);
+        send(&mut far_blue, &frames);
+        assert_eq!(receive(&mut blue, 100), frames);
+        assert!(receive(&mut red, 0).is_empty());
+    }
+
+    #[test]
     fn an_address_that_is_taken_or_not_there_is_refused_with_the_cure() {
         let _a = end(1, 14_793, &[2]);
-        let refused = |vxlan: &Vxlan| open(vxlan, AROUND, false).err().expect("refused");
+        let refused = |vxlan: &Vxlan| {
+            open(&mut Addresses::default(), vxlan, AROUND, false).err().expect("refused")
+        };
         let taken = refused(&tunnel(1, 14_793, &[2]));
         assert!(matches!(taken, VxlanError::InUse(_)), "{taken}");
         let said = format!("UDP port 14793 of {} is in use", ip(1));
@@ -633,7 +741,8 @@ mod tests {
         let foreign = Vxlan { local: IpAddr::from([192, 0, 2, 1]), ..tunnel(1, 14_794, &[2]) };
         let missing = refused(&foreign);
         assert!(missing.to_string().contains("ip address add 192.0.2.1/"), "{missing}");
-        let mut waits = open(&foreign, AROUND, true).expect("the address may come later");
+        let mut waits = open(&mut Addresses::default(), &foreign, AROUND, true)
+            .expect("the address may come later");
         let sent = send(&mut waits, &[frame(mac(2), mac(1), 60)]);
         assert_eq!(sent.drops.total(), 1, "and until then nothing is sent");
     }

@@ -13,7 +13,7 @@
 //! bounded, as is what waits to be received.
 //!
 //! Another worker than the port's may have sent the frame. So a datagram to the port's own address,
-//! which has no bytes, makes the port's worker look for the answer.
+//! with its VNI and no frame, makes the port's worker look for the answer.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use packet::bytes::mac_at;
 use packet::ethernet::network_header;
 use packet::too_big;
-use packet::vxlan::HEADER;
+use packet::vxlan::{HEADER, Vni, header};
 use switch::Now;
 
 use super::remotes::Remotes;
@@ -68,13 +68,18 @@ impl Answers {
         self.frames.pop_front()
     }
 
-    /// Makes the port's worker look, if one waits.
-    pub fn wake(&mut self) {
+    /// Makes the worker of the port, which has this VNI, look if one waits.
+    pub fn wake(&mut self, vni: Vni) {
         if self.wait() && !self.is_woken {
-            let message = Message { to: &self.own, bytes: &[], segment: 0 };
             // A host without the address, or with a firewall, gets the answer with the next turn.
-            self.is_woken = udp::send(&self.prober, &[message]).is_ok();
+            self.is_woken = self.ring(vni);
         }
+    }
+
+    /// Makes the worker of the port of this address with this VNI look.
+    pub fn ring(&self, vni: Vni) -> bool {
+        let message = Message { to: &self.own, bytes: &header(vni), segment: u16::MAX };
+        udp::send(&self.prober, &[message]).is_ok()
     }
 
     /// Adds an answer; `false`: too many wait.

@@ -1,7 +1,8 @@
 //! What others have sent to a VXLAN port: checked, learned from, and put into the batch.
 //!
-//! No byte of a datagram is trusted. One from an address that is no remote's is dropped unread and
-//! counted, unless it is the port's own, which wakes its worker: of no bytes, from its address.
+//! No byte of a datagram is trusted. One of another port's network is that one's
+//! ([`address`](super::address)). Others are dropped and counted if they come from an address that
+//! is no remote's, unless it is the port's own: a datagram without a frame, which wakes its worker.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,6 +21,15 @@ use crate::sys::udp::Received;
 
 /// Where the source address is in a frame.
 const SOURCE: usize = 6;
+
+/// Whose a datagram is.
+enum Whose {
+    Ours,
+    /// Perhaps another port's, with this network.
+    Other(Vni),
+    /// The port's own, which has woken the worker.
+    Nobody,
+}
 
 /// The way in of a port.
 pub struct Inlet {
@@ -63,37 +73,32 @@ impl Inlet {
     }
 
     /// Takes the datagrams of a message from byte `at` on. `Some`: the batch is full, and the rest
-    /// begins there.
+    /// begins there. `hand_over` is asked for each datagram of another network: whether it was for
+    /// another port, which has it now.
     pub fn take(
         &mut self,
         received: Received<'_>,
         mut at: usize,
         now: Now,
         (batch, drops): (&mut Batch, &mut Drops),
+        mut hand_over: impl FnMut(Vni, IpAddr, &[u8]) -> bool,
     ) -> Option<usize> {
         let Received { from, bytes, segment } = received;
-        let Some(remote) = self.remotes.number(from) else {
-            if from == self.local && bytes.is_empty() {
-                return None; // the port itself wakes its worker
-            }
-            let left = bytes.len().saturating_sub(at);
-            drops.add(DropReason::VxlanRemote, left.div_ceil(segment).max(1) as u64);
-            return None;
-        };
+        let remote = self.remotes.number(from);
         loop {
             if !self.has_room(batch) {
                 return Some(at);
             }
             let end = bytes.len().min(at + segment);
-            let frame = bytes.get(at..end).ok_or(DropReason::VxlanHeader);
-            let frame = frame.and_then(|datagram| self.inner(datagram));
-            match frame.and_then(|frame| self.learn(frame, remote, now)) {
-                Ok(frame) => {
-                    let is_behind = |mac| self.remotes.find(mac, now) == Some(remote);
-                    self.neighbours.hear_remote(frame, is_behind);
-                    self.put(frame, batch);
+            let datagram = bytes.get(at..end).unwrap_or_default();
+            match self.of(datagram, from) {
+                Whose::Nobody => {}
+                Whose::Other(vni) if hand_over(vni, from, datagram) => {}
+                _ => {
+                    if let Err(why) = self.admit(datagram, remote, now, batch) {
+                        drops.add(why, 1);
+                    }
                 }
-                Err(why) => drops.add(why, 1),
             }
             at = end;
             if at >= bytes.len() {
@@ -115,6 +120,31 @@ impl Inlet {
         batch.push_received(first, u32::try_from(frame.len()).expect("bounded"));
     }
 
+    fn of(&self, datagram: &[u8], from: IpAddr) -> Whose {
+        match vxlan::read(datagram) {
+            Some((vni, _)) if vni != self.vni => Whose::Other(vni),
+            Some((_, [])) if from == self.local => Whose::Nobody,
+            _ => Whose::Ours,
+        }
+    }
+
+    /// Puts the frame of a datagram into the batch, if it may enter.
+    fn admit(
+        &mut self,
+        datagram: &[u8],
+        remote: Option<PortId>,
+        now: Now,
+        batch: &mut Batch,
+    ) -> Result<(), DropReason> {
+        let remote = remote.ok_or(DropReason::VxlanRemote)?;
+        let frame = self.inner(datagram)?;
+        self.learn(frame, remote, now)?;
+        let is_behind = |mac| self.remotes.find(mac, now) == Some(remote);
+        self.neighbours.hear_remote(frame, is_behind);
+        self.put(frame, batch);
+        Ok(())
+    }
+
     /// The frame in a datagram.
     fn inner<'a>(&self, datagram: &'a [u8]) -> Result<&'a [u8], DropReason> {
         let (vni, frame) = vxlan::read(datagram).ok_or(DropReason::VxlanHeader)?;
@@ -126,18 +156,13 @@ impl Inlet {
         }
     }
 
-    fn learn<'a>(
-        &mut self,
-        frame: &'a [u8],
-        remote: PortId,
-        now: Now,
-    ) -> Result<&'a [u8], DropReason> {
+    fn learn(&mut self, frame: &[u8], remote: PortId, now: Now) -> Result<(), DropReason> {
         let source = mac_at(frame, SOURCE);
         let learned = match self.learning {
             true => self.remotes.learn(source, remote, now),
             false => self.remotes.check(source, remote),
         };
-        learned.map(|()| frame).map_err(|Stolen| DropReason::VxlanRemote)
+        learned.map_err(|Stolen| DropReason::VxlanRemote)
     }
 }
 
@@ -178,7 +203,8 @@ mod tests {
         while let Some(start) = at {
             inlet.begin(&mut batch);
             let received = Received { from, bytes, segment };
-            at = inlet.take(received, start, Now::START, (&mut batch, &mut drops));
+            let to = (&mut batch, &mut drops);
+            at = inlet.take(received, start, Now::START, to, |_, _, _| false);
             for frame in 0..u16::try_from(batch.frames().len()).expect("few") {
                 let mut out = Vec::new();
                 batch.append(Delivery { frame, tag: TagAction::Keep }, &mut out);
@@ -205,7 +231,31 @@ mod tests {
         assert_eq!((lens.len(), drops.get(DropReason::VxlanRemote), drops.total()), (0, 3, 3));
         assert_eq!(inlet.remotes.find(STATION, Now::START), None);
         assert_eq!(take(&mut inlet, [10, 0, 0, 3].into(), &[], 1).1.total(), 1);
-        assert_eq!(take(&mut inlet, [10, 0, 0, 1].into(), &[], 1).1.total(), 0, "the port's own");
+        let own = [10, 0, 0, 1].into();
+        assert_eq!(take(&mut inlet, own, &datagram(0), 8).1.total(), 0, "it wakes the worker");
+        assert_eq!(take(&mut inlet, own, &datagram(60), 68).1.total(), 1);
+    }
+
+    #[test]
+    fn of_joined_datagrams_those_of_another_ports_network_go_there_from_any_host() {
+        let mut inlet = inlet();
+        let mut other = datagram(60);
+        other[6] = 101;
+        let bytes = [&datagram(60)[..], &other, &datagram(60), &other, &datagram(20)].concat();
+        for (from, frames) in [(REMOTE, 3), ([10, 0, 0, 9].into(), 0)] {
+            let (mut batch, mut drops) = (Batch::new(16), Drops::default());
+            inlet.begin(&mut batch);
+            let received = Received { from, bytes: &bytes, segment: 68 };
+            let mut handed = Vec::new();
+            let to = (&mut batch, &mut drops);
+            let left = inlet.take(received, 0, Now::START, to, |vni, host, datagram| {
+                handed.push((vni.get(), host, datagram.to_vec()));
+                true
+            });
+            assert_eq!(left, None);
+            assert_eq!(handed, vec![(101, from, other.clone()); 2]);
+            assert_eq!((batch.frames().len(), drops.total()), (frames, 3 - frames as u64));
+        }
     }
 
     #[test]

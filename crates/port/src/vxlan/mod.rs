@@ -28,17 +28,18 @@
 //! A datagram is taken only from a remote's address. That keeps strangers out of the network as
 //! far as the network between the hosts keeps them from forging addresses; it is no authentication.
 //!
-//! A port has its local address and UDP port for itself: the receiver is bound to both, and a
-//! datagram of another VNI is dropped. Datagrams leave by one of several sockets with different
-//! source ports (`outbox::SENDERS`). A hash of the frame's flow chooses the socket, so that
-//! routers and network cards between the hosts spread flows over paths and queues, and keep the
-//! order within each.
+//! Ports of different networks may have one local address and UDP port, with a socket each, between
+//! which the kernel chooses by the VNI ([`address`]). Datagrams leave by one of several sockets with
+//! different source ports (`outbox::SENDERS`). A hash of the frame's flow chooses the socket, so
+//! that routers and network cards between the hosts spread flows over paths and queues, and keep
+//! the order within each.
 //!
 //! The kernel cuts what a guest would have left to its network card: the switch makes segments of
 //! it, and the `outbox` gives segments of one length to the kernel in one message. So the inner
 //! headers of each segment are right, and the way through the kernel's stack is taken once.
 
 mod adapter;
+pub mod address;
 mod answers;
 pub mod inlet;
 pub mod neighbours;
@@ -54,6 +55,7 @@ use rustix::io::Errno;
 
 use crate::sys::udp::{self, PacketOptions};
 pub use adapter::VxlanPort;
+use address::Addresses;
 use answers::Answers;
 use inlet::Inlet;
 use neighbours::Neighbours;
@@ -77,9 +79,8 @@ pub enum VxlanError {
     NoAddress(IpAddr),
     /// Another socket has the address and the UDP port.
     #[error(
-        "UDP port {} of {} is in use, by another port of kind vxlan (each needs a local address or \
-         a dst_port of its own), a vxlan device of the kernel (ip -d link show type vxlan) or \
-         another program (ss -lunp); choose another local or dst_port",
+        "UDP port {} of {} is in use, by a vxlan device of the kernel (ip -d link show type \
+         vxlan), another daemon or another program (ss -lunp); choose another local or dst_port",
         .0.port(), .0.ip()
     )]
     InUse(SocketAddr),
@@ -127,18 +128,24 @@ pub struct Around {
     pub seed: u64,
 }
 
-/// Opens the sockets of a port. `anywhere`: the host may have the local address only later, as at
-/// boot.
+/// Opens the sockets of a port, which no other port of the daemon has the VNI of. `anywhere`: the
+/// host may have the local address only later, as at boot.
 ///
 /// # Errors
 /// The host does not have the address, another socket has it, or the system refused.
 ///
 /// # Panics
 /// If the VNI has more than 24 bits.
-pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, VxlanError> {
+pub fn open(
+    addresses: &mut Addresses,
+    spec: &Vxlan,
+    around: Around,
+    anywhere: bool,
+) -> Result<VxlanPort, VxlanError> {
     let local = SocketAddr::new(spec.local, spec.udp_port());
     let failed = VxlanError::of(local);
-    let receiver = udp::receiver(local, anywhere).map_err(&failed)?;
+    let vni = Vni::new(spec.vni).expect("control has checked it");
+    let place = addresses.join(local, vec![vni], anywhere).map_err(&failed)?;
     let options = PacketOptions {
         ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
@@ -146,7 +153,6 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
     };
     let sender = |_| udp::sender(spec.local, options, anywhere).map_err(&failed);
     let senders = (0..SENDERS).map(sender).collect::<Result<_, _>>()?;
-    let vni = Vni::new(spec.vni).expect("control has checked it");
     let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
     remotes.set(&spec.all_remotes(), &spec.fdb);
     let mut neighbours = Neighbours::default();
@@ -155,7 +161,7 @@ pub fn open(spec: &Vxlan, around: Around, anywhere: bool) -> Result<VxlanPort, V
         Inlet::new(vni, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
-    Ok(VxlanPort::new(receiver, senders, inlet, answers, spec.mtu))
+    Ok(VxlanPort::new(place, senders, inlet, answers, spec.mtu))
 }
 
 /// Bytes of the IP header of packets from this address.

@@ -1,8 +1,10 @@
 //! The reason is a port.
 
-use protocol::ErrorCode;
+use std::net::SocketAddr;
+
 use protocol::name::PortName;
 use protocol::users;
+use protocol::{ErrorCode, VNIS_MAX};
 use thiserror::Error;
 
 use crate::model::policy::shown_process;
@@ -51,6 +53,24 @@ pub enum PortRefusal {
         /// User of the process.
         uid: u32,
     },
+    /// Another port gets the datagrams of a virtual network.
+    #[error(
+        "port {port} has VNI {vni} at the same local address and UDP port; choose another vni, \
+         local or dst_port"
+    )]
+    VniTaken {
+        /// The number of the network.
+        vni: u32,
+        /// The other port.
+        port: PortName,
+    },
+    /// An address has too many virtual networks.
+    #[error(
+        "the ports at UDP port {} of {} would have more than {VNIS_MAX} VNIs, the limit; choose \
+         another local or dst_port",
+        .0.port(), .0.ip()
+    )]
+    VnisFull(SocketAddr),
     /// A port of the user was taken away, because it stalled its switch.
     #[error(
         "a port of {} stalled its switch; its programs can attach ports again in {left_s} s",
@@ -126,7 +146,11 @@ impl PortRefusal {
                 ErrorCode::NotFound
             }
             Self::Exists(_) | Self::Differs(..) => ErrorCode::Exists,
-            Self::InUse { .. } | Self::Routed { .. } | Self::Changed(_) => ErrorCode::InUse,
+            Self::InUse { .. }
+            | Self::Routed { .. }
+            | Self::VniTaken { .. }
+            | Self::VnisFull(_)
+            | Self::Changed(_) => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

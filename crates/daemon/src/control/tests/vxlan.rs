@@ -76,6 +76,27 @@ fn test_only_remotes_and_stations_of_a_tunnel_change() {
 }
 
 #[test]
+fn test_ports_of_one_address_have_different_networks() {
+    let mut bench = Bench::new();
+    bench.done(ADD);
+    let other = |vni: u32, more: &str| {
+        let vxlan = format!(r#"{{"vni":{vni},"local":"10.0.0.1"{more}}}"#);
+        let port = format!("vale1:v{vni}{}", more.len());
+        format!(r#"{{"port_add":{{"port":"{port}","kind":"vxlan","vxlan":{vxlan}}}}}"#)
+    };
+    let (code, text) = bench.refused(1, 0, &other(100, ""));
+    assert!(code == ErrorCode::InUse && text.contains("port vale0:v has VNI 100"), "{text}");
+    bench.done(&other(100, r#","dst_port":4790"#));
+    for vni in 101..356 {
+        bench.done(&other(vni, ""));
+    }
+    let (code, text) = bench.refused(1, 0, &other(999, ""));
+    assert!(code == ErrorCode::InUse && text.contains("more than 256 VNIs"), "{text}");
+    bench.done(r#"{"port_del":{"port":"vale0:v"}}"#);
+    bench.done(&other(100, ""));
+}
+
+#[test]
 fn test_what_a_routing_daemon_has_found_stands_beside_what_the_operator_has_said() {
     let mut bench = Bench::new();
     bench.done(ADD);
