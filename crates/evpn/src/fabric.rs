@@ -43,7 +43,8 @@ impl Network {
     pub fn has_remote(&self, host: IpAddr) -> bool {
         let Self { vni, local, .. } = *self;
         let tunnel = Vxlan {
-            vni,
+            vni: Some(vni),
+            vlan_vni: Vec::new(),
             local,
             remote: vec![host],
             dst_port: None,
@@ -297,11 +298,17 @@ fn network_of(info: &PortInfo) -> anyhow::Result<(Network, &VxlanInfo)> {
             info.kind.name()
         );
     };
+    let Some(vni) = vxlan.vni else {
+        bail!(
+            "{port} has a VNI for each VLAN (vlan_vni), and this is for ports with one: add a \
+               port for each, with --vni and --vlan access:VLAN"
+        );
+    };
     let mode = info.settings.vlan.clone().unwrap_or_default();
     let vlan = mode.untagged().context(
         "the port has no VLAN without a tag: uvala port set … --vlan trunk:…,native=VLAN",
     )?;
-    Ok((Network { vni: vxlan.vni, local: vxlan.local, vlan }, vxlan))
+    Ok((Network { vni, local: vxlan.local, vlan }, vxlan))
 }
 
 fn show(calls: &Connection, port: &PortName) -> Result<PortInfo, ControlError> {

@@ -82,7 +82,7 @@ pub const DROP_REASONS: [DropReason; 44] = [
     ),
     reason(
         "nested_tag",
-        "A second tag would be the frame's first on a trunk (native VLAN).",
+        "A second tag would be the frame's first (native VLAN, vlan_vni).",
         "Give the trunk another native VLAN, or none: uvala port set --vlan.",
     ),
     reason(
@@ -214,7 +214,7 @@ pub const DROP_REASONS: [DropReason; 44] = [
     ),
     reason(
         "vxlan_vni",
-        "The datagram is for another VNI than the VXLAN port's.",
+        "The VNI is not the VXLAN port's, or the VLAN has none (vlan_vni).",
         "Give both ends the same VNI: uvala port show.",
     ),
     reason(

@@ -105,8 +105,8 @@ pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
 pub use vxlan::{
     EXTERN_LEARN_MAX, EXTERN_NEIGH_MAX, ExternLearn, ExternNeigh, NeighEntry, NeighInfo, NeighList,
-    REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanRemote,
-    VxlanStation,
+    REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys,
+    VxlanRemote, VxlanStation,
 };
 pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 

@@ -7,7 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::name::{PortName, SwitchName};
 use crate::{
     Address, Direction, Filter, Forwarding, Mode, NewPorts, OnFull, PortWorker, QueueSet, RunBy,
-    VxlanStation,
+    VlanVni, VxlanStation,
 };
 
 macro_rules! text {
@@ -36,5 +36,6 @@ text! {
     Address = "An IP address with the length of its prefix.", "10.0.0.1/24";
     Filter = "Frames that match one value of each kind.", "vlan=10,type=0x0806";
     QueueSet = "Numbers of queues.", "0-3";
+    VlanVni = "A VLAN and the VNI of its virtual network.", "10:1010";
     VxlanStation = "A station behind a remote.", "02:00:00:00:00:01=10.0.0.2";
 }

@@ -66,6 +66,9 @@ pub enum ValueError {
     /// Queues of an interface.
     #[error("bad queues '{0}': write how many, or which, such as 0-3,6 or 2-2; up to 64")]
     Queues(String),
+    /// Not a VLAN with a virtual network.
+    #[error("bad vlan_vni '{0}': write VLAN:VNI, such as 10:1010; VNIs have 24 bits")]
+    VlanVni(String),
     /// Not a station behind a remote.
     #[error("bad fdb '{0}': write MAC=REMOTE, such as 02:00:00:00:00:01=10.0.0.2")]
     VxlanStation(String),

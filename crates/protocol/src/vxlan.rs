@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use packet::MacAddr;
-use packet::vxlan::UDP_PORT;
+use packet::vxlan::{UDP_PORT, Vni};
+use packet::{MacAddr, VlanId};
 use serde::{Deserialize, Serialize};
 
 use super::values::ValueError;
@@ -30,8 +30,12 @@ pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the vi
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Vxlan {
-    /// The number of the virtual network, 24 bits.
-    pub vni: u32,
+    /// The number of the virtual network, 24 bits. A port with `vlan_vni` has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// For a trunk: the virtual networks of its VLANs, whose frames have no tag in the tunnel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlan_vni: Vec<VlanVni>,
     /// The daemon's own address, which one of the host's interfaces has.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub local: IpAddr,
@@ -71,6 +75,7 @@ pub struct Vxlan {
 #[expect(missing_docs, reason = "the fields are those of a tunnel")]
 pub struct VxlanKeys {
     pub vni: Option<u32>,
+    pub vlan_vni: Vec<VlanVni>,
     pub local: Option<IpAddr>,
     pub remote: Vec<IpAddr>,
     pub dst_port: Option<u16>,
@@ -91,19 +96,20 @@ impl VxlanKeys {
         if self == (Self { mtu: self.mtu, ..Self::default() }) {
             return Ok(None);
         }
-        let Self { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb } = self;
-        let (Some(vni), Some(local)) = (vni, local) else { return Err(VXLAN_NEEDS.to_owned()) };
+        let Self { vni, vlan_vni, local, remote, dst_port, mtu, ttl, dscp, df, .. } = self;
+        let local = local.filter(|_| vni.is_some() || !vlan_vni.is_empty());
         Ok(Some(Vxlan {
             vni,
-            local,
+            vlan_vni,
+            local: local.ok_or(VXLAN_NEEDS)?,
             remote,
             dst_port,
             mtu,
             ttl,
             dscp,
             df,
-            neigh_suppress: neigh_suppress.unwrap_or(false),
-            fdb,
+            neigh_suppress: self.neigh_suppress.unwrap_or(false),
+            fdb: self.fdb,
             extern_remote: Vec::new(),
         }))
     }
@@ -124,7 +130,7 @@ impl Vxlan {
 
     /// The numbers of the virtual networks.
     pub fn vnis(&self) -> impl Iterator<Item = u32> + '_ {
-        std::iter::once(self.vni)
+        self.vni.into_iter().chain(self.vlan_vni.iter().map(|it| it.vni))
     }
 
     /// Time to live, or hop limit, of the packets.
@@ -143,6 +149,7 @@ impl Vxlan {
             df: self.df.or(Some(true)),
             ..self.clone()
         };
+        normal.vlan_vni.sort_unstable_by_key(|it| it.vlan);
         normal.remote.sort_unstable();
         normal.extern_remote.sort_unstable();
         normal.fdb.sort_unstable_by_key(|station| station.mac);
@@ -152,8 +159,8 @@ impl Vxlan {
     /// What a [`VxlanChange`] leaves as it is.
     #[must_use]
     pub fn fixed(&self) -> Self {
-        let (remote, fdb, neigh_suppress) = (Vec::new(), Vec::new(), false);
-        Self { remote, fdb, neigh_suppress, ..self.configured() }
+        let (vlan_vni, remote, fdb) = (Vec::new(), Vec::new(), Vec::new());
+        Self { vlan_vni, remote, fdb, neigh_suppress: false, ..self.configured() }
     }
 
     /// The tunnel as an operator has made it.
@@ -169,6 +176,36 @@ impl Vxlan {
         self.remote.iter().chain(more).copied().collect()
     }
 }
+
+/// A VLAN and its virtual network, in JSON as the text `"10:1010"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VlanVni {
+    /// The VLAN.
+    pub vlan: VlanId,
+    /// The number of the virtual network, 24 bits.
+    pub vni: u32,
+}
+
+impl FromStr for VlanVni {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let parsed = text.split_once(':').and_then(|(vlan, vni)| {
+            let vni = vni.parse().ok().and_then(Vni::new)?.get();
+            Some(Self { vlan: vlan.parse().ok()?, vni })
+        });
+        parsed.ok_or_else(|| ValueError::VlanVni(text.escape_debug().to_string()))
+    }
+}
+
+impl fmt::Display for VlanVni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.vlan, self.vni)
+    }
+}
+
+packet::text_form!(VlanVni);
 
 /// A station behind a remote, in JSON as the text `"02:00:00:00:00:01=10.0.0.2"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,13 +236,13 @@ impl fmt::Display for VxlanStation {
 
 packet::text_form!(VxlanStation);
 
-/// Changes the remotes and the static entries of a port, and whether it answers for stations behind
-/// them. The daemon makes all changes or none.
+/// Changes the remotes, the static entries and the VLANs of a port, and whether it answers for
+/// stations behind remotes. The daemon makes all changes or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VxlanChange {
-    /// The whole tunnel: its remotes, static entries and `neigh_suppress` become these; the rest
-    /// must be what it is.
+    /// The whole tunnel: its remotes, static entries, `vlan_vni` and `neigh_suppress` become these;
+    /// the rest must be what it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all: Option<Vxlan>,
     /// More remotes.
@@ -214,6 +251,12 @@ pub struct VxlanChange {
     /// Remotes that go, with their static entries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub del_remote: Vec<IpAddr>,
+    /// More VLANs with a virtual network; one that has another gets this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add_vlan_vni: Vec<VlanVni>,
+    /// VLANs that go.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub del_vlan_vni: Vec<u16>,
     /// More static entries; one for a station that has an entry replaces it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub add_fdb: Vec<VxlanStation>,
@@ -331,8 +374,12 @@ pub struct NeighInfo {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VxlanInfo {
-    /// The number of the virtual network.
-    pub vni: u32,
+    /// The number of the virtual network, unless each VLAN has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// The virtual networks of VLANs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlan_vni: Vec<VlanVni>,
     /// The daemon's own address.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub local: IpAddr,
@@ -390,6 +437,17 @@ pub struct VxlanRemote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vlan_has_a_network_of_24_bits() {
+        for good in ["1:0", "10:1010", "4094:16777215"] {
+            assert_eq!(good.parse::<VlanVni>().unwrap().to_string(), good);
+        }
+        for bad in ["", "10", "0:1", "4095:1", "10:16777216", "10:x", "1010=10"] {
+            let error = bad.parse::<VlanVni>().unwrap_err().to_string();
+            assert!(error.contains("VLAN:VNI"), "{error}");
+        }
+    }
 
     #[test]
     fn a_station_is_an_address_and_a_remote() {

@@ -10,11 +10,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use packet::MacAddr;
 use packet::vxlan::{Vni, header};
+use packet::{MacAddr, VlanId};
 use port::sys::udp::Received;
 use port::vxlan::inlet::Inlet;
 use port::vxlan::neighbours::Neighbours;
+use port::vxlan::networks::Networks;
 use port::vxlan::remotes::Remotes;
 use protocol::VxlanStation;
 use switch::receive::batch::{Batch, Delivery};
@@ -25,6 +26,7 @@ use crate::Input;
 /// Messages of an input. More of them only take longer.
 const MESSAGES: usize = 32;
 const VNI: u8 = 7;
+const VLAN: u16 = 5;
 /// The network of another port of the address.
 const OTHER: u8 = 9;
 /// The station that is static behind the first remote.
@@ -40,7 +42,7 @@ pub fn vxlan_datagram(data: &[u8]) {
 /// Returns how many frames were delivered, and how many datagrams dropped.
 fn run(data: &[u8]) -> [u64; 2] {
     let mut input = Input(data);
-    let mut world = World::new();
+    let mut world = World::new(input.below(2) == 1);
     for _ in 0..MESSAGES {
         if input.is_empty() {
             break;
@@ -56,6 +58,8 @@ fn host(last: u8) -> IpAddr {
 
 struct World {
     inlet: Inlet,
+    /// The VLAN of the port's network, if it is that of one.
+    vlan: Option<VlanId>,
     drops: Drops,
     delivered: u64,
     /// What another port of the address has got.
@@ -66,15 +70,20 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(is_of_vlan: bool) -> Self {
         let mut remotes = Remotes::new(4789, 0, 1);
         remotes.set(&[host(2), host(3)], &[VxlanStation { mac: FIXED, remote: host(2) }]);
         let vni = Vni::new(VNI.into()).expect("24 bits");
         let neighbours = Neighbours::default();
-        let inlet = Inlet::new(vni, host(1), true, remotes, neighbours).expect("memory");
+        let vlan = VlanId::new(VLAN).filter(|_| is_of_vlan);
+        let networks = match vlan {
+            Some(vlan) => Networks::OfVlans([(vlan, vni)].into(), [(vni, vlan)].into()),
+            None => Networks::One(vni),
+        };
+        let inlet = Inlet::new(networks, host(1), true, remotes, neighbours).expect("memory");
         let homes = BTreeMap::from([(FIXED, 2)]);
         let (drops, expected) = (Drops::default(), BTreeMap::new());
-        Self { inlet, drops, delivered: 0, handed: Vec::new(), expected, homes }
+        Self { inlet, vlan, drops, delivered: 0, handed: Vec::new(), expected, homes }
     }
 
     /// One message: its sender, the length of its datagrams, and the bytes, which are noise behind
@@ -105,7 +114,8 @@ impl World {
         }
         for (&mac, &home) in &self.homes {
             let number = self.inlet.remotes.number(host(home));
-            assert_eq!(self.inlet.remotes.find(mac, Now::START), number, "{mac}");
+            let vlan = self.vlan.unwrap_or(VlanId::DEFAULT);
+            assert_eq!(self.inlet.remotes.find(vlan, mac, Now::START), number, "{mac}");
         }
     }
 
@@ -145,11 +155,16 @@ impl World {
                 continue;
             }
             match self.read(from, datagram) {
-                Ok(frame) => frames.push(frame.to_vec()),
+                Ok(frame) => frames.push(self.tagged(frame)),
                 Err(why) => *self.expected.entry(why).or_default() += 1,
             }
         }
         (frames, others)
+    }
+
+    fn tagged(&self, frame: &[u8]) -> Vec<u8> {
+        let tag = self.vlan.map_or(vec![], |_| [&[0x81, 0][..], &VLAN.to_be_bytes()].concat());
+        [&frame[..12], &tag, &frame[12..]].concat()
     }
 
     fn read<'a>(&mut self, from: u8, datagram: &'a [u8]) -> Result<&'a [u8], DropReason> {
@@ -168,6 +183,10 @@ impl World {
         let [_, _, _, _, _, _, a, b, c, d, e, f, _, _, ..] = *frame else {
             return Err(DropReason::TooShort);
         };
+        if self.vlan.is_some() && [[0x81, 0], [0x88, 0xa8]].iter().any(|tag| frame[12..14] == *tag)
+        {
+            return Err(DropReason::NestedTag);
+        }
         let source = MacAddr::new([a, b, c, d, e, f]);
         if source == FIXED && from != 2 {
             return Err(DropReason::VxlanRemote);

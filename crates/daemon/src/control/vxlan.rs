@@ -35,6 +35,9 @@ impl<D: Datapath> Control<D> {
         if !caller.privileged {
             return Err(AccessRefusal::Vxlan.into());
         }
+        if !vxlan.vlan_vni.is_empty() {
+            return Err(wrong("extern_learn: not with vlan_vni, only with vni".to_owned()));
+        }
         check::extern_learn(vxlan, learn).map_err(wrong)?;
         let vlan = port.config.vlan.untagged().ok_or_else(|| {
             wrong("extern_learn needs a VLAN without a tag; set vlan=…,native=VLAN".to_owned())
@@ -89,7 +92,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Whether the ports at the tunnel's address have different VNIs, and not too many.
-    fn check_vnis(&self, name: &PortName, vxlan: &Vxlan) -> Result<(), Refusal> {
+    pub(super) fn check_vnis(&self, name: &PortName, vxlan: &Vxlan) -> Result<(), Refusal> {
         let is_there = |other: &&Vxlan| other.address() == vxlan.address();
         let others = self.state.ports().filter(|(other, _)| *other != name);
         let others = others
@@ -129,7 +132,8 @@ pub(super) fn changed(
     let wrong = |error: String| Refusal::bad_value(format!("{name}: {error}"));
     let Some(now) = port.vxlan.as_deref() else {
         let kind = port.kind.name();
-        return Err(wrong(format!("remotes and fdb: not for kind {kind}, only for vxlan")));
+        let what = "remotes, fdb and vlan_vni";
+        return Err(wrong(format!("{what}: not for kind {kind}, only for vxlan")));
     };
     if !caller.privileged {
         return Err(AccessRefusal::Vxlan.into());
@@ -147,6 +151,9 @@ pub(super) fn changed(
             new.remote.push(remote);
         }
     }
+    let is_replaced = |vlan| change.add_vlan_vni.iter().any(|it| it.vlan == vlan);
+    new.vlan_vni.retain(|it| !is_replaced(it.vlan));
+    new.vlan_vni.extend(&change.add_vlan_vni);
     new.neigh_suppress = change.neigh_suppress.unwrap_or(new.neigh_suppress);
     new.extern_remote.retain(|remote| !change.del_extern_remote.contains(remote));
     for &remote in &change.add_extern_remote {
@@ -161,7 +168,7 @@ pub(super) fn changed(
     Ok(new.expect("the kind has one"))
 }
 
-/// Takes remotes and stations out.
+/// Takes remotes, stations and VLANs out.
 fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
     if let Some(remote) = change.del_remote.iter().find(|it| !vxlan.remote.contains(it)) {
         return Err(format!("there is no remote {remote}; see: uvala port show"));
@@ -170,6 +177,11 @@ fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
     if let Some(mac) = change.del_fdb.iter().find(|mac| !has(**mac)) {
         return Err(format!("fdb has no static entry {mac}; see: uvala port show"));
     }
+    let has = |vlan| vxlan.vlan_vni.iter().any(|it| it.vlan.get() == vlan);
+    if let Some(vlan) = change.del_vlan_vni.iter().find(|vlan| !has(**vlan)) {
+        return Err(format!("vlan_vni has no VLAN {vlan}; see: uvala port show"));
+    }
+    vxlan.vlan_vni.retain(|it| !change.del_vlan_vni.contains(&it.vlan.get()));
     vxlan.remote.retain(|remote| !change.del_remote.contains(remote));
     vxlan.fdb.retain(|station| {
         !change.del_remote.contains(&station.remote) && !change.del_fdb.contains(&station.mac)

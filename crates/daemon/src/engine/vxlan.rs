@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use packet::{MacAddr, VlanId};
 use port::host::Absent;
+use port::vxlan::address::Place;
+use port::vxlan::networks::Networks;
 use port::vxlan::{Around, VxlanPort, open, path_mtu};
 use protocol::{EXTERN_LEARN_MAX, ExternLearn, NeighEntry, Vxlan, VxlanInfo, VxlanRemote};
 use switch::{Adapter, Plug};
@@ -23,7 +25,9 @@ const STATIONS_IN_JOB: usize = 1024;
 #[derive(Debug)]
 pub(super) struct VxlanPlace {
     vxlan: Vxlan,
-    /// Why it has no sockets.
+    /// Where its datagrams arrive, if it has sockets.
+    place: Option<Place>,
+    /// Why it has none.
     trouble: Option<String>,
     /// Where a routing daemon says that stations are.
     externs: BTreeMap<MacAddr, Extern>,
@@ -42,8 +46,8 @@ struct Extern {
 }
 
 impl VxlanPlace {
-    fn new(vxlan: Vxlan, trouble: Option<String>) -> Self {
-        Self { vxlan, trouble, externs: BTreeMap::new() }
+    fn new(vxlan: Vxlan, place: Option<Place>, trouble: Option<String>) -> Self {
+        Self { vxlan, place, trouble, externs: BTreeMap::new() }
     }
 
     /// Takes stations out, and returns them.
@@ -82,11 +86,12 @@ impl Workers {
         &mut self,
         spec: &VxlanSpec,
         adapter: Box<dyn Adapter>,
-        trouble: Option<String>,
+        known: (Option<Place>, Option<String>),
     ) -> Result<(), MakeVxlanError> {
+        let (arrival, trouble) = known;
         let place = self.new_place(spec.switch, &spec.config)?;
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
-        self.tunnels.insert(spec.key, VxlanPlace::new(spec.vxlan.clone(), trouble));
+        self.tunnels.insert(spec.key, VxlanPlace::new(spec.vxlan.clone(), arrival, trouble));
         Ok(())
     }
 
@@ -145,7 +150,8 @@ impl VxlanPorts for Workers {
         let (ageing_ms, learning) = (spec.ageing_ms, spec.config.learning);
         let around = Around { ageing_ms, learning, seed: random_seed() };
         let adapter = open(&mut self.addresses, &spec.vxlan, around, may_wait)?;
-        self.plug_vxlan(spec, Box::new(adapter), None)
+        let place = adapter.place();
+        self.plug_vxlan(spec, Box::new(adapter), (Some(place), None))
     }
 
     fn add_vxlan_without_sockets(
@@ -153,7 +159,7 @@ impl VxlanPorts for Workers {
         spec: &VxlanSpec,
         why: String,
     ) -> Result<(), MakeVxlanError> {
-        self.plug_vxlan(spec, Box::new(Absent), Some(why))
+        self.plug_vxlan(spec, Box::new(Absent), (None, Some(why)))
     }
 
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
@@ -164,11 +170,17 @@ impl VxlanPorts for Workers {
             gone = place.take(|_, it| !remotes.contains(&it.remote));
         }
         self.change_externs(port, &gone, &Vec::new());
-        let neigh_suppress = vxlan.neigh_suppress;
+        let (neigh_suppress, networks) = (vxlan.neigh_suppress, Networks::of(vxlan));
+        let vnis = networks.all();
         self.on_vxlan(port, move |port| {
+            port.set_networks(networks);
             port.set(&remotes, &stations);
             port.neighbours().set(neigh_suppress);
         });
+        let place = self.tunnels.get(&port).and_then(|tunnel| tunnel.place.clone());
+        if let Some(Err(error)) = place.map(|place| place.set(vnis)) {
+            tracing::warn!("cannot steer datagrams of {}: {error}", vxlan.address());
+        }
     }
 
     fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
@@ -203,7 +215,7 @@ impl VxlanPorts for Workers {
     }
 
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo> {
-        let VxlanPlace { vxlan, trouble, externs } = self.tunnels.get(&port)?;
+        let VxlanPlace { vxlan, trouble, externs, .. } = self.tunnels.get(&port)?;
         let seen = self.on_vxlan(port, |port| (port.remotes().learned(), port.neighbours().info()));
         let (learned, neigh) = seen.map_or((None, None), |(learned, neigh)| (Some(learned), neigh));
         let none = || vxlan.all_remotes().into_iter().map(|remote| (remote, 0)).collect();
@@ -215,6 +227,7 @@ impl VxlanPorts for Workers {
         let path_mtu = path_mtu(vxlan);
         Some(VxlanInfo {
             vni: vxlan.vni,
+            vlan_vni: vxlan.vlan_vni.clone(),
             local: vxlan.local,
             dst_port: vxlan.udp_port(),
             mtu: vxlan.mtu.or(path_mtu),

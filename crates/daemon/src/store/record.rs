@@ -333,6 +333,7 @@ fn check_port(
         .map_err(|error| format!("{name}: {error}"))?;
     let vxlan = check::vxlan(kind, record.now.vxlan.as_ref())
         .map_err(|error| format!("{name}: {error}"))?;
+    check::vlan_vni(vxlan.as_ref(), &config.vlan).map_err(|error| format!("{name}: {error}"))?;
     let interface = record.now.interface;
     if interface.is_some() && kind != PortKind::Shm || name.is_interface() && interface.is_none() {
         return Err(format!("{name} is no interface"));

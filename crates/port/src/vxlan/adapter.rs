@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use packet::vxlan::{self, HEADER, Vni};
+use packet::VlanId;
+use packet::vxlan::{self, Vni};
 use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
 use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
@@ -13,10 +14,11 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
 
 use super::ETHERNET_AND_TAG;
-use super::address::{Handed, Letters, Seat};
+use super::address::{Handed, Letters, Place, Seat};
 use super::answers::Answers;
 use super::inlet::Inlet;
 use super::neighbours::Neighbours;
+use super::networks::Networks;
 use super::outbox::{Outbox, Run, SENDERS};
 use super::remotes::Remotes;
 use crate::sys::udp::{self, BATCH, Inbox, Message, SEGMENTS_MAX};
@@ -46,7 +48,6 @@ pub struct VxlanPort {
     /// The mailbox comes before the socket in this turn, so that neither starves the other.
     is_mail_first: bool,
     senders: Vec<OwnedFd>,
-    header: [u8; HEADER],
     /// The MTU of frames inside, if one is set; the kernel may refuse shorter ones.
     mtu: Option<u32>,
     inlet: Inlet,
@@ -75,7 +76,6 @@ impl VxlanPort {
             letters: Letters::default(),
             is_mail_first: false,
             senders,
-            header: vxlan::header(inlet.vni()),
             mtu,
             inlet,
             inbox: Box::default(),
@@ -91,6 +91,21 @@ impl VxlanPort {
     /// Sets the remotes and the static entries.
     pub fn set(&mut self, remotes: &[IpAddr], stations: &[VxlanStation]) {
         self.inlet.remotes.set(remotes, stations);
+    }
+
+    /// Sets the networks, of which the [place](Self::place) gets datagrams; what was learned in
+    /// others is forgotten.
+    pub fn set_networks(&mut self, networks: Networks) {
+        if self.inlet.networks != networks {
+            self.inlet.networks = networks;
+            self.inlet.remotes.flush();
+        }
+    }
+
+    /// The port's place at its address.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.seat.place()
     }
 
     /// Learns source addresses, or does not, and then forgets those that it has learned.
@@ -184,15 +199,23 @@ impl VxlanPort {
     /// Puts a frame into the outbox, for one remote or for all.
     fn push(&mut self, now: Now, batch: &Batch, delivery: Delivery) -> Result<(), DropReason> {
         let entry = &batch.frames()[usize::from(delivery.frame)];
-        let remotes = &self.inlet.remotes;
-        let (home, copies) = (remotes.find(entry.header.dst(), now), remotes.count());
+        let Inlet { networks, remotes, .. } = &self.inlet;
+        let (frame, head) = batch.outgoing(delivery);
+        let (vni, head, inside) = networks.outside(head)?;
+        let home = remotes.find(inside.vlan(), entry.header.dst(), now);
+        let copies = remotes.count();
         let longest = self.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG) as usize;
-        if let Err(why) = self.outbox.push(self.header, (batch, delivery), longest) {
+        let longest = longest - inside.more();
+        if let Err(why) = self.outbox.push(vxlan::header(vni), (frame, head), longest) {
             if let (Some(_), Some(mtu)) = (home, self.mtu) {
                 let mut frame = Vec::new();
                 batch.append(delivery, &mut frame);
                 self.answers.answer_long(&frame, mtu, now);
             }
+            return Err(why);
+        }
+        if let Err(why) = inside.check(self.outbox.last()) {
+            self.outbox.discard_last();
             return Err(why);
         }
         if self.is_answered(now) {
@@ -222,7 +245,7 @@ impl VxlanPort {
     /// from here.
     fn is_answered(&mut self, now: Now) -> bool {
         let Inlet { neighbours, remotes, .. } = &mut self.inlet;
-        let is_remote = |mac| remotes.find(mac, now).is_some();
+        let is_remote = |mac| remotes.find(VlanId::DEFAULT, mac, now).is_some();
         let answer = neighbours.hear_local(self.outbox.last(), now, is_remote);
         let is_answered = answer.is_some_and(|answer| self.answers.add(answer));
         if is_answered {
@@ -242,8 +265,9 @@ impl VxlanPort {
 
     /// Sends what is in the outbox.
     fn transmit(&mut self, now: Now, sent: &mut Sent) {
-        let (remotes, failures) = (&self.inlet.remotes, &mut self.left.failures);
-        let mut way = Way { remotes, failures, answers: &mut self.answers, now };
+        let Inlet { networks, remotes, .. } = &self.inlet;
+        let (failures, answers) = (&mut self.left.failures, &mut self.answers);
+        let mut way = Way { networks, remotes, failures, answers, now };
         for (sender, socket) in (0..SENDERS).zip(&self.senders) {
             let runs = self.outbox.take_runs(sender);
             send_runs(socket, &runs, &mut self.outbox, &mut way);
@@ -270,6 +294,7 @@ fn hand_over(seat: &Seat, answers: &Answers, (vni, from, bytes): (Vni, IpAddr, &
 
 /// What sending needs beside the frames.
 struct Way<'a> {
+    networks: &'a Networks,
     remotes: &'a Remotes,
     /// Messages that the kernel may still refuse in this turn.
     failures: &'a mut u32,
@@ -310,7 +335,8 @@ fn give_up(socket: &OwnedFd, run: Run, why: Errno, (outbox, way): (&mut Outbox, 
         return send_split(socket, run, outbox, way);
     }
     if why == Errno::MSGSIZE {
-        way.answers.answer_refused(message(run, outbox, way.remotes), way.remotes, way.now);
+        let known = (way.networks, way.remotes);
+        way.answers.answer_refused(message(run, outbox, way.remotes), known, way.now);
     }
     outbox.note(run, Err(refused(why)));
 }
@@ -366,7 +392,7 @@ impl Adapter for VxlanPort {
         while self.inlet.has_room(batch)
             && let Some(answer) = self.answers.next()
         {
-            self.inlet.put(&answer, batch);
+            self.inlet.put(&[&answer], batch);
         }
         if !self.give_out(now, batch, drops) {
             return;
@@ -395,7 +421,7 @@ impl Adapter for VxlanPort {
 
     fn flush(&mut self) {
         self.left = TURN;
-        self.answers.wake(self.inlet.vni());
+        self.answers.wake(self.inlet.networks.first());
     }
 
     fn as_any(&mut self) -> Option<&mut dyn Any> {
@@ -455,11 +481,12 @@ mod tests {
     fn tunnel(of: u8, dst_port: u16, remotes: &[u8]) -> Vxlan {
         let remote = remotes.iter().map(|&last| ip(last)).collect();
         let dst_port = Some(dst_port);
-        let (vni, local, fdb) = (100, ip(of), vec![]);
+        let (vni, vlan_vni, local, fdb) = (Some(100), vec![], ip(of), vec![]);
         let (mtu, ttl, dscp, df, extern_remote) = (None, None, None, None, vec![]);
         let neigh_suppress = true;
         Vxlan {
             vni,
+            vlan_vni,
             local,
             remote,
             dst_port,
@@ -676,7 +703,7 @@ mod tests {
     fn two_networks_at_one_address_get_their_own_frames_also_where_the_kernel_joins_them() {
         let mut addresses = Addresses::default();
         let mut of = |vni, end| {
-            let vxlan = Vxlan { vni, ..tunnel(end, 14_800, &[3 - end]) };
+            let vxlan = Vxlan { vni: Some(vni), ..tunnel(end, 14_800, &[3 - end]) };
             open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
         };
         let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
@@ -688,7 +715,9 @@ mod tests {
         assert_eq!(receive(&mut blue, 100), long(2));
         // One message with datagrams of both, as of flows that have one source port.
         let (one, two) = (frame(mac(1), mac(9), 60), frame(mac(2), mac(9), 60));
-        let datagram = |port: &VxlanPort, frame: &[u8]| [&port.header[..], frame].concat();
+        let datagram = |port: &VxlanPort, frame: &[u8]| {
+            [&vxlan::header(port.inlet.networks.first())[..], frame].concat()
+        };
         let joined = [datagram(&red, &one), datagram(&blue, &two)].concat().repeat(20);
         let to = SocketAddr::new(ip(1), 14_800).into();
         let message = Message { to: &to, bytes: &joined, segment: 68 };
@@ -703,16 +732,49 @@ mod tests {
     }
 
     #[test]
+    fn vlans_of_a_trunk_travel_in_their_networks_and_others_not_at_all() {
+        let map = |end: u8, pairs: [&str; 2]| {
+            let vlan_vni = pairs.map(|pair| pair.parse().expect("a pair")).to_vec();
+            let vxlan = Vxlan { vni: None, vlan_vni, ..tunnel(end, 14_802, &[3 - end]) };
+            let vxlan = Vxlan { neigh_suppress: false, ..vxlan };
+            open(&mut Addresses::default(), &vxlan, AROUND, false).expect("a loopback interface")
+        };
+        // The VNI says which VLAN a frame is of at each end.
+        let (mut a, mut b) = (map(1, ["10:1010", "20:1020"]), map(2, ["11:1010", "20:1020"]));
+        let tagged = |vlan: u8, len| {
+            let whole = frame(mac(2), mac(1), len);
+            [&whole[..12], &[0x81, 0, 0, vlan], &whole[12..]].concat()
+        };
+        let sent = send(&mut a, &[tagged(10, 60), tagged(20, 60), tagged(20, 1514)]);
+        assert_eq!((sent.delivered.frames, sent.drops.total()), (3, 0));
+        assert_eq!(receive(&mut b, 3), [tagged(11, 60), tagged(20, 60), tagged(20, 1514)]);
+        let twice = [&tagged(10, 60)[..12], &[0x81, 0, 0, 10], &tagged(20, 60)[12..]].concat();
+        let sent = send(&mut a, &[tagged(30, 60), frame(mac(2), mac(1), 60), twice]);
+        let [network, nested] = [DropReason::VxlanVni, DropReason::NestedTag];
+        assert_eq!((sent.drops.get(network), sent.drops.get(nested)), (2, 1));
+        a.mtu = Some(1496);
+        let sent = send(&mut a, &[tagged(10, 1510), tagged(10, 1511)]);
+        assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::TooLong)), (1, 1));
+        assert_eq!(receive(&mut b, 1).len(), 1);
+        // Stations are known in each VLAN, and in a changed one no more.
+        assert_eq!(b.remotes().learned(), [(ip(1), 2)]);
+        let networks = || Networks::of(&Vxlan { vni: Some(7), ..tunnel(2, 14_802, &[1]) });
+        b.set_networks(networks());
+        b.set_networks(networks());
+        assert_eq!(b.remotes().learned(), [(ip(1), 0)]);
+    }
+
+    #[test]
     fn a_flood_of_one_network_costs_the_other_nothing() {
         let mut addresses = Addresses::default();
         let mut of = |vni, end| {
-            let vxlan = Vxlan { vni, ..tunnel(end, 14_801, &[3 - end]) };
+            let vxlan = Vxlan { vni: Some(vni), ..tunnel(end, 14_801, &[3 - end]) };
             open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
         };
         let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
         let mut far_blue = of(200, 2);
         // Nothing reads for the first network, whose queue overflows.
-        let flood = [&red.header[..], &[7; 1500]].concat();
+        let flood = [&vxlan::header(red.inlet.networks.first())[..], &[7; 1500]].concat();
         let host = UdpSocket::bind((ip(2), 0)).expect("loopback");
         (0..10_000).for_each(|_| drop(host.send_to(&flood, (ip(1), 14_801))));
         let frames = vec![frame(mac(2), mac(9), 1514); 100];

@@ -25,7 +25,7 @@
 //!
 //! So a port puts a datagram of another's VNI into that one's *mailbox*, and wakes its worker by a
 //! datagram without a frame. A mailbox is bounded ([`MAILBOX`]): what finds no room is the loss of
-//! the port that it is for.
+//! the port that it is for. Frames of a flow that come both ways may change their order.
 //!
 //! The first socket is bound alone, so that a socket of another process refuses it, and shares the
 //! address when the next one comes. Threads that open and close ports keep the group, under a
@@ -122,6 +122,14 @@ impl Address {
         published.map(|()| (receiver, seat))
     }
 
+    fn set(&self, id: u64, vnis: Vec<Vni>) -> io::Result<()> {
+        let mut group = self.group();
+        if let Some(member) = group.members.iter_mut().find(|member| member.id == id) {
+            member.vnis = vnis;
+        }
+        self.publish(&group)
+    }
+
     fn leave(&self, id: u64) {
         let mut group = self.group();
         let Some(at) = group.members.iter().position(|member| member.id == id) else { return };
@@ -160,6 +168,23 @@ pub struct Seat {
     mailbox: Arc<Mailbox>,
 }
 
+/// A port's place at its address, for the thread that changes the port's networks.
+#[derive(Clone, Debug)]
+pub struct Place {
+    address: Weak<Address>,
+    id: u64,
+}
+
+impl Place {
+    /// Sets the networks, of which no other port of the address has one.
+    ///
+    /// # Errors
+    /// The system refused: other ports hand datagrams over, more slowly.
+    pub fn set(&self, vnis: Vec<Vni>) -> io::Result<()> {
+        self.address.upgrade().map_or(Ok(()), |address| address.set(self.id, vnis))
+    }
+}
+
 /// What became of a datagram of another VNI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handed {
@@ -172,6 +197,12 @@ pub enum Handed {
 }
 
 impl Seat {
+    /// What changes the networks.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { address: Arc::downgrade(&self.address), id: self.id }
+    }
+
     /// Puts a datagram into the mailbox of the port with its VNI.
     #[must_use]
     pub fn hand_over(&self, vni: Vni, from: IpAddr, datagram: &[u8]) -> Handed {

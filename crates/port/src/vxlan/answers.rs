@@ -22,9 +22,10 @@ use std::os::fd::OwnedFd;
 use packet::bytes::mac_at;
 use packet::ethernet::network_header;
 use packet::too_big;
-use packet::vxlan::{HEADER, Vni, header};
+use packet::vxlan::{self, HEADER, Vni, header};
 use switch::Now;
 
+use super::networks::{Networks, TAG};
 use super::remotes::Remotes;
 use super::{UDP_HEADER, ip_header};
 use crate::sys::udp::{self, Message, Target};
@@ -92,9 +93,16 @@ impl Answers {
     }
 
     /// Answers a frame, behind its VXLAN header, that the kernel has refused as too long.
-    pub fn answer_refused(&mut self, message: Message<'_>, remotes: &Remotes, now: Now) {
-        let frame = &message.bytes[HEADER..];
-        if remotes.find(mac_at(frame, 0), now).is_none() || !self.may_answer(now) {
+    pub fn answer_refused(
+        &mut self,
+        message: Message<'_>,
+        (networks, remotes): (&Networks, &Remotes),
+        now: Now,
+    ) {
+        let Some((vni, frame)) = vxlan::read(message.bytes) else { return };
+        let Some(inside) = networks.inside(vni) else { return };
+        let home = remotes.find(inside.vlan(), mac_at(frame, 0), now);
+        if home.is_none() || !self.may_answer(now) {
             return;
         }
         let outer = udp::limit(&self.prober, message);
@@ -102,7 +110,7 @@ impl Answers {
         let ethernet = network_header(frame).1;
         let mtu = longest.and_then(|longest| longest.checked_sub(u32::try_from(ethernet).ok()?));
         if let Some(mtu) = mtu {
-            self.push(frame, mtu);
+            self.push(&inside.tagged(frame, &mut [0; TAG]).concat(), mtu);
         }
     }
 

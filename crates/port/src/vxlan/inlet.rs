@@ -7,15 +7,16 @@
 use std::io;
 use std::net::IpAddr;
 
-use packet::PortId;
 use packet::bytes::mac_at;
 use packet::vxlan::{self, Vni};
+use packet::{PortId, VlanId};
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use switch::receive::batch::Batch;
 use switch::{DropReason, Drops, Now};
 
 use super::neighbours::Neighbours;
+use super::networks::{Inside, Networks, TAG};
 use super::remotes::{Remotes, Stolen};
 use crate::sys::udp::Received;
 
@@ -33,7 +34,8 @@ enum Whose {
 
 /// The way in of a port.
 pub struct Inlet {
-    vni: Vni,
+    /// The networks.
+    pub networks: Networks,
     local: IpAddr,
     /// Source addresses are learned.
     pub learning: bool,
@@ -45,25 +47,19 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Takes frames of this network from these remotes, at this address.
+    /// Takes frames of these networks from these remotes, at this address.
     ///
     /// # Errors
     /// No memory for received frames.
     pub fn new(
-        vni: Vni,
+        networks: Networks,
         local: IpAddr,
         learning: bool,
         remotes: Remotes,
         neighbours: Neighbours,
     ) -> io::Result<Self> {
         let intake = Intake::new(FRAMES, STANDARD_FRAME)?;
-        Ok(Self { vni, local, learning, remotes, neighbours, intake })
-    }
-
-    /// The network.
-    #[must_use]
-    pub fn vni(&self) -> Vni {
-        self.vni
+        Ok(Self { networks, local, learning, remotes, neighbours, intake })
     }
 
     /// Begins a batch, in place of the last one.
@@ -113,16 +109,17 @@ impl Inlet {
         batch.has_room() && self.intake.fits(FRAME_MAX as usize)
     }
 
-    /// Puts a frame into a batch that has room.
-    pub fn put(&mut self, frame: &[u8], batch: &mut Batch) {
+    /// Puts a frame, given in pieces, into a batch that has room.
+    pub fn put(&mut self, pieces: &[&[u8]], batch: &mut Batch) {
         let first = batch.frags().len();
-        self.intake.push(&[frame], batch.frags());
-        batch.push_received(first, u32::try_from(frame.len()).expect("bounded"));
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.intake.push(pieces, batch.frags());
+        batch.push_received(first, u32::try_from(len).expect("bounded"));
     }
 
     fn of(&self, datagram: &[u8], from: IpAddr) -> Whose {
         match vxlan::read(datagram) {
-            Some((vni, _)) if vni != self.vni => Whose::Other(vni),
+            Some((vni, _)) if self.networks.inside(vni).is_none() => Whose::Other(vni),
             Some((_, [])) if from == self.local => Whose::Nobody,
             _ => Whose::Ours,
         }
@@ -137,29 +134,35 @@ impl Inlet {
         batch: &mut Batch,
     ) -> Result<(), DropReason> {
         let remote = remote.ok_or(DropReason::VxlanRemote)?;
-        let frame = self.inner(datagram)?;
-        self.learn(frame, remote, now)?;
-        let is_behind = |mac| self.remotes.find(mac, now) == Some(remote);
+        let (inside, frame) = self.inner(datagram)?;
+        self.learn(inside.vlan(), frame, remote, now)?;
+        let is_behind = |mac| self.remotes.find(inside.vlan(), mac, now) == Some(remote);
         self.neighbours.hear_remote(frame, is_behind);
-        self.put(frame, batch);
+        self.put(&inside.tagged(frame, &mut [0; TAG]), batch);
         Ok(())
     }
 
-    /// The frame in a datagram.
-    fn inner<'a>(&self, datagram: &'a [u8]) -> Result<&'a [u8], DropReason> {
+    /// The frame in a datagram, and where it belongs.
+    fn inner<'a>(&self, datagram: &'a [u8]) -> Result<(Inside, &'a [u8]), DropReason> {
         let (vni, frame) = vxlan::read(datagram).ok_or(DropReason::VxlanHeader)?;
+        let inside = self.networks.inside(vni).ok_or(DropReason::VxlanVni)?;
         match frame.len() {
-            _ if vni != self.vni => Err(DropReason::VxlanVni),
             0..ETHERNET => Err(DropReason::TooShort),
-            len if len > FRAME_MAX as usize => Err(DropReason::TooLong),
-            _ => Ok(frame),
+            len if len + inside.more() > FRAME_MAX as usize => Err(DropReason::TooLong),
+            _ => inside.check(frame).map(|()| (inside, frame)),
         }
     }
 
-    fn learn(&mut self, frame: &[u8], remote: PortId, now: Now) -> Result<(), DropReason> {
+    fn learn(
+        &mut self,
+        vlan: VlanId,
+        frame: &[u8],
+        remote: PortId,
+        now: Now,
+    ) -> Result<(), DropReason> {
         let source = mac_at(frame, SOURCE);
         let learned = match self.learning {
-            true => self.remotes.learn(source, remote, now),
+            true => self.remotes.learn(vlan, source, remote, now),
             false => self.remotes.check(source, remote),
         };
         learned.map_err(|Stolen| DropReason::VxlanRemote)
@@ -175,6 +178,7 @@ mod tests {
     use super::*;
 
     const REMOTE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const VLAN: VlanId = VlanId::DEFAULT;
     const STATION: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 9]);
 
     fn vni() -> Vni {
@@ -185,7 +189,8 @@ mod tests {
         let mut remotes = Remotes::new(4789, 0, 1);
         remotes.set(&[REMOTE], &[]);
         let local = [10, 0, 0, 1].into();
-        Inlet::new(vni(), local, true, remotes, Neighbours::default()).expect("memory")
+        Inlet::new(Networks::One(vni()), local, true, remotes, Neighbours::default())
+            .expect("memory")
     }
 
     /// A datagram with a frame of this length from the station.
@@ -220,7 +225,7 @@ mod tests {
         let bytes = [datagram(60).repeat(20), datagram(14)].concat();
         let (lens, drops) = take(&mut inlet, REMOTE, &bytes, 68);
         assert_eq!((lens, drops.total()), ([vec![60; 20], vec![14]].concat(), 0));
-        let home = inlet.remotes.find(STATION, Now::START);
+        let home = inlet.remotes.find(VLAN, STATION, Now::START);
         assert_eq!(home, inlet.remotes.number(REMOTE));
     }
 
@@ -229,7 +234,7 @@ mod tests {
         let mut inlet = inlet();
         let (lens, drops) = take(&mut inlet, [10, 0, 0, 3].into(), &datagram(60).repeat(3), 68);
         assert_eq!((lens.len(), drops.get(DropReason::VxlanRemote), drops.total()), (0, 3, 3));
-        assert_eq!(inlet.remotes.find(STATION, Now::START), None);
+        assert_eq!(inlet.remotes.find(VLAN, STATION, Now::START), None);
         assert_eq!(take(&mut inlet, [10, 0, 0, 3].into(), &[], 1).1.total(), 1);
         let own = [10, 0, 0, 1].into();
         assert_eq!(take(&mut inlet, own, &datagram(0), 8).1.total(), 0, "it wakes the worker");
@@ -259,6 +264,23 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_of_a_vlans_network_gets_its_tag_and_is_learned_there() {
+        let mut inlet = inlet();
+        let spec = r#"{"local":"10.0.0.1","vlan_vni":["10:100","20:200"]}"#;
+        inlet.networks = Networks::of(&serde_json::from_str(spec).expect("a tunnel"));
+        assert_eq!(take(&mut inlet, REMOTE, &datagram(60), 68).0, [64]);
+        let [ten, twenty] = [10, 20].map(|vlan| VlanId::new(vlan).expect("a VLAN"));
+        assert!(inlet.remotes.find(ten, STATION, Now::START).is_some());
+        assert_eq!(inlet.remotes.find(twenty, STATION, Now::START), None);
+        let mut tagged = datagram(60);
+        tagged[20..24].copy_from_slice(&[0x81, 0, 0, 20]);
+        let (lens, drops) = take(&mut inlet, REMOTE, &tagged, 68);
+        assert_eq!((lens.len(), drops.get(DropReason::NestedTag)), (0, 1), "no way to VLAN 20");
+        let longest = datagram(FRAME_MAX as usize - 3);
+        assert_eq!(take(&mut inlet, REMOTE, &longest, longest.len()).1.get(DropReason::TooLong), 1);
+    }
+
+    #[test]
     fn what_is_no_frame_of_this_network_is_dropped_with_its_reason() {
         let mut inlet = inlet();
         let mut other = datagram(60);
@@ -275,7 +297,7 @@ mod tests {
             let (lens, drops) = take(&mut inlet, REMOTE, &bad, bad.len().max(1));
             assert_eq!((lens.len(), drops.get(why), drops.total()), (0, 1, 1), "{}", why.name());
         }
-        assert_eq!(inlet.remotes.find(STATION, Now::START), None);
+        assert_eq!(inlet.remotes.find(VLAN, STATION, Now::START), None);
     }
 
     #[test]
@@ -294,6 +316,6 @@ mod tests {
         }
         inlet.remotes.set(&[REMOTE, other], &[]);
         assert_eq!(take(&mut inlet, REMOTE, &datagram(60), 68).0, [60]);
-        assert_eq!(inlet.remotes.find(STATION, Now::START), None, "learning is off");
+        assert_eq!(inlet.remotes.find(VLAN, STATION, Now::START), None, "learning is off");
     }
 }

@@ -29,9 +29,9 @@
 //! far as the network between the hosts keeps them from forging addresses; it is no authentication.
 //!
 //! Ports of different networks may have one local address and UDP port, with a socket each, between
-//! which the kernel chooses by the VNI ([`address`]). Datagrams leave by one of several sockets with
-//! different source ports (`outbox::SENDERS`). A hash of the frame's flow chooses the socket, so
-//! that routers and network cards between the hosts spread flows over paths and queues, and keep
+//! which the kernel chooses by the VNI ([`address`]). Datagrams leave by one of several sockets
+//! with different source ports (`outbox::SENDERS`). A hash of the frame's flow chooses the socket,
+//! so that routers and network cards between the hosts spread flows over paths and queues, and keep
 //! the order within each.
 //!
 //! The kernel cuts what a guest would have left to its network card: the switch makes segments of
@@ -43,13 +43,13 @@ pub mod address;
 mod answers;
 pub mod inlet;
 pub mod neighbours;
+pub mod networks;
 mod outbox;
 pub mod remotes;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use packet::vxlan::Vni;
 use protocol::Vxlan;
 use rustix::io::Errno;
 
@@ -59,6 +59,7 @@ use address::Addresses;
 use answers::Answers;
 use inlet::Inlet;
 use neighbours::Neighbours;
+use networks::Networks;
 use outbox::SENDERS;
 use remotes::Remotes;
 
@@ -128,14 +129,14 @@ pub struct Around {
     pub seed: u64,
 }
 
-/// Opens the sockets of a port, which no other port of the daemon has the VNI of. `anywhere`: the
+/// Opens the sockets of a port, of whose VNIs no other port of the address has one. `anywhere`: the
 /// host may have the local address only later, as at boot.
 ///
 /// # Errors
 /// The host does not have the address, another socket has it, or the system refused.
 ///
 /// # Panics
-/// If the VNI has more than 24 bits.
+/// If a VNI has more than 24 bits, or there is none.
 pub fn open(
     addresses: &mut Addresses,
     spec: &Vxlan,
@@ -144,8 +145,8 @@ pub fn open(
 ) -> Result<VxlanPort, VxlanError> {
     let local = SocketAddr::new(spec.local, spec.udp_port());
     let failed = VxlanError::of(local);
-    let vni = Vni::new(spec.vni).expect("control has checked it");
-    let place = addresses.join(local, vec![vni], anywhere).map_err(&failed)?;
+    let networks = Networks::of(spec);
+    let place = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
     let options = PacketOptions {
         ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
@@ -158,7 +159,7 @@ pub fn open(
     let mut neighbours = Neighbours::default();
     neighbours.set(spec.neigh_suppress);
     let inlet =
-        Inlet::new(vni, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
+        Inlet::new(networks, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
     Ok(VxlanPort::new(place, senders, inlet, answers, spec.mtu))

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! A frame is copied once, behind its VXLAN header, whatever the number of remotes that get it. A
-//! *run* is a message for the kernel: frames of one length that follow each other to one remote by
-//! one socket, of which the last may be shorter. The segments of a guest's TCP stream are such a
-//! run.
+//! *run* is a message for the kernel: frames of one length and network that follow each other to
+//! one remote by one socket, of which the last may be shorter. The segments of a guest's TCP stream
+//! are such a run.
 
 use packet::PortId;
 use packet::vxlan::HEADER;
+use ring::frame::{Frame, Prologue};
 use switch::DropReason;
-use switch::receive::batch::{Batch, Delivery};
 
 use crate::sys::udp::{PAYLOAD_MAX, SEGMENTS_MAX};
 
@@ -71,19 +71,20 @@ impl Outbox {
         self.frames.len() < FRAMES_MAX && self.bytes.len() < BYTES_MAX && self.runs.iter().all(fits)
     }
 
-    /// Copies a frame behind its header. The frame goes to no remote yet.
+    /// Copies a frame, which begins with `head`, behind its header. The frame goes to no remote
+    /// yet.
     ///
     /// # Errors
     /// The frame is longer than `longest` bytes.
     pub fn push(
         &mut self,
         header: [u8; HEADER],
-        (batch, delivery): (&Batch, Delivery),
+        (frame, head): (Frame<'_>, Prologue),
         longest: usize,
     ) -> Result<(), DropReason> {
         let start = self.bytes.len();
         self.bytes.extend(header);
-        batch.append(delivery, &mut self.bytes);
+        frame.append_to(head, &mut self.bytes);
         let end = self.bytes.len();
         if end - start - HEADER > longest {
             self.bytes.truncate(start);
@@ -103,6 +104,8 @@ impl Outbox {
             && run.remote == remote
             && run.first + run.count == number
             && fits_behind(&self.frames[usize::from(run.first)..=last])
+            && header_of(&self.frames[usize::from(run.first)], &self.bytes)
+                == header_of(&self.frames[last], &self.bytes)
         {
             run.count += 1;
             return;
@@ -176,6 +179,12 @@ impl Run {
     }
 }
 
+/// The VXLAN header of a frame. Frames of a run have one: the far end may look at the first only
+/// before it gives the run to a port.
+fn header_of<'a>(frame: &Queued, bytes: &'a [u8]) -> &'a [u8] {
+    &bytes[frame.start..][..HEADER]
+}
+
 /// Whether the last of these frames can follow the others in one message: those have one length,
 /// which it does not exceed.
 fn fits_behind(frames: &[Queued]) -> bool {
@@ -192,6 +201,7 @@ fn fits_behind(frames: &[Queued]) -> bool {
 mod tests {
     use ring::intake::{Intake, STANDARD_FRAME};
     use switch::TagAction;
+    use switch::receive::batch::{Batch, Delivery};
 
     use super::*;
 
@@ -212,7 +222,7 @@ mod tests {
             intake.push(&[&vec![7; len]], batch.frags());
             batch.push_received(0, u32::try_from(len).expect("small"));
             let delivery = Delivery { frame: 0, tag: TagAction::Keep };
-            outbox.push(HEAD, (&batch, delivery), 1514).expect("it is short");
+            outbox.push(HEAD, batch.outgoing(delivery), 1514).expect("it is short");
             outbox.send_to(remote(5), 0);
         }
         outbox
@@ -242,6 +252,21 @@ mod tests {
     }
 
     #[test]
+    fn frames_of_two_networks_are_two_messages() {
+        let mut intake = Intake::new(64, STANDARD_FRAME).expect("memory");
+        let (mut outbox, mut batch) = (Outbox::default(), Batch::new(4));
+        batch.restart(intake.region());
+        intake.push(&[&[7; 60]], batch.frags());
+        batch.push_received(0, 60);
+        let frame = batch.outgoing(Delivery { frame: 0, tag: TagAction::Keep });
+        for vni in [7, 7, 8, 8, 7] {
+            outbox.push([8, 0, 0, 0, 0, 0, vni, 0], frame, 1514).expect("it is short");
+            outbox.send_to(remote(5), 0);
+        }
+        assert_eq!(segments(outbox), [(136, 68), (136, 68), (68, 68)]);
+    }
+
+    #[test]
     fn a_frame_for_several_remotes_is_one_frame_and_sent_if_one_gets_it() {
         let mut outbox = with(&[60]);
         outbox.send_to(remote(6), 0);
@@ -265,9 +290,9 @@ mod tests {
         intake.push(&[&[7; 1515]], batch.frags());
         batch.push_received(0, 1515);
         let delivery = Delivery { frame: 0, tag: TagAction::Keep };
-        let refused = outbox.push(HEAD, (&batch, delivery), 1514);
+        let refused = outbox.push(HEAD, batch.outgoing(delivery), 1514);
         assert_eq!((refused, outbox.frames.len()), (Err(DropReason::TooLong), 0));
-        outbox.push(HEAD, (&batch, delivery), 1515).expect("it is short");
+        outbox.push(HEAD, batch.outgoing(delivery), 1515).expect("it is short");
         assert_eq!(outbox.drain().collect::<Vec<_>>(), [(1515, Err(DropReason::NoDestination))]);
     }
 }

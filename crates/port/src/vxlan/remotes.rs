@@ -2,8 +2,8 @@
 //!
 //! The table is a forwarding database of its own ([`switch::Fdb`]), in which each remote has the
 //! number of a port. So learning, moves, ageing and the bound on what one remote can learn are
-//! those of the switch. As in the kernel's vxlan device, the key is the MAC address: the VLANs of
-//! one VNI share it.
+//! those of the switch. As in the kernel's vxlan device, the key is the MAC address, with the VLAN
+//! only where VLANs have VNIs of their own: those of one VNI share it.
 //!
 //! Static entries lie beside it. A station with one is behind that remote only, and a frame that
 //! another remote sends from its address is refused.
@@ -114,24 +114,30 @@ impl Remotes {
 
     /// The remote behind which a station is, if that is known.
     #[must_use]
-    pub fn find(&self, mac: MacAddr, now: Now) -> Option<PortId> {
+    pub fn find(&self, vlan: VlanId, mac: MacAddr, now: Now) -> Option<PortId> {
         if mac.is_multicast() {
             return None;
         }
         let fixed = self.statics.get(&mac).copied();
-        fixed.or_else(|| self.table.lookup(VlanId::DEFAULT, mac, now))
+        fixed.or_else(|| self.table.lookup(vlan, mac, now))
     }
 
     /// Notes that a remote has sent a frame from this address.
     ///
     /// # Errors
     /// The address is static behind another remote.
-    pub fn learn(&mut self, mac: MacAddr, from: PortId, now: Now) -> Result<(), Stolen> {
+    pub fn learn(
+        &mut self,
+        vlan: VlanId,
+        mac: MacAddr,
+        from: PortId,
+        now: Now,
+    ) -> Result<(), Stolen> {
         if let Some(home) = self.statics.get(&mac) {
             return if *home == from { Ok(()) } else { Err(Stolen) };
         }
         if mac.is_station() {
-            let learned = self.table.learn(VlanId::DEFAULT, mac, from, now);
+            let learned = self.table.learn(vlan, mac, from, now);
             debug_assert!(learned != Learned::Static, "static entries lie beside the table");
         }
         Ok(())
@@ -191,6 +197,8 @@ mod tests {
 
     use super::*;
 
+    const VLAN: VlanId = VlanId::DEFAULT;
+
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
@@ -213,15 +221,15 @@ mod tests {
     fn a_station_is_behind_the_remote_that_it_was_heard_from_last() {
         let mut remotes = remotes(&[ip(2), ip(3)]);
         let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
-        assert_eq!(remotes.find(mac(1), at(0)), None);
-        remotes.learn(mac(1), two, at(0)).expect("it is not static");
-        assert_eq!(remotes.find(mac(1), at(1)), Some(two));
-        remotes.learn(mac(1), three, at(2)).expect("it moves");
-        assert_eq!(remotes.find(mac(1), at(3)), Some(three));
+        assert_eq!(remotes.find(VLAN, mac(1), at(0)), None);
+        remotes.learn(VLAN, mac(1), two, at(0)).expect("it is not static");
+        assert_eq!(remotes.find(VLAN, mac(1), at(1)), Some(two));
+        remotes.learn(VLAN, mac(1), three, at(2)).expect("it moves");
+        assert_eq!(remotes.find(VLAN, mac(1), at(3)), Some(three));
         assert_eq!(remotes.learned(), [(ip(2), 0), (ip(3), 1)]);
-        assert_eq!(remotes.find(mac(1), at(302)), None, "it has aged");
-        remotes.learn(MacAddr::BROADCAST, two, at(0)).expect("ignored");
-        assert_eq!(remotes.find(MacAddr::BROADCAST, at(0)), None);
+        assert_eq!(remotes.find(VLAN, mac(1), at(302)), None, "it has aged");
+        remotes.learn(VLAN, MacAddr::BROADCAST, two, at(0)).expect("ignored");
+        assert_eq!(remotes.find(VLAN, MacAddr::BROADCAST, at(0)), None);
     }
 
     #[test]
@@ -229,15 +237,15 @@ mod tests {
         let mut remotes = remotes(&[ip(2), ip(3)]);
         let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
         remotes.set(&[ip(2), ip(3)], &[VxlanStation { mac: mac(1), remote: ip(2) }]);
-        assert_eq!(remotes.learn(mac(1), three, at(0)), Err(Stolen));
+        assert_eq!(remotes.learn(VLAN, mac(1), three, at(0)), Err(Stolen));
         assert_eq!(
             (remotes.check(mac(1), three), remotes.check(mac(1), two)),
             (Err(Stolen), Ok(()))
         );
-        assert_eq!(remotes.find(mac(1), at(9999)), Some(two));
+        assert_eq!(remotes.find(VLAN, mac(1), at(9999)), Some(two));
         remotes.set(&[ip(3)], &[]);
-        assert_eq!(remotes.find(mac(1), at(0)), None);
-        assert!(remotes.learn(mac(1), three, at(0)).is_ok());
+        assert_eq!(remotes.find(VLAN, mac(1), at(0)), None);
+        assert!(remotes.learn(VLAN, mac(1), three, at(0)).is_ok());
     }
 
     #[test]
@@ -247,26 +255,26 @@ mod tests {
         remotes.add_external(mac(1), ip(2));
         remotes.add_external(mac(2), ip(9));
         remotes.flush();
-        assert_eq!(remotes.find(mac(1), at(9999)), Some(two));
-        assert_eq!(remotes.find(mac(2), at(0)), None, "there is no such remote");
+        assert_eq!(remotes.find(VLAN, mac(1), at(9999)), Some(two));
+        assert_eq!(remotes.find(VLAN, mac(2), at(0)), None, "there is no such remote");
         remotes.remove_external(mac(1), ip(3));
-        assert_eq!(remotes.find(mac(1), at(9999)), Some(two), "it is behind another one");
+        assert_eq!(remotes.find(VLAN, mac(1), at(9999)), Some(two), "it is behind another one");
         remotes.remove_external(mac(1), ip(2));
-        assert_eq!(remotes.find(mac(1), at(0)), None);
+        assert_eq!(remotes.find(VLAN, mac(1), at(0)), None);
         remotes.add_external(mac(1), ip(2));
-        remotes.learn(mac(1), three, at(1)).expect("it moves");
-        assert_eq!(remotes.find(mac(1), at(2)), Some(three));
+        remotes.learn(VLAN, mac(1), three, at(1)).expect("it moves");
+        assert_eq!(remotes.find(VLAN, mac(1), at(2)), Some(three));
     }
 
     #[test]
     fn a_remote_that_stays_keeps_its_stations_and_one_that_goes_takes_them_along() {
         let mut remotes = remotes(&[ip(2), ip(3)]);
         let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
-        remotes.learn(mac(2), two, at(0)).expect("new");
-        remotes.learn(mac(3), three, at(0)).expect("new");
+        remotes.learn(VLAN, mac(2), two, at(0)).expect("new");
+        remotes.learn(VLAN, mac(3), three, at(0)).expect("new");
         remotes.set(&[ip(3), ip(4)], &[]);
-        assert_eq!(remotes.find(mac(3), at(1)), Some(three));
-        assert_eq!(remotes.find(mac(2), at(1)), None);
+        assert_eq!(remotes.find(VLAN, mac(3), at(1)), Some(three));
+        assert_eq!(remotes.find(VLAN, mac(2), at(1)), None);
         assert_eq!(remotes.number(ip(2)), None);
         assert_eq!(remotes.number(ip(4)), Some(two), "its number is free again");
         assert_eq!(remotes.learned(), [(ip(3), 1), (ip(4), 0)]);
@@ -278,10 +286,10 @@ mod tests {
         let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
         for i in 0..u32::try_from(CAPACITY).expect("17 bits") {
             let [a, b, c, d] = i.to_be_bytes();
-            remotes.learn(MacAddr::new([2, 1, a, b, c, d]), two, at(0)).expect("new");
+            remotes.learn(VLAN, MacAddr::new([2, 1, a, b, c, d]), two, at(0)).expect("new");
         }
-        remotes.learn(mac(3), three, at(0)).expect("new");
-        assert_eq!(remotes.find(mac(3), at(1)), Some(three));
+        remotes.learn(VLAN, mac(3), three, at(0)).expect("new");
+        assert_eq!(remotes.find(VLAN, mac(3), at(1)), Some(three));
         let count = remotes.learned()[0].1;
         assert_eq!(count as usize, CAPACITY / 2);
     }
@@ -294,7 +302,9 @@ mod tests {
             let number = remotes.number(ip(remote)).expect("one of them");
             for i in 0..5000u16 {
                 let [a, b] = i.to_be_bytes();
-                remotes.learn(MacAddr::new([2, 2, 0, remote, a, b]), number, at(0)).expect("new");
+                remotes
+                    .learn(VLAN, MacAddr::new([2, 2, 0, remote, a, b]), number, at(0))
+                    .expect("new");
             }
         }
         let learned = remotes.learned();
@@ -320,7 +330,7 @@ mod tests {
                         let number = ours.number(ip(remote));
                         prop_assert_eq!(number.is_some(), there.contains(&remote));
                         if let Some(number) = number {
-                            ours.learn(mac(station), number, at(1)).expect("none is static");
+                            ours.learn(VLAN, mac(station), number, at(1)).expect("none is static");
                             model.insert(station, remote);
                         }
                     }
@@ -329,7 +339,7 @@ mod tests {
                 prop_assert_eq!(ours.count(), there.len());
                 for station in 0..8 {
                     let home = model.get(&station).map(|&it| ours.number(ip(it)).expect("there"));
-                    prop_assert_eq!(ours.find(mac(station), at(2)), home);
+                    prop_assert_eq!(ours.find(VLAN, mac(station), at(2)), home);
                 }
             }
         }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use packet::VlanMode;
 use packet::vxlan::Vni;
 
 use super::unicast;
 use crate::vxlan::VXLAN_NEEDS;
-use crate::{Address, ExternLearn, PortKind, REMOTES_MAX, VXLAN_FDB_MAX, Vxlan};
+use crate::{Address, ExternLearn, PortKind, REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, Vxlan};
 
 /// The least MTU: that of IPv4.
 const MTU_MIN: u32 = 576;
@@ -26,17 +27,15 @@ pub fn vxlan(kind: PortKind, vxlan: Option<&Vxlan>) -> Result<Option<Vxlan>, Str
         (PortKind::Vxlan, Some(vxlan)) => check(vxlan).map(|()| Some(vxlan.normal())),
         (_, None) => Ok(None),
         (kind, Some(_)) => Err(format!(
-            "vni, local, remote, dst_port, ttl, dscp, df, neigh_suppress and fdb: not for kind {}, \
-             only for vxlan",
+            "vni, vlan_vni, local, remote, dst_port, ttl, dscp, df, neigh_suppress and fdb: not \
+             for kind {}, only for vxlan",
             kind.name()
         )),
     }
 }
 
 fn check(vxlan: &Vxlan) -> Result<(), String> {
-    if Vni::new(vxlan.vni).is_none() {
-        return Err(format!("vni = {} is out of range, 0 to {}", vxlan.vni, Vni::MAX));
-    }
+    check_networks(vxlan)?;
     if vxlan.udp_port() == 0 {
         return Err("dst_port = 0 is out of range, 1 to 65535".to_owned());
     }
@@ -52,6 +51,45 @@ fn check(vxlan: &Vxlan) -> Result<(), String> {
     check_address("local", vxlan.local)?;
     check_remotes(vxlan)?;
     check_stations(vxlan)
+}
+
+/// Checks whether a port with these VLANs can have a tunnel with a network for each VLAN.
+///
+/// # Errors
+/// The port is no trunk, or has a VLAN without a tag.
+pub fn vlan_vni(vxlan: Option<&Vxlan>, vlan: &VlanMode) -> Result<(), String> {
+    let is_trunk = matches!(vlan, VlanMode::Trunk { native: None, .. });
+    match vxlan.is_some_and(|vxlan| !vxlan.vlan_vni.is_empty()) {
+        true if !is_trunk => Err(format!(
+            "vlan_vni needs a trunk whose frames all have a tag, and vlan is {vlan}; write \
+             --vlan trunk:10,20"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_networks(vxlan: &Vxlan) -> Result<(), String> {
+    match (vxlan.vni, vxlan.vlan_vni.len()) {
+        (None, 0) => return Err(VXLAN_NEEDS.to_owned()),
+        (Some(_), 1..) => {
+            return Err("vni and vlan_vni: a port has one VNI, or one for each VLAN".to_owned());
+        }
+        (_, count) if count > VNIS_MAX => {
+            return Err(format!("vlan_vni: {count} are too many, {VNIS_MAX} at most"));
+        }
+        (None, _) if vxlan.neigh_suppress => {
+            return Err("neigh_suppress: not with vlan_vni, only with vni".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(vni) = vxlan.vnis().find(|vni| Vni::new(*vni).is_none()) {
+        return Err(format!("vni = {vni} is out of range, 0 to {}", Vni::MAX));
+    }
+    let (mut vlans, mut vnis) = (BTreeSet::new(), BTreeSet::new());
+    match vxlan.vlan_vni.iter().find(|it| !vlans.insert(it.vlan) || !vnis.insert(it.vni)) {
+        Some(twice) => Err(format!("vlan_vni {twice}: the VLAN or the VNI is given twice")),
+        None => Ok(()),
+    }
 }
 
 /// Checks what a routing daemon says of stations behind this tunnel's remotes.
@@ -160,6 +198,37 @@ mod tests {
     }
 
     #[test]
+    fn a_trunk_has_a_network_for_each_vlan_and_no_other() {
+        let map = |pairs: &[&str]| {
+            let vlan_vni = pairs.iter().map(|pair| pair.parse().expect("a pair")).collect();
+            Vxlan { vni: None, vlan_vni, ..tunnel() }
+        };
+        let good = map(&["20:1020", "10:1010"]);
+        let normal = vxlan(PortKind::Vxlan, Some(&good)).expect("good").expect("a tunnel");
+        assert_eq!(normal.vnis().collect::<Vec<_>>(), [1010, 1020]);
+        let many: Vec<String> = (1..=257).map(|i| format!("{i}:{i}")).collect();
+        let many = map(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        for (bad, said) in [
+            (map(&[]), "needs vni"),
+            (Vxlan { vni: Some(7), ..good.clone() }, "one VNI, or one for each VLAN"),
+            (Vxlan { neigh_suppress: true, ..good.clone() }, "not with vlan_vni"),
+            (map(&["10:1", "10:2"]), "10:2: the VLAN or the VNI is given twice"),
+            (map(&["10:1", "20:1"]), "twice"),
+            (many, "257 are too many"),
+        ] {
+            let error = vxlan(PortKind::Vxlan, Some(&bad)).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+        let mode = |text: &str| text.parse().expect("a mode");
+        assert_eq!(vlan_vni(Some(&good), &mode("trunk:10,20")), Ok(()));
+        for bad in ["transparent", "access:10", "trunk:10,native=20"] {
+            let error = vlan_vni(Some(&good), &mode(bad)).unwrap_err();
+            assert!(error.contains("--vlan trunk:"), "{error}");
+            assert_eq!(vlan_vni(Some(&tunnel()), &mode(bad)), Ok(()));
+        }
+    }
+
+    #[test]
     fn a_default_that_is_said_and_another_order_make_no_other_tunnel() {
         let mut said = Vxlan { ttl: Some(64), df: Some(true), dst_port: Some(4789), ..tunnel() };
         said.remote.reverse();
@@ -173,7 +242,7 @@ mod tests {
         let station = |text: &str| text.parse().expect("a station");
         let many = (0..=REMOTES_MAX).map(|i| ip(&format!("10.1.{}.{}", i / 256, i % 256)));
         for (bad, said) in [
-            (Vxlan { vni: 1 << 24, ..tunnel() }, "vni = 16777216"),
+            (Vxlan { vni: Some(1 << 24), ..tunnel() }, "vni = 16777216"),
             (Vxlan { dst_port: Some(0), ..tunnel() }, "dst_port"),
             (Vxlan { ttl: Some(0), ..tunnel() }, "ttl"),
             (Vxlan { dscp: Some(64), ..tunnel() }, "dscp = 64"),

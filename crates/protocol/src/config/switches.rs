@@ -17,8 +17,8 @@ use crate::name::{PortName, SwitchName};
 use crate::{
     Address, ChainSpec, Filter, ForwardingChoice, HostIf, Machine, McastRouter, Mirror, Mode,
     NewPorts, OnFull, PortAdd, PortKind, PortSettings, PortWorker, Queues, RuleSpec, RunBy,
-    StaticAddress, StaticGroup, SwitchSettings, SwitchSpec, Vxlan, VxlanKeys, VxlanStation,
-    sent_by_function,
+    StaticAddress, StaticGroup, SwitchSettings, SwitchSpec, VlanVni, Vxlan, VxlanKeys,
+    VxlanStation, sent_by_function,
 };
 
 /// A switch of a file: requests, which leave open what the file does not say.
@@ -138,6 +138,7 @@ struct RawPort {
     coalesce_frames: Option<Number>,
     peer: Option<String>,
     vni: Option<u32>,
+    vlan_vni: Vec<VlanVni>,
     local: Option<IpAddr>,
     remote: Vec<IpAddr>,
     dst_port: Option<u16>,
@@ -368,6 +369,9 @@ impl RawPort {
         let settings = self.settings();
         check::port_settings(&settings)
             .and_then(|()| check::queue_frames(kind, machine.as_ref(), settings.queue_frames))
+            .and_then(|()| {
+                check::vlan_vni(vxlan.as_ref(), &settings.vlan.clone().unwrap_or_default())
+            })
             .map_err(|error| (key, ValidationError::Settings(name.clone(), error)))?;
         let stations = self.stations.into_iter().map(Spanned::into_inner).collect();
         let add = PortAdd { port: name, kind, settings, host, machine, vxlan };
@@ -459,10 +463,21 @@ impl RawPort {
     /// The tunnel in the file, if there is one.
     fn vxlan(&self) -> Result<Option<Vxlan>, String> {
         let Self { vni, local, dst_port, ttl, dscp, df, neigh_suppress, .. } = *self;
+        let (vlan_vni, mtu) = (self.vlan_vni.clone(), number(&self.mtu));
         let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
-        let mtu = number(&self.mtu);
-        let keys =
-            VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb };
-        keys.tunnel()
+        VxlanKeys {
+            vni,
+            vlan_vni,
+            local,
+            remote,
+            dst_port,
+            mtu,
+            ttl,
+            dscp,
+            df,
+            neigh_suppress,
+            fdb,
+        }
+        .tunnel()
     }
 }

@@ -42,7 +42,7 @@ drop_reasons! {
     ReservedGroup "reserved_group" "The destination is a group not in group_fwd_mask.",
     BadSource "bad_source" "The source is a group's address, or zeros (allowed from shm).",
     Vlan "vlan" "The port is not a member of the frame's VLAN.",
-    NestedTag "nested_tag" "A second tag would be the frame's first on a trunk (native VLAN).",
+    NestedTag "nested_tag" "A second tag would be the frame's first (native VLAN, vlan_vni).",
     Isolated "isolated" "Both ports are isolated.",
     PolicyUnicast "policy_unicast" "The destination takes no unknown unicast (unicast_flood off).",
     PolicyMulticast "policy_multicast" "The destination takes no multicast (multicast_flood off).",
@@ -71,7 +71,7 @@ drop_reasons! {
     BadAction "bad_action" "The action that the function set is invalid, or names no service.",
     VxlanRemote "vxlan_remote" "Not from a remote of the VXLAN port, or from a wrong one (fdb).",
     VxlanHeader "vxlan_header" "The datagram has no VXLAN header with a VNI.",
-    VxlanVni "vxlan_vni" "The datagram is for another VNI than the VXLAN port's.",
+    VxlanVni "vxlan_vni" "The VNI is not the VXLAN port's, or the VLAN has none (vlan_vni).",
     Program "program" "The forwarding program drops the frame.",
     ProgramFault "program_fault" "The forwarding program failed; see: uvala program show.",
     MirrorInput "mirror_input" "It came from a mirror port, which sends copies out and takes \

@@ -2,17 +2,21 @@
 
 use std::net::IpAddr;
 
-use packet::MacAddr;
+use packet::{MacAddr, VlanId};
 use protocol::parse;
-use protocol::{PortKind, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
+use protocol::{PortKind, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
 use terminal::Usage;
 
 /// The tunnel of a port of kind vxlan.
 #[derive(Debug, clap::Args)]
 pub struct VxlanArgs {
-    /// VXLAN network identifier, 0 to 16777215 (vxlan, which needs it)
+    /// VXLAN network identifier, 0 to 16777215 (vxlan, which needs it or --vlan-vni)
     #[arg(long, value_name = "N", value_parser = parse::within(0..=0xff_ffff_u32))]
     vni: Option<u32>,
+    /// VXLAN network identifiers of VLANs, whose frames have no tag in the tunnel, such as
+    /// 10:1010,20:1020; with --vlan trunk:… (vxlan)
+    #[arg(long, value_name = "VLAN:VNI", value_delimiter = ',')]
+    vlan_vni: Vec<VlanVni>,
     /// Address of this host for the tunnel (vxlan, which needs it)
     #[arg(long, value_name = "IP")]
     local: Option<IpAddr>,
@@ -57,9 +61,21 @@ impl VxlanArgs {
     /// The tunnel, if an option says something of one. `mtu` is of the frames inside.
     pub fn to_api(&self, kind: PortKind, mtu: Option<u32>) -> Result<Option<Vxlan>, Usage> {
         let Self { vni, local, dst_port, ttl, dscp, df, neigh_suppress, .. } = *self;
-        let (remote, fdb) = (self.remote.clone(), self.fdb.clone());
-        let keys =
-            VxlanKeys { vni, local, remote, dst_port, mtu, ttl, dscp, df, neigh_suppress, fdb };
+        let (vlan_vni, remote) = (self.vlan_vni.clone(), self.remote.clone());
+        let fdb = self.fdb.clone();
+        let keys = VxlanKeys {
+            vni,
+            vlan_vni,
+            local,
+            remote,
+            dst_port,
+            mtu,
+            ttl,
+            dscp,
+            df,
+            neigh_suppress,
+            fdb,
+        };
         match keys.tunnel() {
             Err(_) if kind != PortKind::Vxlan => Err(Usage(format!(
                 "--vni, --local and the other options of a tunnel: not for kind {}, only for vxlan",
@@ -79,6 +95,12 @@ pub struct VxlanChangeArgs {
     /// Remove a host from the tunnel, with its stations; repeat for each (vxlan)
     #[arg(long, value_name = "IP")]
     del_remote: Vec<IpAddr>,
+    /// Give VLANs of a trunk a VXLAN network identifier, such as 10:1010,20:1020 (vxlan)
+    #[arg(long, value_name = "VLAN:VNI", value_delimiter = ',')]
+    add_vlan_vni: Vec<VlanVni>,
+    /// Take VLANs out of the tunnel, such as 10,20 (vxlan)
+    #[arg(long, value_name = "VLAN", value_delimiter = ',')]
+    del_vlan_vni: Vec<VlanId>,
     /// Set the host that a station is behind; repeat for each (vxlan)
     #[arg(long, value_name = "MAC=REMOTE")]
     add_fdb: Vec<VxlanStation>,
@@ -103,6 +125,8 @@ impl VxlanChangeArgs {
             all: None,
             add_remote: self.add_remote.clone(),
             del_remote: self.del_remote.clone(),
+            add_vlan_vni: self.add_vlan_vni.clone(),
+            del_vlan_vni: self.del_vlan_vni.iter().map(|vlan| vlan.get()).collect(),
             add_fdb: self.add_fdb.clone(),
             del_fdb: self.del_fdb.clone(),
             neigh_suppress: self.neigh_suppress,
@@ -121,10 +145,17 @@ pub fn show(info: &VxlanInfo) -> String {
         (Some(mtu), _) => mtu.to_string(),
     };
     let df = if info.df { ", not fragmented" } else { "" };
-    let mut text = format!(
-        "vni              {}\nlocal            {}, UDP port {}\ninner mtu        {mtu}\n\
+    let mut text = match info.vni {
+        Some(vni) => format!("vni              {vni}\n"),
+        None => String::new(),
+    };
+    for VlanVni { vlan, vni } in &info.vlan_vni {
+        text += &format!("vni              {vni} of VLAN {vlan}\n");
+    }
+    text += &format!(
+        "local            {}, UDP port {}\ninner mtu        {mtu}\n\
          packets          ttl {}, dscp {}{df}\n",
-        info.vni, info.local, info.dst_port, info.ttl, info.dscp
+        info.local, info.dst_port, info.ttl, info.dscp
     );
     if info.remotes.is_empty() {
         text += "remote           none: add one with uvala port set --add-remote\n";
@@ -182,12 +213,15 @@ mod tests {
         let words = "--vni 100 --local 10.0.0.1 --remote 10.0.0.2 --remote 10.0.0.3 --df=false \
                    --fdb 02:00:00:00:00:01=10.0.0.2";
         let vxlan = add(words).to_api(PortKind::Vxlan, Some(1400)).unwrap().unwrap();
-        assert_eq!((vxlan.vni, vxlan.remote.len(), vxlan.fdb.len()), (100, 2, 1));
+        assert_eq!((vxlan.vni, vxlan.remote.len(), vxlan.fdb.len()), (Some(100), 2, 1));
         assert_eq!((vxlan.df, vxlan.mtu, vxlan.udp_port()), (Some(false), Some(1400), 4789));
         assert!(!vxlan.neigh_suppress);
         assert!(add("").to_api(PortKind::Vxlan, None).unwrap().is_none());
         let on = add("--vni 1 --local 10.0.0.1 --neigh-suppress").to_api(PortKind::Vxlan, None);
         assert!(on.unwrap().unwrap().neigh_suppress);
+        let map = add("--vlan-vni 10:1010,20:1020 --local 10.0.0.1").to_api(PortKind::Vxlan, None);
+        let map = map.unwrap().unwrap();
+        assert_eq!((map.vni, map.vnis().collect::<Vec<_>>()), (None, vec![1010, 1020]));
         let error = add("--remote 10.0.0.2").to_api(PortKind::Vxlan, None).unwrap_err();
         assert!(error.to_string().contains("--local 10.0.0.1"), "{error}");
         let error = add("--ttl 3").to_api(PortKind::Tap, None).unwrap_err();
@@ -201,6 +235,8 @@ mod tests {
         assert_eq!(off.to_api().unwrap().neigh_suppress, Some(false));
         let change = set("--add-remote 10.0.0.4 --del-fdb 02:00:00:00:00:01").to_api().unwrap();
         assert_eq!((change.add_remote.len(), change.del_fdb.len(), change.all), (1, 1, None));
+        let change = set("--add-vlan-vni 30:1030 --del-vlan-vni 10,20").to_api().unwrap();
+        assert_eq!((change.add_vlan_vni[0].vni, change.del_vlan_vni.len()), (1030, 2));
     }
 
     #[test]
@@ -216,6 +252,8 @@ mod tests {
         info.path_mtu = Some(1400);
         assert!(show(&info).contains("inner mtu        1450, but the routes leave 1400\n"));
         info.path_mtu = Some(1450);
+        info.vlan_vni = vec!["10:1010".parse().unwrap()];
+        assert!(show(&info).starts_with("vni              1\nvni              1010 of VLAN 10\nl"));
         info.neigh = Some(protocol::NeighInfo { suppressed: 7, local: 2, ..Default::default() });
         assert!(show(&info).contains("neigh_suppress   on, 7 answered; 2 local addresses"));
         assert!(show(&info).contains("inner mtu        1450\n"));

@@ -11,7 +11,8 @@ const ARRIVING: [(&str, &str, &str); 3] = [
     (
         "vxlan_vni",
         "datagrams of another virtual network",
-        "give both ends one --vni; it is fixed, so delete the port and add it again",
+        "give both ends one --vni; it is fixed, so delete the port and add it again; of a trunk, \
+         give the VLAN one: uvala port set PORT --add-vlan-vni",
     ),
     (
         "vxlan_remote",

@@ -85,6 +85,7 @@ impl<D: Datapath> Control<D> {
         );
         let (machine, owner) = (machines::request_of(caller, add)?, None);
         let vxlan = vxlan::request_of(caller, add)?;
+        check::vlan_vni(vxlan.as_ref(), &config.vlan).map_err(Refusal::bad_value)?;
         let grant = settings::change_grant(Grant::default(), &add.settings)?;
         let (kind, interface) = (add.kind, None);
         let plan = PortPlan {
@@ -198,6 +199,11 @@ impl<D: Datapath> Control<D> {
         let vxlan =
             set.vxlan.as_ref().map(|change| vxlan::changed(caller, &set.port, port, change));
         let (key, is_live, vxlan) = (port.key, port.is_live(), vxlan.transpose()?);
+        check::vlan_vni(vxlan.as_ref().or(port.vxlan.as_deref()), &config.vlan)
+            .map_err(Refusal::bad_value)?;
+        if let Some(vxlan) = vxlan.as_ref().filter(|vxlan| !vxlan.vlan_vni.is_empty()) {
+            self.check_vnis(&set.port, vxlan)?;
+        }
         // First what can fail.
         let memory = (queue != old_queue).then(|| QueueMemory::new(queue)).transpose();
         let memory = memory.map_err(DatapathError::System)?;
