@@ -150,18 +150,19 @@ fn a_restart_and_a_successor_have_both_networks_again() {
     let hosts = (host(&underlay, 1, 2), host(&underlay, 2, 1));
     let (Some(mut one), Some(two)) = hosts else { return };
     let Some(twos) = stations(&two) else { return };
-    type Step = fn(&mut harness::daemon::Daemon);
-    let steps: [Step; 2] = [harness::daemon::Daemon::restart, harness::daemon::Daemon::replace];
-    for step in steps {
-        one.home.visit(|| step(&mut one.daemon));
+    let check = |one: &Host| {
         for port in [FABRIC, SECOND] {
             let tunnel = one.daemon.port(port).expect("saved").vxlan.expect("a tunnel");
             assert_eq!(tunnel.trouble, None, "{port}");
         }
-        // An interface in a namespace that a process number names goes with the daemon.
-        let Some(ones) = stations(&one) else { return };
-        both(&ones, &twos, MEGABYTE);
-    }
+    };
+    one.home.visit(|| one.daemon.restart());
+    check(&one);
+    let Some(ones) = stations(&one) else { return };
+    both(&ones, &twos, MEGABYTE);
+    one.home.visit(|| one.daemon.replace());
+    check(&one);
+    both(&ones, &twos, MEGABYTE);
 }
 
 /// The kernel's far end: a vxlan device for each network, which share one socket.

@@ -240,7 +240,7 @@ fn write_out(
 }
 
 /// An epoll set that is readable when one of these is.
-fn watch_all<T: AsFd>(all: &[T]) -> Result<Arc<OwnedFd>, Errno> {
+pub(crate) fn watch_all<T: AsFd>(all: &[T]) -> Result<Arc<OwnedFd>, Errno> {
     let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for one in all {
         epoll::add(&any, one, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;

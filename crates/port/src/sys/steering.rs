@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 
 use libc::sock_filter;
 
-use super::udp::attach;
+use super::udp::{attach, detach};
 
 /// Instructions, of class, size and mode.
 mod code {
@@ -41,10 +41,14 @@ type Step = (u32, u32);
 /// that the map names, all others to index `other`.
 ///
 /// # Errors
-/// The system refused; there are too many VNIs.
+/// The system refused; there are too many VNIs. Then the kernel spreads datagrams by their flows.
 pub fn steer(socket: &OwnedFd, vnis: &BTreeMap<u32, u32>, other: u32) -> io::Result<()> {
     let mut program = program(&steps(vnis, other), other);
-    attach(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &mut program)
+    let attached = attach(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &mut program);
+    attached.inspect_err(|_| {
+        // An older program has indexes that are others' now.
+        let _ = detach(socket);
+    })
 }
 
 /// Ends a program with a value.

@@ -48,7 +48,7 @@ pub fn receiver(local: SocketAddr, anywhere: bool, shared: bool) -> io::Result<O
         set(&socket, libc::SOL_IP, libc::IP_FREEBIND, 1)?;
     }
     if shared {
-        share(&socket)?;
+        share(&socket, true)?;
     }
     set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, QUEUE)?;
     if local.is_ipv6() {
@@ -61,13 +61,18 @@ pub fn receiver(local: SocketAddr, anywhere: bool, shared: bool) -> io::Result<O
     Ok(socket)
 }
 
-/// Lets sockets of the same user share the address of this one from now on. What was bound before
-/// had the address alone, so no other process is among them unawares.
+/// Lets sockets of the same user that want this, too, share the address of this one, or lets none
+/// join.
 ///
 /// # Errors
 /// The system refused.
-pub fn share(socket: &OwnedFd) -> io::Result<()> {
-    set(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+pub fn share(socket: &OwnedFd, is_shared: bool) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, c_int::from(is_shared))
+}
+
+/// Takes the program away that [steers](super::steering).
+pub(super) fn detach(socket: &OwnedFd) -> io::Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0)
 }
 
 /// A socket that sends from a UDP port of the kernel's choice, and receives nothing.

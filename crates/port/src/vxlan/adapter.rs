@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use packet::VlanId;
-use packet::vxlan::{self, Vni};
+use packet::vxlan;
 use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
 use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
 
 use super::ETHERNET_AND_TAG;
-use super::address::{Handed, Letters, Place, Seat};
+use super::address::{Letters, Place, Seat};
 use super::answers::Answers;
 use super::inlet::Inlet;
 use super::neighbours::Neighbours;
@@ -36,6 +37,8 @@ struct Budget {
 
 const TURN: Budget = Budget { copies: 1024, bytes: 4 << 20, failures: 64 };
 const _: () = assert!(REMOTES_MAX <= TURN.copies, "a frame may go to all remotes");
+/// The most datagrams of the mailbox that a turn reads.
+const LETTERS: usize = 1024;
 /// Milliseconds between two sweeps of the table.
 const SWEEP_MS: u64 = 10;
 
@@ -44,6 +47,7 @@ pub struct VxlanPort {
     /// Closed before the seat is left, in the order of these fields.
     receiver: OwnedFd,
     seat: Seat,
+    watched: Arc<OwnedFd>,
     letters: Letters,
     /// The mailbox comes before the socket in this turn, so that neither starves the other.
     is_mail_first: bool,
@@ -64,7 +68,7 @@ pub struct VxlanPort {
 
 impl VxlanPort {
     pub(super) fn new(
-        (receiver, seat): (OwnedFd, Seat),
+        (receiver, seat, watched): (OwnedFd, Seat, Arc<OwnedFd>),
         senders: Vec<OwnedFd>,
         inlet: Inlet,
         answers: Answers,
@@ -73,6 +77,7 @@ impl VxlanPort {
         Self {
             receiver,
             seat,
+            watched,
             letters: Letters::default(),
             is_mail_first: false,
             senders,
@@ -91,15 +96,17 @@ impl VxlanPort {
     /// Sets the remotes and the static entries.
     pub fn set(&mut self, remotes: &[IpAddr], stations: &[VxlanStation]) {
         self.inlet.remotes.set(remotes, stations);
+        self.seat.set_remotes(remotes);
     }
 
     /// Sets the networks, of which the [place](Self::place) gets datagrams; what was learned in
     /// others is forgotten.
     pub fn set_networks(&mut self, networks: Networks) {
-        if self.inlet.networks != networks {
-            self.inlet.networks = networks;
-            self.inlet.remotes.flush();
-        }
+        let before = std::mem::replace(&mut self.inlet.networks, networks);
+        let Inlet { networks, remotes, .. } = &mut self.inlet;
+        let is_gone = |vlan, vni| networks.inside(vni).is_none_or(|it| it.vlan() != vlan);
+        let gone = before.vlans().filter(|&(vlan, vni)| is_gone(vlan, vni));
+        gone.for_each(|(vlan, _)| remotes.flush_vlan(vlan));
     }
 
     /// The port's place at its address.
@@ -153,8 +160,8 @@ impl VxlanPort {
     fn give_out(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
         while self.next.0 < self.inbox.count() {
             let (message, at) = self.next;
-            let (seat, answers) = (&self.seat, &self.answers);
-            let hand_over = |vni, from, bytes: &[u8]| hand_over(seat, answers, (vni, from, bytes));
+            let seat = &self.seat;
+            let hand_over = |vni, from, bytes: &[u8]| seat.hand_over(vni, from, bytes);
             let rest = match self.inbox.get(message) {
                 Some(received) => self.inlet.take(received, at, now, (batch, drops), hand_over),
                 None => {
@@ -175,18 +182,18 @@ impl VxlanPort {
     /// room.
     fn read_letters(&mut self, now: Now, batch: &mut Batch, drops: &mut Drops) -> bool {
         if self.letters.first().is_none() {
-            let lost = self.seat.collect(&mut self.letters);
-            drops.add(DropReason::NoRoom, lost);
+            self.seat.collect(&mut self.letters, drops);
         }
-        let (seat, answers) = (&self.seat, &self.answers);
-        while let Some(received) = self.letters.first() {
-            let hand_over = |vni, from, bytes: &[u8]| hand_over(seat, answers, (vni, from, bytes));
+        let seat = &self.seat;
+        for _ in 0..LETTERS {
+            let Some(received) = self.letters.first() else { return true };
+            let hand_over = |vni, from, bytes: &[u8]| seat.hand_over(vni, from, bytes);
             if self.inlet.take(received, 0, now, (batch, drops), hand_over).is_some() {
                 return false;
             }
             self.letters.advance();
         }
-        true
+        self.letters.first().is_none()
     }
 
     /// Reads the socket, and delivers what came; returns `false` if there was not enough room.
@@ -280,16 +287,6 @@ impl VxlanPort {
             }
         }
     }
-}
-
-/// Gives a datagram of another network to the port that has it; `false`: none does.
-fn hand_over(seat: &Seat, answers: &Answers, (vni, from, bytes): (Vni, IpAddr, &[u8])) -> bool {
-    let handed = seat.hand_over(vni, from, bytes);
-    if handed == Handed::ToWake {
-        // If the kernel refuses that, the port looks with its next turn.
-        answers.ring(vni);
-    }
-    handed != Handed::ToNone
 }
 
 /// What sending needs beside the frames.
@@ -444,7 +441,7 @@ impl Notify for VxlanPort {
     }
 
     fn watched(&self) -> Option<&dyn Any> {
-        Some(&self.receiver)
+        Some(&self.watched)
     }
 }
 
@@ -725,8 +722,8 @@ mod tests {
         assert!(!blue.pending());
         assert_eq!(receive(&mut red, 20), vec![one; 20]);
         assert!(blue.pending());
-        let mut receiver = [PollFd::new(&blue.receiver, PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut receiver, None), Ok(1), "its own worker is woken");
+        let mut watched = [PollFd::new(&blue.watched, PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut watched, None), Ok(1), "its own worker is woken");
         assert_eq!(receive(&mut blue, 20), vec![two; 20]);
         assert!(!blue.pending() && receive(&mut red, 0).is_empty());
     }

@@ -23,16 +23,20 @@
 //!   and ports, and hosts choose the source port by the flow inside, whatever its network;
 //! - a port has come or gone, and the kernel's group and program do not fit for a moment.
 //!
-//! So a port puts a datagram of another's VNI into that one's *mailbox*, and wakes its worker by a
-//! datagram without a frame. A mailbox is bounded ([`MAILBOX`]): what finds no room is the loss of
-//! the port that it is for. Frames of a flow that come both ways may change their order.
+//! So a port puts a datagram of another's VNI into that one's *mailbox*, whose bell (an eventfd)
+//! wakes its worker. A mailbox takes datagrams of its port's remotes only, and is bounded
+//! ([`MAILBOX`]): what finds no room is the loss of the port that it is for. Frames of a flow that
+//! come both ways may change their order.
 //!
-//! The first socket is bound alone, so that a socket of another process refuses it, and shares the
-//! address when the next one comes. Threads that open and close ports keep the group, under a
-//! lock that no worker takes. Workers look up owners of VNIs under a lock that is held for this and
-//! for changes of the map, and for no system call.
+//! The first socket is bound alone, so that the socket of another process makes it fail, and shares
+//! the address while there are others. Then programs of the daemon's user could join that ask for
+//! the address with `SO_REUSEPORT`, and would get what is theirs by the order of the group. This
+//! order is the kernel's as long as a port's socket is closed with its port: no other process may
+//! hold it longer. Threads that open and close ports keep the group, under a lock that no worker
+//! takes. Workers look up owners of VNIs under a lock that is held for this and for changes of the
+//! map, and for no system call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -40,7 +44,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use packet::vxlan::Vni;
+use switch::{DropReason, Drops};
 
+use crate::host::watch_all;
+use crate::sys::new_event;
 use crate::sys::steering::steer;
 use crate::sys::udp::{self, Received};
 
@@ -110,9 +117,11 @@ impl Address {
 
     fn join(self: &Arc<Self>, vnis: Vec<Vni>, anywhere: bool) -> io::Result<(OwnedFd, Seat)> {
         let mut group = self.group();
-        group.members.iter().try_for_each(|member| udp::share(&member.socket))?;
-        let receiver = udp::receiver(self.local, anywhere, !group.members.is_empty())?;
-        let (id, socket, mailbox) = (group.next, receiver.try_clone()?, Arc::<Mailbox>::default());
+        let mailbox = Arc::new(Mailbox::new()?);
+        group.members.iter().try_for_each(|member| udp::share(&member.socket, true))?;
+        let receiver = udp::receiver(self.local, anywhere, !group.members.is_empty());
+        let receiver = receiver.or_else(|error| group.steer().and(Err(error)))?;
+        let (id, socket) = (group.next, receiver.try_clone()?);
         group.next += 1;
         group.members.push(Member { id, socket, vnis, mailbox: mailbox.clone() });
         let published = self.publish(&group);
@@ -124,8 +133,9 @@ impl Address {
 
     fn set(&self, id: u64, vnis: Vec<Vni>) -> io::Result<()> {
         let mut group = self.group();
-        if let Some(member) = group.members.iter_mut().find(|member| member.id == id) {
-            member.vnis = vnis;
+        match group.members.iter_mut().find(|member| member.id == id) {
+            Some(member) if member.vnis != vnis => member.vnis = vnis,
+            _ => return Ok(()),
         }
         self.publish(&group)
     }
@@ -136,26 +146,43 @@ impl Address {
         // The last reference to the socket, unless its port still has it: the kernel, too, puts the
         // last member into its place.
         drop(group.members.swap_remove(at));
-        // Without a program the kernel spreads datagrams over the ports, which hand them over.
-        let _ = self.publish(&group);
+        if let Err(error) = self.publish(&group) {
+            tracing::warn!("cannot steer datagrams of {}, which costs time: {error}", self.local);
+        }
     }
 
     /// Tells workers and the kernel which VNIs the members have.
     fn publish(&self, group: &Group) -> io::Result<()> {
-        let all = group.members.iter();
-        let owners = all.flat_map(|it| it.vnis.iter().map(|&vni| (vni, it.mailbox.clone())));
-        let owners = owners.collect();
-        *self.owners.write().unwrap_or_else(PoisonError::into_inner) = owners;
+        let all = group.by_age();
+        let owners = all.flat_map(|(_, it)| it.vnis.iter().map(|&vni| (vni, it.mailbox.clone())));
+        let mut owners = owners.collect();
+        // What was there is freed without the lock.
+        std::mem::swap(
+            &mut *self.owners.write().unwrap_or_else(PoisonError::into_inner),
+            &mut owners,
+        );
         group.steer()
     }
 }
 
 impl Group {
+    /// The members with their indexes, the oldest first. One that is about to leave may have a VNI
+    /// that a later one has, which gets it.
+    fn by_age(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let mut all: Vec<_> = (0..).zip(&self.members).collect();
+        all.sort_by_key(|(_, member)| member.id);
+        all.into_iter()
+    }
+
     fn steer(&self) -> io::Result<()> {
-        let [first, _, ..] = &self.members[..] else { return Ok(()) };
-        let numbered = || (0u32..).zip(&self.members);
-        let vnis = numbered().flat_map(|(at, it)| it.vnis.iter().map(move |vni| (vni.get(), at)));
-        let oldest = numbered().min_by_key(|(_, member)| member.id).map_or(0, |(at, _)| at);
+        let first = match &self.members[..] {
+            [] => return Ok(()),
+            [only] => return udp::share(&only.socket, false),
+            [first, ..] => first,
+        };
+        let oldest = self.by_age().next().map_or(0, |(at, _)| at);
+        let vnis = self.by_age();
+        let vnis = vnis.flat_map(|(at, it)| it.vnis.iter().map(move |vni| (vni.get(), at)));
         steer(&first.socket, &vnis.collect(), oldest)
     }
 }
@@ -185,17 +212,6 @@ impl Place {
     }
 }
 
-/// What became of a datagram of another VNI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handed {
-    /// No other port of the address has the VNI.
-    ToNone,
-    /// To a port that will look.
-    Over,
-    /// To a port that has to be woken.
-    ToWake,
-}
-
 impl Seat {
     /// What changes the networks.
     #[must_use]
@@ -203,14 +219,26 @@ impl Seat {
         Place { address: Arc::downgrade(&self.address), id: self.id }
     }
 
-    /// Puts a datagram into the mailbox of the port with its VNI.
+    /// Puts a datagram into the mailbox of the port with its VNI; `false`: no other port has it.
     #[must_use]
-    pub fn hand_over(&self, vni: Vni, from: IpAddr, datagram: &[u8]) -> Handed {
+    pub fn hand_over(&self, vni: Vni, from: IpAddr, datagram: &[u8]) -> bool {
         let owners = self.address.owners.read().unwrap_or_else(PoisonError::into_inner);
-        match owners.get(&vni) {
-            Some(owner) if !Arc::ptr_eq(owner, &self.mailbox) => owner.put(from, datagram),
-            _ => Handed::ToNone,
-        }
+        let owner = owners.get(&vni).filter(|owner| !Arc::ptr_eq(owner, &self.mailbox)).cloned();
+        drop(owners);
+        owner.map(|owner| owner.put(from, datagram)).is_some()
+    }
+
+    /// Sets the hosts whose datagrams other ports hand over.
+    pub fn set_remotes(&self, remotes: &[IpAddr]) {
+        self.mailbox.lock().remotes = remotes.iter().copied().collect();
+    }
+
+    /// An epoll set that is readable when the port's receiver is, or its mailbox has something.
+    ///
+    /// # Errors
+    /// Too many open files.
+    pub fn watch(&self, receiver: &OwnedFd) -> io::Result<Arc<OwnedFd>> {
+        Ok(watch_all(&[receiver, &self.mailbox.bell])?)
     }
 
     /// Whether other ports have put something into this one's mailbox.
@@ -219,11 +247,13 @@ impl Seat {
         self.mailbox.waits.load(Ordering::Acquire)
     }
 
-    /// Takes what is in the mailbox, in exchange for `letters`, which were read; returns how many
-    /// datagrams found no room.
-    pub fn collect(&self, letters: &mut Letters) -> u64 {
+    /// Takes what is in the mailbox, in exchange for `letters`, which were read; counts what was
+    /// not put in.
+    pub fn collect(&self, letters: &mut Letters, drops: &mut Drops) {
         letters.clear();
-        if self.has_mail() { self.mailbox.exchange(letters) } else { 0 }
+        if self.has_mail() {
+            self.mailbox.exchange(letters, drops);
+        }
     }
 }
 
@@ -234,53 +264,87 @@ impl Drop for Seat {
 }
 
 /// Datagrams that came to the sockets of other ports.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Mailbox {
-    /// There are some. Written under the lock: by the worker that puts the first in, and by that of
-    /// the port, which takes them out. The latter reads it without: its acquire pairs with the
-    /// release of the former.
+    /// There is something to collect. Written under the lock: by the worker that puts the first in,
+    /// and by that of the port, which takes all out. The latter reads it without: its acquire pairs
+    /// with the release of the former.
     waits: AtomicBool,
-    letters: Mutex<Letters>,
+    /// Readable while `waits` is set. Written and read under the lock, and never waited for.
+    bell: OwnedFd,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    letters: Letters,
+    /// Hosts whose datagrams are taken.
+    remotes: BTreeSet<IpAddr>,
+    /// How many found no room, and how many came from other hosts.
+    lost: u64,
+    strange: u64,
 }
 
 impl Mailbox {
-    fn put(&self, from: IpAddr, datagram: &[u8]) -> Handed {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.put(from, datagram);
-        match self.waits.swap(true, Ordering::Release) {
-            true => Handed::Over,
-            false => Handed::ToWake,
+    fn new() -> io::Result<Self> {
+        let (letters, remotes) = (Letters::default(), BTreeSet::new());
+        let queue = Mutex::new(Queue { letters, remotes, lost: 0, strange: 0 });
+        Ok(Self { waits: AtomicBool::new(false), bell: new_event()?, queue })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, from: IpAddr, datagram: &[u8]) {
+        let mut queue = self.lock();
+        if !queue.remotes.contains(&from) {
+            queue.strange += 1;
+        } else if !queue.letters.put(from, datagram) {
+            queue.lost += 1;
+        }
+        if !self.waits.swap(true, Ordering::Release) {
+            // The counter is 0, so the kernel takes it.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
 
-    fn exchange(&self, read: &mut Letters) -> u64 {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::swap(&mut *letters, read);
+    fn exchange(&self, read: &mut Letters, drops: &mut Drops) {
+        let mut queue = self.lock();
+        std::mem::swap(&mut queue.letters, read);
+        drops.add(DropReason::NoRoom, std::mem::take(&mut queue.lost));
+        drops.add(DropReason::VxlanRemote, std::mem::take(&mut queue.strange));
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.waits.store(false, Ordering::Release);
-        std::mem::take(&mut read.lost)
     }
 }
 
 /// Datagrams in order, each with the host that sent it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Letters {
     bytes: Vec<u8>,
     /// The sender of each, and where it begins.
     all: Vec<(IpAddr, usize)>,
     /// How many were read.
     read: usize,
-    /// How many found no room.
-    lost: u64,
+}
+
+impl Default for Letters {
+    /// None, with memory that the kernel commits when it is used first.
+    fn default() -> Self {
+        let (bytes, all) = (Vec::with_capacity(MAILBOX), Vec::with_capacity(MAILBOX / LETTER));
+        Self { bytes, all, read: 0 }
+    }
 }
 
 impl Letters {
-    fn put(&mut self, from: IpAddr, datagram: &[u8]) {
-        if self.bytes.len() + self.all.len() * LETTER + datagram.len() > MAILBOX {
-            self.lost += 1;
-            return;
+    fn put(&mut self, from: IpAddr, datagram: &[u8]) -> bool {
+        let has_room = self.bytes.len() + self.all.len() * LETTER + datagram.len() <= MAILBOX;
+        if has_room {
+            self.all.push((from, self.bytes.len()));
+            self.bytes.extend(datagram);
         }
-        self.all.push((from, self.bytes.len()));
-        self.bytes.extend(datagram);
+        has_room
     }
 
     fn clear(&mut self) {
@@ -309,6 +373,7 @@ mod tests {
     use std::net::UdpSocket;
 
     use packet::vxlan::header;
+    use rustix::event::{PollFd, PollFlags, Timespec};
     use rustix::io::Errno;
 
     use super::*;
@@ -318,9 +383,10 @@ mod tests {
         Vni::new(number).expect("24 bits")
     }
 
-    /// An address of the loopback interface with a free port.
-    fn local() -> SocketAddr {
-        UdpSocket::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("loopback")
+    /// An address of the loopback interface that other processes and tests do not use.
+    fn local(port: u16) -> SocketAddr {
+        let [low, high, ..] = std::process::id().to_le_bytes();
+        SocketAddr::new(IpAddr::from([127, low, high, 250]), port)
     }
 
     fn seats<const N: usize>(local: SocketAddr, vnis: [u32; N]) -> [(OwnedFd, Seat); N] {
@@ -342,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_datagram_comes_to_the_socket_of_its_vni_and_a_strange_one_to_the_oldest() {
-        let local = local();
+        let local = local(14_810);
         let mut all = Vec::from(seats(local, [100, 200, 300]));
         let host = UdpSocket::bind("127.0.0.1:0").expect("loopback");
         let send = |vnis: &[u32]| {
@@ -364,8 +430,23 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_takes_a_program_for_as_many_networks_as_an_address_may_have() {
+        let (local, mut addresses) = (local(14_813), Addresses::default());
+        let mut join = |first: u32| {
+            let vnis = (0..128).map(|i| vni(first + i * 14)).collect();
+            addresses.join(local, vnis, false).expect("a program of the kernel's size")
+        };
+        let [(red, _one), (blue, _two)] = [1, 8].map(&mut join);
+        let host = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+        for it in [1, 8, 127 * 14 + 1, 127 * 14 + 8] {
+            host.send_to(&header(vni(it)), local).expect("loopback");
+        }
+        assert_eq!((got(&red), got(&blue)), (vec![1, 1779], vec![8, 1786]));
+    }
+
+    #[test]
     fn another_process_neither_joins_the_ports_of_an_address_nor_is_joined() {
-        let local = local();
+        let local = local(14_811);
         let ours = seats(local, [1, 2]);
         let refused = Addresses::default().join(local, vec![vni(3)], false).expect_err("taken");
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
@@ -381,15 +462,24 @@ mod tests {
 
     #[test]
     fn a_datagram_for_another_port_is_handed_over_and_a_full_mailbox_counts_its_loss() {
-        let [(_a, one), (_b, two)] = seats(local(), [1, 2]);
+        let [(_a, one), (b, two)] = seats(local(14_812), [1, 2]);
         let from = IpAddr::from([10, 0, 0, 2]);
-        assert_eq!(one.hand_over(vni(3), from, b"x"), Handed::ToNone);
-        assert_eq!(one.hand_over(vni(1), from, b"x"), Handed::ToNone, "it has come already");
-        assert!(!two.has_mail());
-        assert_eq!(one.hand_over(vni(2), from, b"first"), Handed::ToWake);
-        assert_eq!(one.hand_over(vni(2), from, b""), Handed::Over);
-        let mut letters = Letters::default();
-        assert_eq!((two.has_mail(), two.collect(&mut letters), two.has_mail()), (true, 0, false));
+        two.set_remotes(&[from]);
+        assert!(!one.hand_over(vni(3), from, b"x"));
+        assert!(!one.hand_over(vni(1), from, b"x"), "it has come already");
+        let set = two.watch(&b).expect("an epoll set");
+        let is_rung = || {
+            let mut set = [PollFd::new(&set, PollFlags::IN)];
+            rustix::event::poll(&mut set, Some(&Timespec::default())).expect("ours") > 0
+        };
+        assert!(!two.has_mail() && !is_rung());
+        assert!(one.hand_over(vni(2), from, b"first") && one.hand_over(vni(2), from, b""));
+        assert!(one.hand_over(vni(2), IpAddr::from([10, 0, 0, 9]), b"a stranger's"));
+        let (mut letters, mut drops) = (Letters::default(), Drops::default());
+        assert!(two.has_mail() && is_rung());
+        two.collect(&mut letters, &mut drops);
+        assert!(!two.has_mail() && !is_rung());
+        assert_eq!((drops.get(DropReason::VxlanRemote), drops.total()), (1, 1));
         for expected in [&b"first"[..], b""] {
             let letter = letters.first().expect("two of them");
             assert_eq!((letter.from, letter.bytes), (from, expected));
@@ -398,13 +488,13 @@ mod tests {
         assert!(letters.first().is_none());
         let long = vec![7; 9000];
         for _ in 0..200 {
-            let _ = one.hand_over(vni(2), from, &long);
+            assert!(one.hand_over(vni(2), from, &long));
         }
-        let lost = two.collect(&mut letters);
-        assert_eq!(lost, 200 - (MAILBOX / (9000 + LETTER)) as u64);
+        two.collect(&mut letters, &mut drops);
+        let room = (MAILBOX / (9000 + LETTER)) as u64;
+        assert_eq!(drops.get(DropReason::NoRoom), 200 - room);
         assert_eq!(letters.first().map(|letter| letter.bytes.len()), Some(9000));
-        drop(_b);
-        drop(two);
-        assert_eq!(one.hand_over(vni(2), from, b"x"), Handed::ToNone);
+        drop((b, two));
+        assert!(!one.hand_over(vni(2), from, b"x"));
     }
 }

@@ -73,14 +73,9 @@ impl Answers {
     pub fn wake(&mut self, vni: Vni) {
         if self.wait() && !self.is_woken {
             // A host without the address, or with a firewall, gets the answer with the next turn.
-            self.is_woken = self.ring(vni);
+            let message = Message { to: &self.own, bytes: &header(vni), segment: u16::MAX };
+            self.is_woken = udp::send(&self.prober, &[message]).is_ok();
         }
-    }
-
-    /// Makes the worker of the port of this address with this VNI look.
-    pub fn ring(&self, vni: Vni) -> bool {
-        let message = Message { to: &self.own, bytes: &header(vni), segment: u16::MAX };
-        udp::send(&self.prober, &[message]).is_ok()
     }
 
     /// Adds an answer; `false`: too many wait.

@@ -146,7 +146,9 @@ pub fn open(
     let local = SocketAddr::new(spec.local, spec.udp_port());
     let failed = VxlanError::of(local);
     let networks = Networks::of(spec);
-    let place = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
+    let (receiver, seat) = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
+    let watched = seat.watch(&receiver).map_err(&failed)?;
+    seat.set_remotes(&spec.all_remotes());
     let options = PacketOptions {
         ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
@@ -162,7 +164,7 @@ pub fn open(
         Inlet::new(networks, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
-    Ok(VxlanPort::new(place, senders, inlet, answers, spec.mtu))
+    Ok(VxlanPort::new((receiver, seat, watched), senders, inlet, answers, spec.mtu))
 }
 
 /// Bytes of the IP header of packets from this address.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use packet::ethernet::{EtherType, Tag, field};
+use packet::ethernet::{ETHERNET_HEADER, EtherType, Tag, field};
 use packet::vxlan::Vni;
 use packet::{VlanId, bytes::u16_at};
 use protocol::Vxlan;
@@ -50,6 +50,15 @@ impl Networks {
             Self::One(vni) => vec![*vni],
             Self::OfVlans(_, vnis) => vnis.keys().copied().collect(),
         }
+    }
+
+    /// The networks of VLANs.
+    pub fn vlans(&self) -> impl Iterator<Item = (VlanId, Vni)> {
+        let vlans = match self {
+            Self::One(_) => None,
+            Self::OfVlans(vlans, _) => Some(vlans),
+        };
+        vlans.into_iter().flatten().map(|(&vlan, &vni)| (vlan, vni))
     }
 
     /// One network of these.
@@ -124,12 +133,13 @@ impl Inside {
     /// Whether a frame of the tunnel may be in this network.
     ///
     /// # Errors
-    /// The frame has a tag, in the network of a VLAN.
+    /// The frame has a tag, in the network of a VLAN, or is short.
     pub fn check(self, frame: &[u8]) -> Result<(), DropReason> {
         let kind = EtherType(u16_at(frame, field::ETHERTYPE.start));
-        match self.tag.is_some() && kind.is_tag() {
-            true => Err(DropReason::NestedTag),
-            false => Ok(()),
+        match self.tag {
+            Some(_) if frame.len() < ETHERNET_HEADER => Err(DropReason::TooShort),
+            Some(_) if kind.is_tag() => Err(DropReason::NestedTag),
+            _ => Ok(()),
         }
     }
 }
@@ -184,6 +194,7 @@ mod tests {
         let whole = inside.tagged(&frame, &mut tag).concat();
         assert_eq!(whole, [&frame[..12], &[0x81, 0, 0, 10], &frame[12..]].concat());
         assert_eq!((whole.len(), inside.check(&frame)), (frame.len() + inside.more(), Ok(())));
+        assert_eq!(inside.check(&frame[..13]), Err(DropReason::TooShort), "it was all tag");
         for kind in [[0x81, 0], [0x88, 0xa8]] {
             let tagged = [&frame[..12], &kind, &[0; 6]].concat();
             assert_eq!(inside.check(&tagged), Err(DropReason::NestedTag));

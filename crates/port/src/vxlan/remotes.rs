@@ -176,6 +176,11 @@ impl Remotes {
         self.table.flush(Flush::All);
     }
 
+    /// Forgets what was learned in a VLAN.
+    pub fn flush_vlan(&mut self, vlan: VlanId) {
+        self.table.flush(Flush::Vlan(vlan));
+    }
+
     /// Removes some of the entries that have expired; the next call goes on behind them.
     pub fn sweep(&mut self, now: Now) {
         self.table.age(now, SWEEP);
