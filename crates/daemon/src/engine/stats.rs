@@ -88,6 +88,7 @@ mod tests {
         let json = serde_json::to_value(shown).expect("numbers and names");
         let expected = serde_json::json!({
             "port": "vale0:a",
+            "serial": 0,
             "tx": { "frames": 4, "bytes": 240 },
             "rx": { "frames": 5, "bytes": 300 },
             "drops": {},

@@ -414,7 +414,9 @@ impl<D: Datapath> Control<D> {
             return Err(Refusal::bad_value(why));
         }
         let holder = self.state.port_mut(&note.port).and_then(|port| port.holder.as_mut());
-        let its_own = |holder: &&mut Holder| holder.ready && holder.process == caller.process;
+        let its_own = |holder: &&mut Holder| {
+            holder.ready && (holder.process, holder.uid) == (caller.process, caller.uid)
+        };
         let holder =
             holder.filter(its_own).ok_or_else(|| PortRefusal::NotHeld(note.port.clone()))?;
         (holder.counts, holder.gauges) = (note.counts, note.gauges);

@@ -60,7 +60,7 @@ impl Adapter for Flooding {
 impl Notify for Flooding {}
 
 #[test]
-fn a_user_with_a_hundred_flooding_ports_takes_two_turns_between_those_of_another() {
+fn a_user_with_a_hundred_flooding_ports_takes_few_turns_between_those_of_another() {
     let mut config = Config::default();
     config.workers.count = 1;
     let mut workers = Workers::start(&config).expect("a thread");
@@ -95,5 +95,6 @@ fn a_user_with_a_hundred_flooding_ports_takes_two_turns_between_those_of_another
             _ => (most, in_a_row) = (most.max(in_a_row), 0),
         }
     }
-    assert!((1..=2).contains(&most), "{most} turns in a row");
+    // At the end of a round, and at the beginning of the next, each time two.
+    assert!((1..=4).contains(&most), "{most} turns in a row");
 }
