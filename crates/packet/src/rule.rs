@@ -96,7 +96,9 @@ pub fn check(rules: &mut [Rule], is_new: impl Fn(u32) -> bool) -> Result<(), Rul
             return Err(RuleError::Impossible(rule.0.id, why));
         }
         all[..at].iter().try_for_each(|before| check_pair(before, rule))?;
-        all[at + 1..].iter().try_for_each(|behind| check_pair(rule, behind))?;
+        // A new one behind it will look at this one.
+        let mut behind = all[at + 1..].iter().filter(|(rule, _)| !is_new(rule.id));
+        behind.try_for_each(|behind| check_pair(rule, behind))?;
     }
     Ok(())
 }

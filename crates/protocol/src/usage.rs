@@ -39,4 +39,10 @@ pub struct UserUsage {
     pub memory: u64,
     /// Connections to the control socket.
     pub connections: u64,
+    /// Rules and chains of these switches.
+    #[serde(default)]
+    pub rules: u64,
+    /// Static addresses of these switches.
+    #[serde(default)]
+    pub static_addresses: u64,
 }

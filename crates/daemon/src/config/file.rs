@@ -75,6 +75,8 @@ struct RawQuota {
     memory: Bytes,
     switches: Number,
     addresses: Number,
+    rules: Number,
+    static_addresses: Number,
     connections: Number,
     machine_memory: Bytes,
     machine_regions: Number,
@@ -170,6 +172,8 @@ impl RawConfig {
                 memory: self.quota.memory.0,
                 switches: self.quota.switches.0,
                 addresses: self.quota.addresses.0,
+                rules: self.quota.rules.0,
+                static_addresses: self.quota.static_addresses.0,
                 connections: self.quota.connections.0,
                 machines: Limits {
                     bytes: self.quota.machine_memory.0,
@@ -245,6 +249,9 @@ impl Default for RawQuota {
             switches: Number(1024),
             // `switches` switches of the default capacity.
             addresses: Number(64 << 20),
+            // Four switches with as many as a switch may have.
+            rules: Number(16_384),
+            static_addresses: Number(65_536),
             connections: Number(4096),
             // A thirty-second of the address space, a quarter of the kernel's mappings, and an
             // eighth of the unit's LimitNOFILE.

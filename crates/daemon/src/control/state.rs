@@ -400,6 +400,11 @@ impl State {
     /// All ports in the order of their names.
     pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
         self.ports.iter().inspect(|_| visited())
+    /// The switches that a user owns.
+    pub fn switches_of(&self, uid: u32) -> impl Iterator<Item = (&SwitchName, &Switch)> {
+        self.switches.iter().filter(move |(_, switch)| switch.permissions.owner == uid)
+    }
+
     }
 
     /// The ports of a switch.
@@ -440,17 +445,12 @@ impl State {
 
     /// Whether the caller may have one more port.
     pub fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
-        let have = self.usage(caller.uid).ports;
-        if have < u64::from(self.quota.ports) {
-            return Ok(());
-        }
-        Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
+        self.claim_number(caller)
     }
 
     /// Whether the caller may create one more switch, for this many addresses.
     pub fn claim_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
-        let own = |switch: &&Switch| switch.permissions.owner == caller.uid;
-        let have = self.switches.values().filter(own).count();
+        let have = self.switches_of(caller.uid).count();
         if have >= self.quota.switches as usize {
             return Err(QuotaRefusal::Count {
                 uid: caller.uid,
@@ -464,8 +464,7 @@ impl State {
 
     /// Whether the switches of a user may hold this many addresses more.
     pub fn claim_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
-        let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
-        let have: usize = own.map(|switch| switch.config.fdb_capacity).sum();
+        let have: usize = self.switches_of(uid).map(|(_, it)| it.config.fdb_capacity).sum();
         let limit = self.quota.addresses;
         if more == 0 || have + more <= limit as usize {
             return Ok(());
@@ -479,6 +478,28 @@ impl State {
         self.claim_place(caller, name)?;
         let have = self.usage(caller.uid).ports;
         if have < u64::from(self.quota.ports) {
+    /// Whether the switches of a user may have this many rules and chains more.
+    pub fn claim_rules(&self, uid: u32, more: usize) -> Result<(), Refusal> {
+        let (asked, have, limit) = (more as u64, self.rules_of(uid), u64::from(self.quota.rules));
+        if more == 0 || have + asked <= limit {
+            return Ok(());
+        }
+        Err(QuotaRefusal::Rules { uid, asked, have, limit }.into())
+    }
+
+    /// Whether a user that has this many static addresses may have one more.
+    pub fn claim_static_address(&self, uid: u32, have: u64) -> Result<(), Refusal> {
+        if have < u64::from(self.quota.static_addresses) {
+            return Ok(());
+        }
+        Err(QuotaRefusal::Count { uid, what: "static_addresses", have }.into())
+    }
+
+    /// The rules and chains of all switches of a user.
+    fn rules_of(&self, uid: u32) -> u64 {
+        self.switches_of(uid).map(|(_, switch)| switch.steering.size() as u64).sum()
+    }
+
             return Ok(());
         }
         Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
@@ -607,9 +628,8 @@ impl State {
     #[must_use]
     pub fn user_usage(&self, uid: u32) -> UserUsage {
         let Usage { ports, memory } = self.usage(uid);
-        let own = |switch: &&Switch| switch.permissions.owner == uid;
-        let switches = self.switches.values().filter(own).count() as u64;
-        UserUsage { uid, switches, ports, memory, connections: 0 }
+        let (switches, rules) = (self.switches_of(uid).count() as u64, self.rules_of(uid));
+        UserUsage { uid, switches, ports, memory, connections: 0, rules, static_addresses: 0 }
     }
 
     fn usage(&self, uid: u32) -> Usage {
@@ -625,8 +645,7 @@ impl State {
         usage.memory += self.charges_for_regions(uid);
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
-        let own = self.switches.values().filter(|switch| switch.permissions.owner == uid);
-        let programs = own.filter_map(|switch| switch.program.as_ref());
+        let programs = self.switches_of(uid).filter_map(|(_, switch)| switch.program.as_ref());
         usage.memory += programs.map(LoadedProgram::memory).sum::<u64>();
         let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
         usage.ports += unswitched.filter(|shared| shared.uid == uid).count() as u64;

@@ -15,6 +15,7 @@ mod moves;
 mod multipart;
 mod netmap;
 mod programs;
+mod quotas;
 mod regions;
 mod roles;
 mod save;

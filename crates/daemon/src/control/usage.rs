@@ -49,7 +49,8 @@ impl<D: Datapath> Control<D> {
 
     fn user_usage(&self, uid: u32) -> UserUsage {
         let connections = self.connections.get(&uid).copied().unwrap_or(0).into();
-        UserUsage { connections, ..self.state.user_usage(uid) }
+        let static_addresses = self.static_addresses_of(uid);
+        UserUsage { connections, static_addresses, ..self.state.user_usage(uid) }
     }
 }
 

@@ -26,6 +26,10 @@ pub struct Quota {
     pub switches: u32,
     /// Addresses that the forwarding databases of these switches may hold, all together.
     pub addresses: u32,
+    /// Rules and chains of these switches, all together.
+    pub rules: u32,
+    /// Static addresses of these switches, all together.
+    pub static_addresses: u32,
     /// Control connections, one for each client process.
     pub connections: u32,
     /// What the machines behind these ports may take.

@@ -103,6 +103,12 @@ impl Steering {
         self.rules.values().cloned().collect()
     }
 
+    /// How many rules and chains there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.rules.len() + self.chains.len()
+    }
+
     /// The order number of the chain with this number.
     #[must_use]
     pub fn order(&self, number: u8) -> u8 {

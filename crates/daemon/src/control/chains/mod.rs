@@ -138,6 +138,7 @@ impl<D: Datapath> Control<D> {
     /// Chains and rules as settings ask for them, checked; `None`: they do not.
     pub(super) fn requested_steering(
         &self,
+        owner: u32,
         name: &SwitchName,
         settings: &SwitchSettings,
     ) -> Result<Option<Steering>, Refusal> {
@@ -146,20 +147,25 @@ impl<D: Datapath> Control<D> {
         }
         let (chains, rules) = (settings.chains.as_ref(), settings.rules.as_ref());
         let change = |steering: &mut Steering| steering.replace(chains, rules);
-        self.changed(name, change).map(Some)
+        self.changed(owner, name, change).map(Some)
     }
 
-    /// The chains and rules of a switch after a change, checked.
+    /// The chains and rules of a switch after a change, checked. They count against the quota of
+    /// the switch's owner.
     fn changed(
         &self,
+        owner: u32,
         name: &SwitchName,
         change: impl FnOnce(&mut Steering) -> Result<(), String>,
     ) -> Result<Steering, Refusal> {
         let old = self.state.find_switch(name).map(|switch| &switch.steering);
         let mut new = old.cloned().unwrap_or_default();
-        let checked = change(&mut new).and_then(|()| new.check(old));
-        let checked = checked.and_then(|()| new.check_names(old, &self.views(name)));
-        checked.map_err(|why| Refusal::from(ChainRefusal::Invalid(name.clone(), why)))?;
+        let invalid = |why| Refusal::from(ChainRefusal::Invalid(name.clone(), why));
+        change(&mut new).map_err(invalid)?;
+        let more = new.size().saturating_sub(old.map_or(0, Steering::size));
+        self.state.claim_rules(owner, more)?;
+        let checked = new.check(old).and_then(|()| new.check_names(old, &self.views(name)));
+        checked.map_err(invalid)?;
         Ok(new)
     }
 
@@ -198,7 +204,7 @@ impl<D: Datapath> Control<D> {
         if switch.config.forwarding != Forwarding::Chain {
             return Err(ChainRefusal::NotForwarding(name.clone()).into());
         }
-        let steering = self.changed(name, change)?;
+        let steering = self.changed(switch.permissions.owner, name, change)?;
         self.steered(name).steering = steering;
         self.refresh_steering(name);
         Ok(())

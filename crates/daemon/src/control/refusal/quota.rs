@@ -6,7 +6,7 @@ use thiserror::Error;
 /// The quota that is used up.
 #[derive(Debug, Error)]
 pub enum QuotaRefusal {
-    /// The user has as many ports, switches or connections as one user may have.
+    /// The user has as many ports, switches, static addresses or connections as one user may have.
     #[error(
         "{} has {have} {what}, the limit for one user; delete some, or raise quota.{what}",
         users::user_name(*.uid)
@@ -80,6 +80,22 @@ pub enum QuotaRefusal {
         mib(*.asked), mib(*.limit)
     )]
     MoreThanQuota {
+    /// The user's switches have as many rules and chains as they may.
+    #[error(
+        "this takes {asked} rules and chains more, and {} has {have} of {limit} (quota.rules); \
+         delete some, or raise the quota",
+        users::user_name(*.uid)
+    )]
+    Rules {
+        /// The user.
+        uid: u32,
+        /// Rules and chains that are added.
+        asked: u64,
+        /// Rules and chains of the user's switches.
+        have: u64,
+        /// Rules and chains that they may have.
+        limit: u64,
+    },
         /// Bytes that the port or pipe takes.
         asked: u64,
         /// Bytes that a user may have.

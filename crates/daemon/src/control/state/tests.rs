@@ -20,7 +20,9 @@ fn name(text: &str) -> PortName {
 
 fn quota() -> Quota {
     let machines = Limits::NONE;
-    Quota { ports: 3, memory: 100, switches: 2, addresses: 1 << 20, connections: 8, machines }
+    let (addresses, rules, static_addresses) = (1 << 20, 8, 8);
+    let (ports, memory, switches, connections) = (3, 100, 2, 8);
+    Quota { ports, memory, switches, addresses, rules, static_addresses, connections, machines }
 }
 
 fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {

@@ -39,9 +39,9 @@ impl<D: Datapath> Control<D> {
         self.state.claim_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
-        let steering = self.requested_steering(&spec.switch, &spec.settings)?;
-        let program =
-            self.requested_program(permissions.owner, &spec.switch, config, &spec.settings)?;
+        let owner = permissions.owner;
+        let steering = self.requested_steering(owner, &spec.switch, &spec.settings)?;
+        let program = self.requested_program(owner, &spec.switch, config, &spec.settings)?;
         self.make_switch(&spec.switch, true, permissions, config, None)?;
         let switch = self.state.switch_mut(&spec.switch).expect("made just now");
         switch.new_ports = spec.settings.new_ports.unwrap_or_default();
@@ -70,9 +70,9 @@ impl<D: Datapath> Control<D> {
         self.check_capacity(&spec.switch, config)?;
         self.check_forwarding(&spec.switch, config)?;
         self.check_workers(&spec.switch, config)?;
-        let steering = self.requested_steering(&spec.switch, &spec.settings)?;
-        let program =
-            self.requested_program(permissions.owner, &spec.switch, config, &spec.settings)?;
+        let owner = permissions.owner;
+        let steering = self.requested_steering(owner, &spec.switch, &spec.settings)?;
+        let program = self.requested_program(owner, &spec.switch, config, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
         let old = switch.config;

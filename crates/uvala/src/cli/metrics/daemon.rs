@@ -8,7 +8,7 @@ use super::page::Kind::{Counter, Gauge, Histogram};
 use super::page::{Family, Page, billionths, thousandths};
 
 /// The families, in order.
-pub const FAMILIES: [Family; 19] = [
+pub const FAMILIES: [Family; 21] = [
     ("daemon_info", Gauge, "The daemon, with its version; always 1."),
     ("daemon_uptime_seconds", Gauge, "Time since the daemon started."),
     ("daemon_cpu_seconds_total", Counter, "Processor time of all threads of the daemon."),
@@ -20,6 +20,8 @@ pub const FAMILIES: [Family; 19] = [
     ("user_ports", Gauge, "Ports that a user has created."),
     ("user_memory_bytes", Gauge, "Memory that a user is charged for."),
     ("user_connections", Gauge, "Connections of a user to the control socket."),
+    ("user_rules", Gauge, "Rules and chains of the switches that a user owns."),
+    ("user_static_addresses", Gauge, "Static addresses of the switches that a user owns."),
     ("worker_ports", Gauge, "Ports of a worker."),
     ("worker_cpu_seconds_total", Counter, "Processor time of a worker."),
     ("worker_kicks_total", Counter, "Kicks of clients and guests that a worker answered."),
@@ -60,6 +62,8 @@ fn user(page: &mut Page, usage: &UserUsage) {
     page.add("user_ports", &own, usage.ports);
     page.add("user_memory_bytes", &own, usage.memory);
     page.add("user_connections", &own, usage.connections);
+    page.add("user_rules", &own, usage.rules);
+    page.add("user_static_addresses", &own, usage.static_addresses);
 }
 
 fn worker(page: &mut Page, info: &WorkerInfo) {
