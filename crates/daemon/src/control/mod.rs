@@ -366,7 +366,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
-        client.name = hello.client.chars().filter(|c| !c.is_control()).take(64).collect();
+        client.name = hello.client.chars().filter(is_shown).take(64).collect();
         let (switches, ports) = self.state.counts();
         Reply::Daemon(DaemonInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -413,3 +413,9 @@ fn count(n: usize) -> u32 {
 const PAGE_BYTES: usize = protocol::MAX_MESSAGE - 4096;
 #[cfg(test)]
 mod tests;
+/// Whether a log or a listing shows a character as itself. Those that control a terminal, end a
+/// line, or turn the direction of the text behind them are not.
+fn is_shown(letter: &char) -> bool {
+    matches!(letter, '"' | '\'' | '\\') || letter.escape_debug().count() == 1
+}
+

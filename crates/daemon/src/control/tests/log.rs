@@ -88,3 +88,16 @@ fn test_what_a_routing_daemon_finds_is_not_in_the_log() {
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[1].contains("10.0.0.3"), "{lines:?}");
 }
+
+#[test]
+fn test_a_clients_name_has_nothing_that_changes_the_line_around_it() {
+    let bidi = ('\u{200e}'..='\u{200f}').chain('\u{202a}'..='\u{202e}');
+    let bad = bidi.chain('\u{2066}'..='\u{2069}').chain(['\u{2028}', '\u{2029}', '\u{85}']);
+    let bad: String = bad.chain("\n\r\t\u{1b}\u{7f}\u{feff}".chars()).collect();
+    let name = format!("Zoë's \"{bad}web\" 漢");
+    let hello = serde_json::json!({ "hello": { "client": name } });
+    let mut seen = client(1, 1000);
+    let step = Bench::new().control.call(&mut seen, serde_json::from_value(hello).unwrap());
+    assert!(matches!(step, Step::Answer(Ok(_))));
+    assert_eq!(seen.name, "Zoë's \"web\" 漢");
+}
