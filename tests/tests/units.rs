@@ -52,6 +52,42 @@ fn systemd_finds_nothing_to_say_of_them() {
     }
 }
 
+/// Most that `systemd-analyze security` may find of each service, in tenths.
+const EXPOSURE: [(&str, &str); 7] = [
+    ("uvala.service", "9"),
+    ("user/uvala.service", "14"),
+    ("uvala-http.service", "17"),
+    ("user/uvala-http.service", "16"),
+    ("uvala-metrics.service", "17"),
+    ("uvala-evpn@.service", "17"),
+    ("uvala-helper@.service", "26"),
+];
+
+#[test]
+fn no_unit_is_more_exposed_than_it_was() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return skip("no systemd-analyze: apt install systemd");
+    }
+    let place = Scratch::new("units-exposure");
+    let services = installed(place.path());
+    let services = services.iter().filter(|(_, unit)| unit.extension().unwrap() == "service");
+    for (whose, unit) in services {
+        let limit = EXPOSURE.iter().find(|(name, _)| unit.ends_with(name) && is_of(whose, name));
+        let (_, most) = limit.unwrap_or_else(|| panic!("{unit:?} has a limit"));
+        let mut security = Command::new("systemd-analyze");
+        security.args([whose, "security", "--offline=true", "--no-pager"]);
+        security.arg(format!("--threshold={most}")).arg(unit);
+        let output = security.env("XDG_RUNTIME_DIR", place.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("exposure level"), "{unit:?}: {said}");
+    }
+}
+
+/// `ends_with` alone takes a unit of a user for the system's.
+fn is_of(whose: &str, name: &str) -> bool {
+    (whose == "--user") == name.starts_with("user/")
+}
+
 #[test]
 fn no_unit_writes_core_dumps() {
     let place = Scratch::new("units-core");
