@@ -205,3 +205,33 @@ fn a_port_without_frames_does_not_repeat_those_of_others() {
     assert_eq!(net.turn(2), Moved::default());
     assert!(net.received(1).is_empty() && net.received(0).is_empty());
 }
+
+/// A port that changes the buffer of a sender as soon as it gets a frame.
+struct Saboteur(TxRing);
+
+impl Adapter for Saboteur {
+    fn send(&mut self, _: &Batch, _: &[Delivery]) -> Sent {
+        self.0.buffer(0)[..60].fill(0xee);
+        Sent::default()
+    }
+}
+
+impl Notify for Saboteur {}
+
+#[test]
+fn a_sender_changes_no_head_after_the_decision() {
+    let mut net = Net::new(SwitchConfig::default());
+    net.add(PortConfig::default());
+    let layout = net.add_with(counts(), PortConfig::default(), DEFAULT_STRIDE);
+    net.add(PortConfig::default());
+    let mut ring = TxRing::new(&net.clients[1].region, &layout, 0);
+    ring.refresh();
+    net.switch.remove_port(id(0));
+    net.switch.add_port(id(0), Plug::adapter(Box::new(Saboteur(ring))), PortConfig::default());
+    let sent = frame(ALL, mac(1), 60, 7);
+    net.send(1, std::slice::from_ref(&sent));
+    net.turn(1);
+    let got = net.received(2).remove(0);
+    assert_eq!(got[..16], sent[..16]);
+    assert_eq!(got[16..], [0xee; 44], "it was changed before it was copied");
+}
