@@ -12,29 +12,38 @@ use protocol::{Machine, MachineInfo, PortAdd, PortKind, check};
 use super::{Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::{AccessRefusal, Refusal};
+use crate::control::shares::Shares;
 use crate::control::state::{Holder, Port};
 use crate::model::keys::{PortKey, SwitchKey};
 use crate::model::plan::PortPlan;
-use crate::model::policy::Caller;
+use crate::model::policy::{Caller, is_privileged};
 use crate::model::specs::MachineSpec;
 
 /// What the machines of each user may take together, as long as any port of theirs is there.
 #[derive(Debug)]
 pub(super) struct Allowances {
     limits: Limits,
+    /// The limits of users that are neither root nor the daemon's.
+    ordinary: Limits,
     users: BTreeMap<u32, Weak<Quota>>,
 }
 
 impl Allowances {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, users: BTreeMap::new() }
+        Self { limits, ordinary: limits, users: BTreeMap::new() }
+    }
+
+    /// From now on ordinary users have at most a share of the descriptors.
+    pub(super) fn share(&mut self, shares: Shares) {
+        self.ordinary.descriptors = shares.of_machines(self.limits.descriptors);
     }
 
     fn of(&mut self, user: u32) -> Arc<Quota> {
         self.users.retain(|_, allowance| allowance.strong_count() > 0);
         let found = self.users.get(&user).and_then(Weak::upgrade);
         found.unwrap_or_else(|| {
-            let new = Quota::new(user, self.limits);
+            let limits = if is_privileged(user) { self.limits } else { self.ordinary };
+            let new = Quota::new(user, limits);
             self.users.insert(user, Arc::downgrade(&new));
             new
         })

@@ -64,6 +64,7 @@ pub mod programs;
 pub mod refusal;
 mod save;
 mod security;
+pub mod shares;
 pub mod socket;
 pub mod state;
 pub mod stats;
@@ -100,6 +101,7 @@ use groups::declared::Declared;
 use parts::{Defaults, Pending, PortNotes};
 use refusal::Refusal;
 use save::Saving;
+use shares::Shares;
 use state::{Holder, State};
 
 /// A connected client.
@@ -228,6 +230,12 @@ impl<D: Datapath> Control<D> {
             }
         }
         self.plan_steering(plan)
+    }
+
+    /// From now on each ordinary user has a share of the descriptors at most.
+    fn share_descriptors(&mut self, shares: Shares) {
+        self.state.share(shares);
+        self.notes.allowances.share(shares);
     }
 
     /// Answers a call, or says what has to be done first.
@@ -405,6 +413,12 @@ fn page<T: Serialize>(rows: impl Iterator<Item = (String, T)>) -> Page<T> {
     page
 }
 
+/// Whether a log or a listing shows a character as itself. Those that control a terminal, end a
+/// line, or turn the direction of the text behind them are not.
+fn is_shown(letter: &char) -> bool {
+    matches!(letter, '"' | '\'' | '\\') || letter.escape_debug().count() == 1
+}
+
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -413,9 +427,3 @@ fn count(n: usize) -> u32 {
 const PAGE_BYTES: usize = protocol::MAX_MESSAGE - 4096;
 #[cfg(test)]
 mod tests;
-/// Whether a log or a listing shows a character as itself. Those that control a terminal, end a
-/// line, or turn the direction of the text behind them are not.
-fn is_shown(letter: &char) -> bool {
-    matches!(letter, '"' | '\'' | '\\') || letter.escape_debug().count() == 1
-}
-

@@ -11,7 +11,7 @@ use crate::control::datapath::security::Notice;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::model::policy::{Access, Caller};
+use crate::model::policy::{Access, Caller, is_privileged};
 use crate::model::settings::security_in_force;
 
 /// A loop that was seen so long ago, in milliseconds, is shown no more.
@@ -21,8 +21,7 @@ impl<D: Datapath> Control<D> {
     /// How many addresses are learned on a port of this user if nothing else is set. The users that
     /// may do everything have no limit.
     pub(super) fn usual_max_macs(&self, uid: u32) -> Option<u32> {
-        let privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
-        Some(self.defaults.max_macs).filter(|_| !privileged)
+        Some(self.defaults.max_macs).filter(|_| !is_privileged(uid))
     }
 
     /// A user is about to use a port: that limits its addresses, and its share of a worker's time.

@@ -18,7 +18,7 @@
 //!
 //! | what a client may waste | bound |
 //! |---|---|
-//! | connections | `quota.connections` for each user |
+//! | connections | `quota.connections` for each user, and a share of the descriptors (`shares`) |
 //! | time of the thread, at users that are not privileged | `allowance` |
 //! | bytes of a message | [`MAX_MESSAGE`] |
 //! | messages in flight | the kernel's socket buffer |
@@ -26,7 +26,8 @@
 //! | descriptors in flight | one reply for each connection, and a share for each user (`unread`) |
 //! | descriptors sent to us | none, since Linux 6.16; before, the kernel closes them meanwhile |
 //! | the same from users that may create ports for interfaces | [`MAX_GIVEN`] a call |
-//! | descriptors of the daemon | at their end the listener pauses; connected clients go on |
+//! | descriptors of the daemon | the last are for root and the daemon's user (`shares`); at their |
+//! | | end the listener pauses, and connected clients go on |
 
 mod allowance;
 mod builders;
@@ -60,6 +61,7 @@ use switch::{Heartbeat, Stage};
 
 use super::datapath::Datapath;
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
+use super::shares::{CONNECTION, Shares};
 use super::{Answer, Client, Control, Step};
 use crate::cpu_time::thread_time;
 use crate::log::RateLimit;
@@ -94,6 +96,7 @@ pub struct Server<D> {
     charged: Duration,
     unread: Unread,
     max_connections: u32,
+    shares: Shares,
     next_key: u64,
     buffer: Box<[u8]>,
     heartbeat: Heartbeat,
@@ -158,6 +161,8 @@ impl<D: Datapath> Server<D> {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
         }
         let heartbeat = control.take_heartbeat().unwrap_or_default();
+        let shares = Shares::of_process();
+        control.share_descriptors(shares);
         Ok(Self {
             epoll,
             farewells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -173,6 +178,7 @@ impl<D: Datapath> Server<D> {
             charged: Duration::ZERO,
             unread: Unread::new(getrlimit(Resource::Nofile).current),
             max_connections,
+            shares,
             next_key: FIRST_CONNECTION,
             heartbeat,
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
@@ -359,7 +365,8 @@ impl<D: Datapath> Server<D> {
     fn welcome(&mut self, socket: OwnedFd) {
         let conn = ConnKey(self.next_key);
         let Ok(caller) = sys::caller(socket.as_fd(), conn) else { return };
-        if let Err(refusal) = self.admit(&caller) {
+        if let Err(refusal) = self.admit(&caller, socket.as_fd()) {
+            let refusal = refusal.into();
             self.control.note_refusal(&caller, "", &refusal);
             // The client gets the reason, unless it is gone already.
             let _ = send(socket.as_fd(), Outcome::Err(refusal.into()), &[]);
@@ -381,12 +388,10 @@ impl<D: Datapath> Server<D> {
         }
     }
 
-    fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
+    fn admit(&self, caller: &Caller, socket: BorrowedFd<'_>) -> Result<(), QuotaRefusal> {
         let have = self.control.connections.get(&caller.uid).copied().unwrap_or(0);
-        if have < self.max_connections {
-            return Ok(());
-        }
-        Err(QuotaRefusal::Count { uid: caller.uid, what: "connections", have: have.into() }.into())
+        self.shares.admit(caller, CONNECTION, have.into(), self.max_connections)?;
+        self.shares.keep_reserve(caller.privileged, socket)
     }
 
     /// Answers the next call of a connection, if there is one.
@@ -394,10 +399,10 @@ impl<D: Datapath> Server<D> {
         // It may have been closed while it was in line.
         let Some(connection) = self.connections.get(&key).filter(|it| !it.gone) else { return };
         let Caller { uid, privileged, .. } = connection.client.caller;
-        self.charged((uid, privileged), |server| server.serve_call(key, uid));
+        self.charged((uid, privileged), |server| server.serve_call(key, uid, privileged));
     }
 
-    fn serve_call(&mut self, key: u64, uid: u32) {
+    fn serve_call(&mut self, key: u64, uid: u32, privileged: bool) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.account(&mut self.unread, &self.epoll) {
             connection.parked = true;
@@ -408,6 +413,8 @@ impl<D: Datapath> Server<D> {
             Err(after) => return self.close_if(after, key),
         };
         self.close_hung_up();
+        let call =
+            call.and_then(|call| Ok(self.shares.afford(privileged, call, &self.listener)?));
         let Some(connection) = self.connections.get_mut(&key) else { return };
         match connection.answer(&mut self.control, call, given) {
             Ok((answer, after)) => match self.reply(key, answer) {
@@ -616,7 +623,7 @@ impl Connection {
                 Step::Save => Err(Wait::Keep),
                 Step::Answer(answer) => Ok((answer, After::Stays)),
             },
-            Err(refusal @ Refusal::Message(MessageRefusal::Unknown(_))) => {
+            Err(refusal @ (Refusal::Message(MessageRefusal::Unknown(_)) | Refusal::Quota(_))) => {
                 Ok((Err(refusal), After::Stays))
             }
             // A client that sends one invalid message will send more.

@@ -52,6 +52,7 @@ use switch::chain;
 use super::interfaces::refusal::InterfaceRefusal;
 use super::ports::refusal::PortRefusal;
 use super::refusal::{AccessRefusal, QuotaRefusal, Refusal};
+use super::shares::{PORT, Shares};
 use super::switches::refusal::SwitchRefusal;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::plan::Quota;
@@ -110,6 +111,7 @@ pub struct State {
     /// Ports that went a short time ago.
     pub departures: Departures,
     quota: Quota,
+    shares: Shares,
     next_key: u32,
     /// While clients listen to events.
     touched: Option<Touched>,
@@ -168,6 +170,7 @@ impl State {
             groups: BTreeMap::new(),
             departures: Departures::default(),
             quota,
+            shares: Shares::UNLIMITED,
             next_key: 1,
             touched: None,
         }
@@ -397,14 +400,14 @@ impl State {
         self.switches.iter().filter(move |(name, _)| name.as_str() >= from)
     }
 
-    /// All ports in the order of their names.
-    pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
-        self.ports.iter().inspect(|_| visited())
     /// The switches that a user owns.
     pub fn switches_of(&self, uid: u32) -> impl Iterator<Item = (&SwitchName, &Switch)> {
         self.switches.iter().filter(move |(_, switch)| switch.permissions.owner == uid)
     }
 
+    /// All ports in the order of their names.
+    pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
+        self.ports.iter().inspect(|_| visited())
     }
 
     /// The ports of a switch.
@@ -445,7 +448,13 @@ impl State {
 
     /// Whether the caller may have one more port.
     pub fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
-        self.claim_number(caller)
+        let have = self.usage(caller.uid).ports;
+        Ok(self.shares.admit(caller, PORT, have, self.quota.ports)?)
+    }
+
+    /// From now on users have shares of the descriptors.
+    pub fn share(&mut self, shares: Shares) {
+        self.shares = shares;
     }
 
     /// Whether the caller may create one more switch, for this many addresses.
@@ -473,11 +482,6 @@ impl State {
         Err(QuotaRefusal::Addresses { uid, asked, have, limit }.into())
     }
 
-    /// Whether the caller may add one more persistent port.
-    pub fn claim_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
-        self.claim_place(caller, name)?;
-        let have = self.usage(caller.uid).ports;
-        if have < u64::from(self.quota.ports) {
     /// Whether the switches of a user may have this many rules and chains more.
     pub fn claim_rules(&self, uid: u32, more: usize) -> Result<(), Refusal> {
         let (asked, have, limit) = (more as u64, self.rules_of(uid), u64::from(self.quota.rules));
@@ -500,9 +504,10 @@ impl State {
         self.switches_of(uid).map(|(_, switch)| switch.steering.size() as u64).sum()
     }
 
-            return Ok(());
-        }
-        Err(QuotaRefusal::Count { uid: caller.uid, what: "ports", have }.into())
+    /// Whether the caller may add one more persistent port.
+    pub fn claim_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+        self.claim_place(caller, name)?;
+        self.claim_number(caller)
     }
 
     /// Whether the caller may put a persistent port there.

@@ -49,6 +49,12 @@ pub enum Process {
     Connection(ConnKey),
 }
 
+/// Whether a user is root or the daemon's own.
+#[must_use]
+pub fn is_privileged(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
 impl Caller {
     /// Whether the caller is a member of a group.
     #[must_use]

@@ -19,6 +19,28 @@ pub enum QuotaRefusal {
         /// How many the user has.
         have: u64,
     },
+    /// The user has its share of the daemon's descriptors.
+    #[error(
+        "{} has {have} {what}, the share of one user where the daemon may have {descriptors} \
+         descriptors; delete some, or raise that limit: LimitNOFILE in the unit, or ulimit -n",
+        users::user_name(*.uid)
+    )]
+    Share {
+        /// The user.
+        uid: u32,
+        /// What takes descriptors.
+        what: &'static str,
+        /// How many the user has.
+        have: u64,
+        /// Descriptors that the daemon may have open.
+        descriptors: u64,
+    },
+    /// The last descriptors are not for this user.
+    #[error(
+        "the daemon has few descriptors left, and keeps them for root and its own user; close \
+         connections and ports, or raise its limit: LimitNOFILE in the unit, or ulimit -n"
+    )]
+    Reserved,
     /// The user listens to events as often as one user may.
     #[error(
         "{} listens to events {have} times, the limit for one user; stop some listeners",
@@ -58,6 +80,22 @@ pub enum QuotaRefusal {
         /// Addresses that they may hold.
         limit: u64,
     },
+    /// The user's switches have as many rules and chains as they may.
+    #[error(
+        "this takes {asked} rules and chains more, and {} has {have} of {limit} (quota.rules); \
+         delete some, or raise the quota",
+        users::user_name(*.uid)
+    )]
+    Rules {
+        /// The user.
+        uid: u32,
+        /// Rules and chains that are added.
+        asked: u64,
+        /// Rules and chains of the user's switches.
+        have: u64,
+        /// Rules and chains that they may have.
+        limit: u64,
+    },
     /// The user has too little memory left.
     #[error(
         "this takes {}, and {} has {} of {} (quota.memory); close other ports, or raise the quota",
@@ -80,22 +118,6 @@ pub enum QuotaRefusal {
         mib(*.asked), mib(*.limit)
     )]
     MoreThanQuota {
-    /// The user's switches have as many rules and chains as they may.
-    #[error(
-        "this takes {asked} rules and chains more, and {} has {have} of {limit} (quota.rules); \
-         delete some, or raise the quota",
-        users::user_name(*.uid)
-    )]
-    Rules {
-        /// The user.
-        uid: u32,
-        /// Rules and chains that are added.
-        asked: u64,
-        /// Rules and chains of the user's switches.
-        have: u64,
-        /// Rules and chains that they may have.
-        limit: u64,
-    },
         /// Bytes that the port or pipe takes.
         asked: u64,
         /// Bytes that a user may have.

@@ -8,7 +8,7 @@ use protocol::peer::Peer;
 use rustix::io::Errno;
 
 use crate::model::keys::ConnKey;
-use crate::model::policy::{Caller, Process};
+use crate::model::policy::{Caller, Process, is_privileged};
 
 /// The file system of pidfds, where each has an inode of its own (`linux/magic.h`).
 const PID_FS_MAGIC: u64 = 0x5049_4446;
@@ -28,7 +28,7 @@ pub fn caller(socket: BorrowedFd<'_>, conn: ConnKey) -> Result<Caller, Errno> {
         uid,
         gid,
         groups: peer_groups(socket)?,
-        privileged: uid == 0 || uid == rustix::process::geteuid().as_raw(),
+        privileged: is_privileged(uid),
     })
 }
 
