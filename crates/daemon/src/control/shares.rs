@@ -127,9 +127,11 @@ fn takes_descriptors(call: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::policy::Process;
 
     fn caller(uid: u32) -> Caller {
-        Caller { pid: 1, uid, gid: uid, groups: Vec::new(), privileged: uid == 0 }
+        let (process, privileged) = (Process::Number(1), uid == 0);
+        Caller { pid: 1, process, uid, gid: uid, groups: Vec::new(), privileged }
     }
 
     /// How many one user gets.
