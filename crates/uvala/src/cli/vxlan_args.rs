@@ -14,7 +14,7 @@ pub struct VxlanArgs {
     #[arg(long, value_name = "N", value_parser = parse::within(0..=0xff_ffff_u32))]
     vni: Option<u32>,
     /// VXLAN network identifiers of VLANs, whose frames have no tag in the tunnel, such as
-    /// 10:1010,20:1020; with --vlan trunk:… (vxlan)
+    /// 10:1010,20:1020; for a trunk (vxlan)
     #[arg(long, value_name = "VLAN:VNI", value_delimiter = ',')]
     vlan_vni: Vec<VlanVni>,
     /// Address of this host for the tunnel (vxlan, which needs it)
