@@ -88,8 +88,10 @@ pub fn send(guest: &mut Guest, daemon: &Daemon, frames: u32) -> Cost {
     for words in set.iter().chain(&["dst 10.0.0.99"]) {
         guest.run(&format!("echo {words} > /proc/net/pktgen/eth0"));
     }
+    // Some frames are on their way before the shell has answered.
+    let sent = daemon.stats(PORT).tx.frames;
     guest.run("(echo start > /proc/net/pktgen/pgctrl) >/dev/null 2>&1 &");
-    let rate = rate(daemon, frames);
+    let rate = rate(daemon, sent, frames);
     // The generator waits until its last frame is cleaned, which may take the driver two seconds.
     guest.run("until grep -q 'Result: OK' /proc/net/pktgen/eth0; do sleep 0.1; done");
     let after = Device::counts(daemon);
@@ -97,11 +99,10 @@ pub fn send(guest: &mut Guest, daemon: &Daemon, frames: u32) -> Cost {
     Cost { counts, rate }
 }
 
-/// Frames a second at the device's port, until it has sent that many.
-fn rate(daemon: &Daemon, frames: u32) -> f64 {
-    let sent = || daemon.stats(PORT).tx.frames;
-    let (before, patience) = (sent(), Duration::from_secs(300));
-    let look = || (Instant::now(), sent() - before);
+/// Frames a second at the device's port, until it has sent that many, which had sent `before`.
+fn rate(daemon: &Daemon, before: u64, frames: u32) -> f64 {
+    let patience = Duration::from_secs(300);
+    let look = || (Instant::now(), daemon.stats(PORT).tx.frames - before);
     let (start, first) = wait::find("a frame", || Some(look()).filter(|(_, sent)| *sent > 0));
     let (end, last) = wait::find_within(patience, "all frames", || {
         Some(look()).filter(|(_, sent)| *sent >= frames.into())
