@@ -16,7 +16,7 @@
 //! ```
 //!
 //! *Waiting.* The device's interrupts need a driver, and none is loaded. A thread that would sleep
-//! sleeps until the next tick of a timer ([`crate::ticks`]), and looks at its rings. Threads yield
+//! sleeps until the next tick of a timer (`crate::ticks`), and looks at its rings. Threads yield
 //! before they sleep, as everywhere ([`crate::wait`]).
 //!
 //! *The end of the switch.* The device counts `EPOCH` up when the rings are no longer those that

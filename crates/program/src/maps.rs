@@ -17,8 +17,8 @@
 //! A search takes steps of the run for each entry that it meets. The hash has a seed, so that a
 //! sender cannot choose keys that collide.
 //!
-//! A look at what a run would do changes a map, and takes that back: from [`Map::keep`] on, the map
-//! notes what each change replaces, until [`Map::undo`]. So a look costs what the run changes, and
+//! A look at what a run would do changes a map, and takes that back: from `Map::keep` on, the map
+//! notes what each change replaces, until `Map::undo`. So a look costs what the run changes, and
 //! not the size of the map.
 
 use std::fmt;

@@ -38,7 +38,7 @@ pub struct PacketOptions {
 }
 
 /// A bound socket that receives. `anywhere`: the host need not have the address yet. `shared`: it
-/// joins sockets that [share](share) the address.
+/// joins sockets that [share] the address.
 ///
 /// # Errors
 /// The address is in use, or the host does not have it.

@@ -25,7 +25,7 @@
 //!
 //! So a port puts a datagram of another's VNI into that one's *mailbox*, whose bell (an eventfd)
 //! wakes its worker. A mailbox takes datagrams of its port's remotes only, and is bounded
-//! ([`MAILBOX`]): what finds no room is the loss of the port that it is for. Frames of a flow that
+//! (`MAILBOX`): what finds no room is the loss of the port that it is for. Frames of a flow that
 //! come both ways may change their order.
 //!
 //! The first socket is bound alone, so that the socket of another process makes it fail, and shares

@@ -47,7 +47,7 @@
 //! port for each look at the doorbell, and takes no kick of another client away.
 //!
 //! *Fair rounds.* A turn takes one batch of a port. The ports of one user together get a bounded
-//! share of a round ([`shares`]), and control's jobs run between two rounds at the latest.
+//! share of a round (`shares`), and control's jobs run between two rounds at the latest.
 
 mod changes;
 pub mod handle;
