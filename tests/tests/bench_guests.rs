@@ -59,7 +59,7 @@ fn a_short_run_between_guests_leaves_a_record_and_no_process() {
     assert!(record["value"].as_f64().unwrap() > 0.0, "{record}");
     assert_eq!(record["peers"][0]["name"], "linux-bridge-tap");
     assert!(record["peers"][0]["value"].as_f64().unwrap() > 0.0, "{record}");
-    // Those that had to be killed end a little later.
+    // Processes that had to be killed end a little later.
     wait::until("the end of all it started", || members(group).is_empty());
 }
 

@@ -217,7 +217,7 @@ mod tests {
         take(10, 5, 7);
         take(20, 9, 7);
         assert_eq!(sent(&history, 1), [Some(4)]);
-        // It has sent more by now than the one before it.
+        // The new port has sent more by now than the old one had.
         take(30, 1000, 8);
         take(40, 1001, 8);
         assert_eq!(sent(&history, 1), [Some(1)]);

@@ -62,6 +62,7 @@ pub use model::now::Now;
 pub use model::port::{Adapter, Full, Notify, Plug, Sent, Wake};
 pub use model::security::{Disabled, PortSecurity, SecurityState};
 pub use model::stats::{Counters, DropReason, Drops, PortStats, QueueStats};
+pub use model::users::Users;
 pub use switch::{GivenPort, Switch};
 pub use trace::TraceStep;
 pub use turn::{Moved, Scratch};

@@ -23,13 +23,14 @@ use crate::sys::udp::Received;
 /// Where the source address is in a frame.
 const SOURCE: usize = 6;
 
-/// Whose a datagram is.
-enum Whose {
-    Ours,
-    /// Perhaps another port's, with this network.
+/// What a datagram holds.
+enum Content {
+    /// A frame for this port, or nothing that it knows.
+    Frame,
+    /// A frame of this network, which another port may have.
     Other(Vni),
-    /// The port's own, which has woken the worker.
-    Nobody,
+    /// Nothing: the port has sent it to wake its worker.
+    WakeUp,
 }
 
 /// The way in of a port.
@@ -87,9 +88,9 @@ impl Inlet {
             }
             let end = bytes.len().min(at + segment);
             let datagram = bytes.get(at..end).unwrap_or_default();
-            match self.of(datagram, from) {
-                Whose::Nobody => {}
-                Whose::Other(vni) if hand_over(vni, from, datagram) => {}
+            match self.content(datagram, from) {
+                Content::WakeUp => {}
+                Content::Other(vni) if hand_over(vni, from, datagram) => {}
                 _ => {
                     if let Err(why) = self.admit(datagram, remote, now, batch) {
                         drops.add(why, 1);
@@ -117,11 +118,11 @@ impl Inlet {
         batch.push_received(first, u32::try_from(len).expect("bounded"));
     }
 
-    fn of(&self, datagram: &[u8], from: IpAddr) -> Whose {
+    fn content(&self, datagram: &[u8], from: IpAddr) -> Content {
         match vxlan::read(datagram) {
-            Some((vni, _)) if self.networks.inside(vni).is_none() => Whose::Other(vni),
-            Some((_, [])) if from == self.local => Whose::Nobody,
-            _ => Whose::Ours,
+            Some((vni, _)) if self.networks.inside(vni).is_none() => Content::Other(vni),
+            Some((_, [])) if from == self.local => Content::WakeUp,
+            _ => Content::Frame,
         }
     }
 

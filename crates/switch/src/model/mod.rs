@@ -7,3 +7,4 @@ pub(crate) mod patience;
 pub mod port;
 pub mod security;
 pub mod stats;
+pub mod users;

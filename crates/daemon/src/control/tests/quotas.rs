@@ -54,7 +54,7 @@ fn test_rules_of_all_switches_of_a_user_are_bounded() {
         assert_eq!(code, ErrorCode::Quota, "{more}");
         assert!(text.contains("2 rules and chains more"), "{text}");
         assert!(text.contains("3 of 4 (quota.rules)"), "{text}");
-        // It is the owner of a switch that has its rules.
+        // Rules count for the owner of their switch, also those that root adds.
         if !more.contains("switch_add") {
             assert_eq!(bench.refused(0, 0, &more).0, ErrorCode::Quota, "{more}");
         }

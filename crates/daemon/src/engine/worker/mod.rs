@@ -259,7 +259,7 @@ impl Worker {
         self.shares.begin_round();
         while let Some(&number) = self.active.get(i) {
             if self.has_had_share(number) {
-                // It comes first in the next round.
+                // The port comes first in the next round.
                 self.active.swap(left_out, i);
                 (left_out, i) = (left_out + 1, i + 1);
                 continue;

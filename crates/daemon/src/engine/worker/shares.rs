@@ -5,21 +5,21 @@
 //! wait, and come first in the next round. So a round has a bound for each user, whatever the
 //! ports do, and so have the waiting times of other users' ports and of control.
 
+use switch::Users;
+
 /// Work of a user's ports in a round, in frames of 60 bytes: as much as a turn of floods.
 pub const SHARE: u32 = 32_768;
 
 /// The users with ports at a worker.
 #[derive(Debug, Default)]
 pub struct Shares {
-    users: Vec<User>,
+    users: Users<Taken>,
     round: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct User {
-    uid: u32,
-    /// The user's ports at this worker; 0: the place is free.
-    ports: u32,
+/// What a user has taken.
+#[derive(Debug, Default)]
+struct Taken {
     /// The last round with a turn of the user.
     round: u32,
     /// The work in that round.
@@ -29,26 +29,12 @@ struct User {
 impl Shares {
     /// Counts a new port of a user; returns the user's place.
     pub fn join(&mut self, uid: u32) -> usize {
-        let of = |user: &User| user.ports > 0 && user.uid == uid;
-        let at = self.users.iter().position(of).unwrap_or_else(|| self.free_place(uid));
-        self.users[at].ports += 1;
-        at
-    }
-
-    fn free_place(&mut self, uid: u32) -> usize {
-        let user = User { uid, ports: 0, round: self.round, work: 0 };
-        let free = self.users.iter().position(|user| user.ports == 0);
-        match free {
-            Some(at) => self.users[at] = user,
-            None => self.users.push(user),
-        }
-        free.unwrap_or(self.users.len() - 1)
+        self.users.join(uid)
     }
 
     /// A port of the user at this place is gone.
     pub fn leave(&mut self, at: usize) {
-        debug_assert!(self.users[at].ports > 0, "it has joined");
-        self.users[at].ports -= 1;
+        self.users.leave(at);
     }
 
     /// Begins a round.
@@ -61,16 +47,16 @@ impl Shares {
     #[inline]
     #[must_use]
     pub fn is_over(&self, at: usize) -> bool {
-        let user = &self.users[at];
-        user.work >= SHARE && user.round == self.round
+        let Taken { round, work } = self.users[at];
+        work >= SHARE && round == self.round
     }
 
     /// Charges a turn to the user at this place.
     #[inline]
     pub fn charge(&mut self, at: usize, work: u32) {
-        let user = &mut self.users[at];
-        let before = if user.round == self.round { user.work } else { 0 };
-        (user.round, user.work) = (self.round, before.saturating_add(work));
+        let taken = &mut self.users[at];
+        let before = if taken.round == self.round { taken.work } else { 0 };
+        *taken = Taken { round: self.round, work: before.saturating_add(work) };
     }
 }
 
@@ -90,13 +76,8 @@ mod tests {
         assert!(shares.is_over(one) && !shares.is_over(other));
         shares.begin_round();
         assert!(!shares.is_over(one), "a debt ends with its round");
-    }
-
-    #[test]
-    fn the_place_of_a_user_without_ports_is_free() {
-        let mut shares = Shares::default();
-        let (one, other) = (shares.join(1000), shares.join(1001));
         shares.charge(one, SHARE);
+        shares.leave(one);
         shares.leave(one);
         assert_eq!(shares.join(1002), one);
         assert!(!shares.is_over(one), "a newcomer owes nothing");

@@ -14,12 +14,14 @@ use super::table::{self, Buckets, Key, Table, Value};
 use super::{Common, FdbChanges, FdbFull, FdbStats, Flush, Learned};
 use crate::decide::loops::{Loop, LoopDetector};
 use crate::model::now::Now;
+use crate::model::users::Users;
 
 /// What workers change under the lock.
 pub(super) struct Entries {
     table: Table,
     ports: Vec<Tally>,
-    users: Vec<UserTally>,
+    /// What ports of each user have learned that has a share only.
+    users: Users<usize>,
     /// The slot where the next sweep begins.
     pub(super) sweep: usize,
     stats: FdbStats,
@@ -41,15 +43,6 @@ struct Tally {
     user: Option<usize>,
 }
 
-/// Ports of one user that has a share only.
-#[derive(Clone, Copy)]
-struct UserTally {
-    uid: u32,
-    /// 0: the place is free.
-    ports: u32,
-    learned: usize,
-}
-
 impl Tally {
     const NONE: Self = Self { learned: 0, fixed: 0, limit: u32::MAX, user: None };
 
@@ -63,7 +56,7 @@ impl Entries {
         Self {
             table: Table::new(capacity, seed),
             ports: Vec::new(),
-            users: Vec::new(),
+            users: Users::default(),
             sweep: 0,
             stats: FdbStats::default(),
             loops: LoopDetector::default(),
@@ -106,30 +99,16 @@ impl Entries {
 
     /// What a port has learned counts for this user from now on.
     fn set_user(&mut self, port: PortId, user: Option<u32>) {
-        let user = user.map(|uid| self.place_of(uid));
         let Tally { learned, user: before, .. } = *self.tally(port);
-        if let Some(before) = before.map(|at| &mut self.users[at]) {
-            before.ports -= 1;
-            before.learned -= learned as usize;
+        if let Some(at) = before {
+            self.users[at] -= learned as usize;
+            self.users.leave(at);
         }
-        if let Some(now) = user.map(|at| &mut self.users[at]) {
-            now.ports += 1;
-            now.learned += learned as usize;
+        let user = user.map(|uid| self.users.join(uid));
+        if let Some(at) = user {
+            self.users[at] += learned as usize;
         }
         self.tally(port).user = user;
-    }
-
-    fn place_of(&mut self, uid: u32) -> usize {
-        if let Some(at) = self.users.iter().position(|user| user.ports > 0 && user.uid == uid) {
-            return at;
-        }
-        let user = UserTally { uid, ports: 0, learned: 0 };
-        let free = self.users.iter().position(|user| user.ports == 0);
-        match free {
-            Some(at) => self.users[at] = user,
-            None => self.users.push(user),
-        }
-        free.unwrap_or(self.users.len() - 1)
     }
 
     pub(super) fn set_capacity(&mut self, common: &Common, capacity: usize) {
@@ -225,7 +204,7 @@ impl Entries {
     /// Whether the user of a port has learned its share of the table.
     fn has_share(&self, tally: &Tally) -> bool {
         let share = self.table.capacity().div_ceil(USER_SHARE);
-        tally.user.is_some_and(|at| self.users[at].learned >= share)
+        tally.user.is_some_and(|at| self.users[at] >= share)
     }
 
     pub(super) fn add_static(
@@ -386,7 +365,7 @@ impl Entries {
                     let tally = &mut ports[value.port().index()];
                     *tally.count_of(value) -= 1;
                     if let Some(at) = tally.user.filter(|_| !value.is_static()) {
-                        users[at].learned -= 1;
+                        users[at] -= 1;
                     }
                     changes.iter_mut().for_each(|it| it.note(key, Some(value), None));
                 }
@@ -408,7 +387,7 @@ impl Entries {
         let tally = self.tally(value.port());
         *tally.count_of(value) += 1;
         if let Some(at) = tally.user.filter(|_| !value.is_static()) {
-            self.users[at].learned += 1;
+            self.users[at] += 1;
         }
     }
 
@@ -418,7 +397,7 @@ impl Entries {
         assert!(*count > 0, "an entry is counted as long as it is there");
         *count -= 1;
         if let Some(at) = tally.user.filter(|_| !value.is_static()) {
-            self.users[at].learned -= 1;
+            self.users[at] -= 1;
         }
     }
 
