@@ -45,6 +45,16 @@ impl Setup {
         Self { config: config.to_owned(), ..Self::default() }
     }
 
+    /// A daemon with three workers that all run switch `vale0`, and ports of it that are at these
+    /// workers.
+    #[must_use]
+    pub fn spread(ports: &[(&str, u32)]) -> Self {
+        let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n".to_owned();
+        let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
+        let ports = ports.iter().copied().map(port);
+        Self { config: config + &ports.collect::<String>(), ..Self::default() }
+    }
+
     /// With at most this many descriptors.
     #[must_use]
     pub fn descriptors(mut self, count: u64) -> Self {

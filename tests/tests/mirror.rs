@@ -138,10 +138,7 @@ fn a_mirror_port_without_a_reader_holds_no_port_up_and_its_input_is_dropped() {
 
 #[test]
 fn a_mirror_port_of_a_switch_of_all_workers_gets_what_each_of_them_moves() {
-    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
-    let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
-    let ports: String = [("a", 0), ("b", 1), ("c", 2), ("ids", 1)].map(port).concat();
-    let mut daemon = Setup::new(&format!("{config}{ports}")).start();
+    let mut daemon = Setup::spread(&[("a", 0), ("b", 1), ("c", 2), ("ids", 1)]).start();
     said(&daemon, &["mirror", "add", "vale0:ids", "--from", "vale0:a"]);
     for restarted in [false, true] {
         let [mut a, mut b, mut c, mut ids] =

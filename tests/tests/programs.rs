@@ -252,15 +252,13 @@ fn programs_are_replaced_under_load_without_a_lost_frame() {
     assert!(asked > 30, "it goes on counting: {asked}");
 }
 
-/// A switch that three workers run, with a port for each.
-const THREE: &str = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n\
-    [switch.vale0.port.x]\nworker = 0\n[switch.vale0.port.y]\nworker = 1\n\
-    [switch.vale0.port.z]\nworker = 2\n";
+/// A port for each of three workers that run a switch.
+const THREE: &[(&str, u32)] = &[("x", 0), ("y", 1), ("z", 2)];
 
 #[test]
 fn all_workers_of_a_switch_run_its_program_with_the_same_maps() {
     let Some(objects) = Objects::new() else { return };
-    let daemon = Setup::new(THREE).start();
+    let daemon = Setup::spread(THREE).start();
     let names = ["vale0:x", "vale0:y", "vale0:z"];
     let asked = replace_under_load(&daemon, &objects, &names);
     assert!(asked > 30, "it goes on counting: {asked}");
@@ -510,7 +508,7 @@ fn bitcode_is_refused_with_the_cure() {
 #[test]
 fn programs_that_do_their_worst_cost_the_frames_of_their_switch_alone() {
     let Some(objects) = Objects::new() else { return };
-    let daemon = Setup::new(THREE).start();
+    let daemon = Setup::spread(THREE).start();
     let maps = "UVALA_MAP(m, HASH, 8, 256, 8192); UVALA_MAP(n, ARRAY, 4, 8, 4);\n\
         static __attribute__((noinline)) __u64 deep(__u64 n)\n\
         { __u64 room[60]; room[n % 60] = n; asm volatile(\"\" :: \"r\"(room) : \"memory\");\n\

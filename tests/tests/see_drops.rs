@@ -16,10 +16,8 @@ use protocol::DropsOf;
 /// A switch, and a socket that every user may connect to.
 const OPEN: &str = "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n";
 
-/// A switch that three workers run, with a port for each.
-const THREE: &str = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n\
-    [switch.vale0.port.x]\nworker = 0\n[switch.vale0.port.y]\nworker = 1\n\
-    [switch.vale0.port.z]\nworker = 2\n";
+/// A port for each of three workers that run a switch.
+const THREE: &[(&str, u32)] = &[("x", 0), ("y", 1), ("z", 2)];
 
 /// A daemon with two ports that know each other, and what holds them.
 fn pair() -> (Daemon, [client::Port; 2]) {
@@ -173,7 +171,7 @@ fn back(from: u32, seq: u64) -> Vec<u8> {
 #[test]
 fn drops_at_workers_at_the_same_time_keep_their_order_and_times_go_up() {
     const FRAMES: u64 = 100;
-    let daemon = Setup::new(THREE).start();
+    let daemon = Setup::spread(THREE).start();
     let mut ports = ["x", "y", "z"].map(|name| daemon.open(&format!("vale0:{name}")));
     let (switch, stop) = ("vale0".parse().expect("a name"), Stop::new().expect("an eventfd"));
     for (from, port) in (1..).zip(&mut ports) {
@@ -210,7 +208,7 @@ fn drops_at_workers_at_the_same_time_keep_their_order_and_times_go_up() {
 
 #[test]
 fn drops_at_any_worker_are_captured_and_missed_ones_are_counted() {
-    let daemon = Setup::new(THREE).start();
+    let daemon = Setup::spread(THREE).start();
     let mut ports = ["x", "y", "z"].map(|name| daemon.open(&format!("vale0:{name}")));
     for (from, port) in (1..).zip(&mut ports) {
         port.send(&announcement(from)).expect("room");

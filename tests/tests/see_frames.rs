@@ -250,10 +250,7 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
 
 #[test]
 fn a_capture_sees_what_all_workers_bring_to_a_port_also_after_it_has_moved() {
-    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
-    let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
-    let ports: String = [("a", 0), ("b", 1), ("c", 2)].map(port).concat();
-    let daemon = Setup::new(&format!("{config}{ports}")).start();
+    let daemon = Setup::spread(&[("a", 0), ("b", 1), ("c", 2)]).start();
     let [mut a, mut b] = pair(&daemon);
     let mut c = daemon.open("vale0:c");
     let (of, stop) =
@@ -288,10 +285,7 @@ fn a_capture_sees_what_all_workers_bring_to_a_port_also_after_it_has_moved() {
 
 #[test]
 fn a_capture_keeps_the_order_of_what_workers_bring_at_the_same_time() {
-    let config = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
-    let port = |(name, worker)| format!("[switch.vale0.port.{name}]\nworker = {worker}\n");
-    let ports: String = [("a", 0), ("b", 1), ("c", 2)].map(port).concat();
-    let daemon = Setup::new(&format!("{config}{ports}")).start();
+    let daemon = Setup::spread(&[("a", 0), ("b", 1), ("c", 2)]).start();
     let [mut a, mut b] = pair(&daemon);
     let mut c = daemon.open("vale0:c");
     let (of, stop) =

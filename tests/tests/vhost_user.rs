@@ -80,8 +80,7 @@ fn machines_exchange_frames_with_each_other_and_with_processes() {
 
 #[test]
 fn machines_exchange_frames_while_their_ports_move_between_workers() {
-    let several = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
-    let daemon = Setup::new(several).start();
+    let daemon = Setup::spread(&[]).start();
     let sockets = ["vale0:vm1", "vale0:vm2"].map(|port| add(&daemon, port));
     let [mut a, mut b] = sockets.map(|socket| Machine::boot(&socket));
     wait::until("two machines", || state(&daemon, "vale0:vm2") == MachineState::Up);

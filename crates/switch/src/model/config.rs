@@ -101,7 +101,7 @@ pub struct PortConfig {
     pub queue_frames: u32,
     /// What listings call what is behind the port.
     pub label: Option<String>,
-    /// The user whose port it is: a worker shares its time among users.
+    /// The user of the port: workers and the forwarding database give each user a share.
     pub user: u32,
     /// The part that the port has in chains of functions.
     pub role: Role,

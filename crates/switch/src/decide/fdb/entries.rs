@@ -20,7 +20,7 @@ use crate::model::users::Users;
 pub(super) struct Entries {
     table: Table,
     ports: Vec<Tally>,
-    /// What ports of each user have learned that has a share only.
+    /// Addresses learned by the ports of each user that has only a share.
     users: Users<usize>,
     /// The slot where the next sweep begins.
     pub(super) sweep: usize,
@@ -30,7 +30,7 @@ pub(super) struct Entries {
     changes: Option<Box<FdbChanges>>,
 }
 
-/// A user whose ports together may learn a quarter of the table.
+/// The ports of one user may learn this part of the table, together.
 const USER_SHARE: usize = 4;
 
 /// The entries of one port.
@@ -39,7 +39,7 @@ struct Tally {
     learned: u32,
     fixed: u32,
     limit: u32,
-    /// The user that has a share only, by its place in [`Entries::users`].
+    /// The place in [`Entries::users`] of a user that has only a share.
     user: Option<usize>,
 }
 
@@ -48,6 +48,22 @@ impl Tally {
 
     fn count_of(&mut self, value: Value) -> &mut u32 {
         if value.is_static() { &mut self.fixed } else { &mut self.learned }
+    }
+
+    /// The user for whom an entry of the port counts.
+    fn user_of(&self, value: Value) -> Option<usize> {
+        self.user.filter(|_| !value.is_static())
+    }
+}
+
+/// Counts an entry no more, for its port and the port's user.
+fn count_out(ports: &mut [Tally], users: &mut Users<usize>, value: Value) {
+    let tally = &mut ports[value.port().index()];
+    let count = tally.count_of(value);
+    assert!(*count > 0, "an entry is counted as long as it is there");
+    *count -= 1;
+    if let Some(at) = tally.user_of(value) {
+        users[at] -= 1;
     }
 }
 
@@ -135,24 +151,19 @@ impl Entries {
 
     /// What [`learn`](Self::learn) would do, unless static entries fill the places of the address.
     pub(super) fn would_learn(&self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
-        let tally = self.ports.get(port.index()).copied().unwrap_or(Tally::NONE);
-        let is_full =
-            |expired: u32| tally.learned - expired >= tally.limit || self.has_share(&tally);
         match self.table.get(key) {
             Some(value) if value.is_static() => Learned::Static,
-            Some(value) if common.is_expired(value, now) => {
-                let is_own = value.port() == port;
-                if is_full(is_own.into()) { Learned::PortLimit } else { Learned::New }
+            Some(value) if value.port() == port && !common.is_expired(value, now) => {
+                Learned::Refreshed
             }
-            Some(value) if value.port() == port => Learned::Refreshed,
-            _ if is_full(0) => Learned::PortLimit,
-            Some(value) => Learned::Moved { from: value.port() },
-            None => Learned::New,
+            other if self.is_full(port, other) => Learned::PortLimit,
+            Some(value) if !common.is_expired(value, now) => Learned::Moved { from: value.port() },
+            _ => Learned::New,
         }
     }
 
     fn learn_new(&mut self, common: &Common, key: Key, port: PortId, now: Now) -> Learned {
-        if self.is_at_limit(port) {
+        if self.is_full(port, None) {
             return self.refuse_limit();
         }
         match self.insert(common, key, Value::learned(port, now)) {
@@ -182,7 +193,7 @@ impl Entries {
             self.stats.aged += 1;
             return self.learn_new(common, key, port, now);
         }
-        if self.is_at_limit(port) {
+        if self.is_full(port, Some(old)) {
             return self.refuse_limit();
         }
         self.replace(common, key, old, Value::learned(port, now));
@@ -196,15 +207,15 @@ impl Entries {
         Learned::PortLimit
     }
 
-    fn is_at_limit(&mut self, port: PortId) -> bool {
-        let tally = *self.tally(port);
-        tally.learned >= tally.limit || self.has_share(&tally)
-    }
-
-    /// Whether the user of a port has learned its share of the table.
-    fn has_share(&self, tally: &Tally) -> bool {
+    /// Whether a port can learn no more, also where the dynamic entry `old` goes for that.
+    fn is_full(&self, port: PortId, old: Option<Value>) -> bool {
+        let tally_of = |port: PortId| self.ports.get(port.index()).copied().unwrap_or(Tally::NONE);
+        let (tally, old) = (tally_of(port), old.map(Value::port));
+        let of_port = u32::from(old == Some(port));
+        let of_user = usize::from(old.is_some_and(|old| tally_of(old).user == tally.user));
         let share = self.table.capacity().div_ceil(USER_SHARE);
-        tally.user.is_some_and(|at| self.users[at] >= share)
+        tally.learned - of_port >= tally.limit
+            || tally.user.is_some_and(|at| self.users[at] - of_user >= share)
     }
 
     pub(super) fn add_static(
@@ -232,7 +243,7 @@ impl Entries {
                 self.replace(common, key, old, external);
                 return Learned::Refreshed;
             }
-            _ if self.is_at_limit(port) => {
+            _ if self.is_full(port, old) => {
                 // The station is not where it was, and is flooded to where it is.
                 self.remove(common, key);
                 return self.refuse_limit();
@@ -362,11 +373,7 @@ impl Entries {
             self.table.retain(slots.clone(), |key, value| {
                 let keep = !doomed(key, value);
                 if !keep {
-                    let tally = &mut ports[value.port().index()];
-                    *tally.count_of(value) -= 1;
-                    if let Some(at) = tally.user.filter(|_| !value.is_static()) {
-                        users[at] -= 1;
-                    }
+                    count_out(ports, users, value);
                     changes.iter_mut().for_each(|it| it.note(key, Some(value), None));
                 }
                 keep
@@ -386,19 +393,13 @@ impl Entries {
     fn count_in(&mut self, value: Value) {
         let tally = self.tally(value.port());
         *tally.count_of(value) += 1;
-        if let Some(at) = tally.user.filter(|_| !value.is_static()) {
+        if let Some(at) = tally.user_of(value) {
             self.users[at] += 1;
         }
     }
 
     fn count_out(&mut self, value: Value) {
-        let tally = self.tally(value.port());
-        let count = tally.count_of(value);
-        assert!(*count > 0, "an entry is counted as long as it is there");
-        *count -= 1;
-        if let Some(at) = tally.user.filter(|_| !value.is_static()) {
-            self.users[at] -= 1;
-        }
+        count_out(&mut self.ports, &mut self.users, value);
     }
 
     fn tally(&mut self, port: PortId) -> &mut Tally {

@@ -527,7 +527,9 @@ fn a_user_with_many_ports_learns_a_quarter_of_the_table() {
     }
     let other = fdb.learn(VlanId::DEFAULT, address(1000), port(0), at(0));
     assert_eq!(other, Learned::New, "another user's");
-    // What moves to another port of the user, or away, is counted once.
+    let moved = fdb.learn(VlanId::DEFAULT, address(21), port(5), at(0));
+    assert_eq!(moved, Learned::Moved { from: port(2) }, "the user has no more by that");
+    // What goes makes room.
     fdb.remove(VlanId::DEFAULT, address(0));
     assert_eq!(fdb.learn(VlanId::DEFAULT, address(500), port(1), at(0)), Learned::New);
     fdb.remove_port(port(2));
