@@ -24,14 +24,15 @@ use super::{Global, chain, forwarding_program, listing, nf, port, rule, stats, s
 use http::Server;
 use page::{Family, Kind, Page};
 use terminal::place::Place;
-use terminal::say;
+use terminal::{remover, say};
 
 /// Print metrics for Prometheus, or serve them
 ///
-/// Prints counters and gauges of the daemon, its workers, users, switches, ports, functions, chains
-/// and rules in the Prometheus text format: once, for the textfile collector of node_exporter, or
-/// with --listen by HTTP to each client that asks, until SIGTERM. The metrics are those that this
-/// user may see. All rules of a switch after the first 256 are summed under the name others.
+/// Prints counters and gauges of the daemon, its workers, users, switches, ports, tunnels,
+/// functions, chains, rules and forwarding programs in the Prometheus text format: once, for the
+/// textfile collector of node_exporter, or with --listen by HTTP to each client that asks, until
+/// SIGTERM. The metrics are those that this user may see. All rules of a switch after the first 256
+/// are summed under the name others.
 ///
 /// While the daemon does not answer, the only metric is uvala_up 0; a command that prints once then
 /// has exit status 3.
@@ -58,6 +59,13 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let refused =
         |error| anyhow::anyhow!("cannot listen at {place}: {error}; choose another place");
     let server = Server::bind(place.clone()).map_err(refused)?;
+    // Once confined, this process may not remove its socket.
+    let remover = match server.place() {
+        Place::Unix(path) => Some(remover::start_for(path)),
+        Place::Tcp(_) => None,
+    };
+    let _remover =
+        remover.transpose().context("cannot start the process that removes the socket")?;
     let path = if matches!(place, Place::Tcp(_)) { "/metrics" } else { "" };
     say::remark(format_args!("uvala: metrics at {}{}", server.place(), path));
     if !server.place().is_local() {
