@@ -14,6 +14,7 @@ use harness::role::{At, Become, Receive, Report, Role, Send};
 use protocol::{Attach, Attached};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
+mod crowd;
 mod doorbells;
 mod flood;
 mod hoard;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Role::Send(send) => send_stream(&send),
         Role::Receive(receive) => receive_streams(&receive),
         Role::Hold(at) => hold(&at),
+        Role::Crowd(crowd) => crowd::run(&crowd),
         Role::Doorbells(attack) => doorbells::run(&attack),
         Role::Flood(flood) => flood::run(&flood),
         Role::Hoard(hoard) => hoard::run(&hoard),

@@ -21,6 +21,8 @@ pub enum Role {
     Hoard(Hoard),
     /// Always has calls waiting, on many connections, until stdin ends.
     Flood(Flood),
+    /// Sends by very many ports at once, until stdin ends.
+    Crowd(Crowd),
     /// Writes random numbers all over its port's memory until stdin ends.
     Scribble(Scribble),
     /// Does to the daemon what a client can, at random, until stdin ends.
@@ -272,6 +274,19 @@ pub struct Flood {
     pub dir: PathBuf,
     /// How many connections the peer opens.
     pub connections: u32,
+}
+
+/// A user that has very many ports.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Crowd {
+    /// The daemon's directory.
+    pub dir: PathBuf,
+    /// The switch of its ports.
+    pub switch: String,
+    /// How many ports it opens, if the daemon lets it.
+    pub ports: u32,
+    /// The station that its frames come from.
+    pub station: u32,
 }
 
 /// Another program.

@@ -18,7 +18,7 @@ use crate::daemon::{Daemon, Setup};
 use crate::frames::{BROADCAST, Tally, mac};
 use crate::machine::Machine;
 use crate::process::{Peer, USER};
-use crate::role::{At, Flood, Hoard, HostileClient, HostileGuest, Receive, Role, Send};
+use crate::role::{At, Crowd, Flood, Hoard, HostileClient, HostileGuest, Receive, Role, Send};
 use crate::{Random, is_root, wait};
 
 /// The pair's receiver is waited for. The switch, and the port of a machine, are open to all users.
@@ -29,6 +29,8 @@ const CONFIG: &str = "[socket]\nmode = \"666\"\n\
 /// The station of the pair's receiver, and the stream of its sender.
 const RECEIVER: u32 = 9;
 const SENDER: u32 = 1;
+/// The station of a crowd.
+const CROWD: u32 = 2;
 
 /// A daemon to be attacked.
 ///
@@ -218,6 +220,17 @@ impl Attacker {
     pub fn passer_by(daemon: &Daemon) -> Self {
         let dir = daemon.dir();
         Self::new(None, move |random| passer_by(&dir, random))
+    }
+
+    /// Another user, where the test can be two, that floods the pair's switch by up to 300 ports.
+    #[must_use]
+    pub fn crowd(daemon: &Daemon) -> Self {
+        let dir = daemon.dir();
+        Self::new(other_user(), move |random| {
+            let ports = 1 + u32::try_from(random.below(300)).expect("few");
+            let (dir, switch) = (dir.clone(), "vale0".to_owned());
+            Role::Crowd(Crowd { dir, switch, ports, station: CROWD })
+        })
     }
 
     /// Runs only where nothing else would: what it costs the pair then is the switch's time, not a

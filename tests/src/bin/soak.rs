@@ -106,8 +106,8 @@ fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
     let siege = Siege::start(idle, random);
     let beside_hostile = rate(daemon, HOSTILE);
     let mut lives = siege.end();
-    let passers_by = (0..3).map(|_| Attacker::passer_by(daemon));
-    let siege = Siege::start(hostile().into_iter().chain(passers_by).collect(), random);
+    let others = (0..3).map(|_| Attacker::passer_by(daemon)).chain([Attacker::crowd(daemon)]);
+    let siege = Siege::start(hostile().into_iter().chain(others).collect(), random);
     let beside_all = churning(daemon, random.any(), || rate(daemon, MIXED));
     lives.extend(siege.end());
     let outcome = pair.finish();
