@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::features::{EVENT_IDX, INDIRECT_DESC, RING_PACKED};
 use super::*;
 
+mod bounds;
 mod recovery;
 
 const PAGE: u64 = 4096;

@@ -16,6 +16,8 @@
 
 #![allow(unsafe_code)] // UNSAFETY: slots are read and written through raw pointers.
 
+#[cfg(all(test, not(miri)))] // Millions of combinations.
+mod bounds;
 pub mod exchange;
 pub mod krings;
 pub mod metadata;
