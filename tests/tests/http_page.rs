@@ -138,6 +138,10 @@ fn a_browser_shows_frames_of_a_port_while_it_looks_and_the_last_hour() {
         send();
         page.value("/minutes: sent [1-9]/.test(document.querySelector('main').innerText)") == true
     });
+    // Both lines have scales.
+    let scale = "document.querySelector('.graph').innerText.replace(/\\s+/g, ' ')";
+    page.until(&format!("/^[125]0* ?k?\\/s 0 [0-9]+ s ago now$/.test({scale})"));
+    page.until("document.querySelectorAll('.graph .top').length === 2");
 }
 
 #[test]

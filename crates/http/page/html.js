@@ -100,8 +100,14 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** The least of 1, 2, 5, 10, 20, … that is no less than a value. */
+function ceiling(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
+}
+
 /** A line of the last values, `null` for unknown ones; screen readers have the figures beside it. */
-export function history(large = false) {
+export function history() {
   const line = svg("path", {
     fill: "none",
     stroke: "currentColor",
@@ -111,15 +117,16 @@ export function history(large = false) {
   const picture = svg(
     "svg",
     {
-      class: large ? "history large" : "history",
+      class: "history",
       "aria-hidden": "true",
       viewBox: "0 0 100 20",
       preserveAspectRatio: "none",
     },
     line,
   );
+  /** Draws these; returns the value of the upper edge. */
   picture.draw = (values) => {
-    const most = Math.max(1, ...values);
+    const most = ceiling(Math.max(1, ...values));
     const step = 100 / Math.max(1, values.length - 1);
     let isDown = false;
     const point = (value, at) => {
@@ -129,6 +136,25 @@ export function history(large = false) {
       return word;
     };
     line.setAttribute("d", values.map(point).join(" "));
+    return most;
   };
   return picture;
+}
+
+/** A large line of the last rates, with scales; a value stands for so many seconds. */
+export function graph(seconds) {
+  const [picture, top, begin] = [history(), h("span", { class: "top" }), h("span")];
+  const element = h(
+    "figure",
+    { class: "graph", "aria-hidden": "true" },
+    h("div", { class: "rates" }, top, h("span", {}, "0")),
+    picture,
+    h("div", { class: "times" }, begin, h("span", {}, "now")),
+  );
+  element.draw = (values) => {
+    top.textContent = frames(picture.draw(values));
+    const ago = values.length * seconds;
+    begin.textContent = ago < 120 ? `${ago} s ago` : `${Math.round(ago / 60)} min ago`;
+  };
+  return element;
 }

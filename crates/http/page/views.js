@@ -3,7 +3,7 @@
 
 import { all, call, listen } from "/api.js";
 import { watch } from "/frames.js";
-import { bits, facts, field, frames, h, history, portLink, short, table } from "/html.js";
+import { bits, facts, field, frames, graph, h, history, portLink, short, table } from "/html.js";
 import { dropped, live } from "/live.js";
 
 export { map } from "/map.js";
@@ -15,7 +15,14 @@ const switchOf = (port) => port.split(":")[0];
 /** What is behind a port, in a word or two. */
 function holder(port) {
   if (port.client) return port.client.name || `process ${port.client.pid}`;
-  return port.machine?.state ?? port.host?.state ?? (port.vxlan ? "remotes" : "");
+  const remotes = port.vxlan && `${port.vxlan.remotes.length} remotes`;
+  return port.machine?.state ?? port.host?.state ?? remotes ?? "";
+}
+
+/** The tunnel of a port, in a line. */
+function tunnel({ vni, vlan_vni: ofVlans, local, remotes }) {
+  const networks = vni == null ? ofVlans.map((it) => `${it.vlan}:${it.vni}`).join(", ") : vni;
+  return `VNI ${networks}, from ${local} to ${remotes.map((it) => it.address).join(", ")}`;
 }
 
 /** A form that sends its fields. Errors stand in it, in the words of the daemon. */
@@ -48,7 +55,16 @@ export async function ports(page) {
     const own = { tx: h("span"), rx: h("span"), drops: h("span"), svg: history() };
     cells.set(port.port, own);
     const state = port.disabled ? h("span", { class: "bad" }, "disabled") : holder(port);
-    return [portLink(port.port), port.kind, state, own.tx, own.rx, own.drops, own.svg];
+    const label = port.settings.label && h("span", { class: "soft" }, ` ${port.settings.label}`);
+    return [
+      [portLink(port.port), label],
+      port.kind,
+      state,
+      own.tx,
+      own.rx,
+      own.drops,
+      own.svg,
+    ];
   };
   const columns = ["Port", "Kind -", "Client -", "Sends #", "Receives #", "Dropped # -", "History"];
   const sections = switches.map((info) => {
@@ -101,8 +117,9 @@ export async function port(page, name) {
   const [info, reasons] = [await call("GET", path), await call("GET", "/v1/drop-reasons")];
   const { settings } = info;
   const [sends, receives] = [h("span"), h("span")];
-  const [svg, hour, drops, seen] = [history(true), lastHour(path), h("div"), watch(path)];
+  const [line, hour, drops, seen] = [graph(1), lastHour(path), h("div"), watch(path)];
   const about = facts([
+    ["Label", settings.label],
     ["Kind", info.kind],
     [
       "Client",
@@ -110,6 +127,7 @@ export async function port(page, name) {
     ],
     ["Machine", info.machine && `${info.machine.state}, socket ${info.machine.socket}`],
     ["Interface", info.host && `${info.host.ifname}, ${info.host.state}`],
+    ["Tunnel", info.vxlan && tunnel(info.vxlan)],
     ["Trouble", info.machine?.complaint ?? info.host?.trouble ?? info.vxlan?.trouble],
     ["Disabled by", info.disabled],
     ["Trust group", info.trust_group],
@@ -169,7 +187,7 @@ export async function port(page, name) {
     if (!now) return;
     sends.textContent = `${frames(now.rates.tx)}, ${bits(now.rates.txBits)}`;
     receives.textContent = `${frames(now.rates.rx)}, ${bits(now.rates.rxBits)}`;
-    svg.draw(now.history);
+    line.draw(now.history);
     const lost = JSON.stringify(now.counters.drops);
     if (lost !== shown) drops.replaceChildren(dropTable([[name, now.counters]], reasons));
     shown = lost;
@@ -179,7 +197,7 @@ export async function port(page, name) {
     {},
     about,
     h("h3", {}, "Frames in a second, the last ten minutes"),
-    svg,
+    line,
     hour.element,
     h("h3", {}, "Drops"),
     drops,
@@ -197,13 +215,13 @@ export async function port(page, name) {
 
 /** The last hour of a port, as the server has kept it. */
 function lastHour(path) {
-  const [svg, text] = [history(true), h("p", { class: "soft" })];
+  const [line, text] = [graph(10), h("p", { class: "soft" })];
   const show = async () => {
     const { steps, step_s: seconds } = await call("GET", `${path}/history`);
     const rates = steps.map((it) => it && (it.tx_frames + it.rx_frames) / seconds);
     const known = steps.filter((it) => it);
     const sum = (name) => known.reduce((all, it) => all + it[name], 0);
-    svg.draw(rates);
+    line.draw(rates);
     text.textContent =
       `${Math.round((steps.length * seconds) / 60)} minutes: sent ${short(sum("tx_frames"))} ` +
       `frames (${short(sum("tx_bytes"), "B")}), received ${short(sum("rx_frames"))} ` +
@@ -216,7 +234,7 @@ function lastHour(path) {
     });
   const timer = setInterval(again, 10_000);
   again();
-  const element = h("div", {}, h("h3", {}, "The last hour"), svg, text);
+  const element = h("div", {}, h("h3", {}, "The last hour"), line, text);
   return { element, end: () => clearInterval(timer) };
 }
 
