@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use harness::daemon::Daemon;
+use harness::fabric::{FABRIC, Underlay};
 use harness::lab::{self, Lab, host};
 use harness::net::{Namespace, ip, tcp};
 use harness::process::{Scratch, uvala_path};
@@ -519,5 +520,71 @@ fn garbage_is_collected_and_the_status_says_whether_anything_can_be_added() {
         assert!(runtime.call("GC", "0", &nowhere.replacen('{', &format!("{{{}", valid("")), 1)).0);
         let old = config("lab", "").replace("1.1.0", "1.0.0");
         assert_eq!(status(&old).1["code"], 1, "there was no STATUS");
+    });
+}
+
+/// The configurations of the page for several hosts: a host's own, and a cluster's.
+fn of_several_hosts() -> [serde_json::Value; 2] {
+    let page = std::fs::read_to_string(harness::root().join("docs/containers.md")).unwrap();
+    let section = page.split("## Containers of several hosts").nth(1).unwrap();
+    let blocks = section.split("```").filter_map(|block| {
+        let (begin, end) = (block.find('{')?, block.rfind('}')?);
+        serde_json::from_str(&block[begin..=end]).ok()
+    });
+    let blocks: Vec<_> = blocks.take(2).collect();
+    blocks.try_into().expect("two blocks")
+}
+
+/// Each host as the page has it, with addresses of its own.
+#[test]
+fn containers_of_two_hosts_are_in_one_network() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let hosts = [(1, 2), (2, 1)].map(|(number, other)| underlay.host(number, &[other]));
+    let [Some(one), Some(two)] = hosts else { return };
+    let mut pods = Vec::new();
+    for host in [&one, &two] {
+        let Some(runtime) = Runtime::new(&host.daemon) else { return };
+        let [list, _] = of_several_hosts();
+        let mut config = list["plugins"][0].clone();
+        config["cniVersion"] = list["cniVersion"].clone();
+        config["name"] = list["name"].clone();
+        config["dir"] = runtime.dir.to_str().unwrap().into();
+        config["ipam"]["dataDir"] = runtime.place.path().join("ipam").to_str().unwrap().into();
+        let text = config.to_string().replace("10.7.1.", &format!("10.7.{}.", host.number));
+        let Some(pod) = Namespace::new() else { return };
+        let (good, said) = host.home.within(|| runtime.call("ADD", &pod.name(), &text));
+        assert!(good, "{said}");
+        assert_eq!(address(&said, 0), format!("10.7.{}.1", host.number));
+        pods.push((pod, runtime));
+    }
+    let [(red, _), (blue, _)] = &pods[..] else { panic!() };
+    tcp(red, blue, "10.7.2.1", MEGABYTE);
+    tcp(blue, red, "10.7.1.1", MEGABYTE);
+    let shown = one.done(&["port", "show", FABRIC]);
+    assert!(shown.contains("inner mtu") && shown.contains("1450"), "as on the page: {shown}");
+}
+
+/// whereabouts needs a cluster: a plugin in its place has to be asked as the page says.
+#[test]
+fn the_definition_of_a_cluster_reaches_the_plugin_for_addresses_as_it_is() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.tell(|daemon, lab| {
+        let Some(mut runtime) = Runtime::new(daemon) else { return };
+        let [_, mut config] = of_several_hosts();
+        config["dir"] = runtime.dir.to_str().unwrap().into();
+        let (asked, plugin) = (runtime.place.path().join("asked"), "whereabouts");
+        let answer = r#"{"cniVersion":"1.0.0","ips":[{"address":"10.7.0.5/16"}]}"#;
+        let script = format!("#!/bin/sh\ncat > {}\necho '{answer}'\n", asked.display());
+        runtime.plugins = runtime.place.path().to_owned();
+        let program = runtime.plugins.join(plugin);
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let red = &lab.guests[0];
+        let (good, said) = runtime.call("ADD", &red.name(), &config.to_string());
+        assert!(good && address(&said, 0) == "10.7.0.5", "{said}");
+        assert!(seen(red, "addr show eth0").contains("10.7.0.5/16"));
+        let asked = std::fs::read_to_string(asked).unwrap();
+        let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["ipam"], config["ipam"]);
     });
 }
