@@ -376,6 +376,7 @@ fn what_the_policy_does_not_allow_is_refused() {
         // Every user may open a TAP without an owner.
         ip("tuntap add dev ours4 mode tap user 0");
         assert!(with("ours4", "10.0.0.2/24").contains("ours4 was there before"));
+        a_prefix_opens_no_tap_of_others(daemon);
         // What it does not know how to do is not asked for, and said.
         let alone = HostIf { ifname: Some("blue".to_owned()), alone: true, ..HostIf::default() };
         let (code, text) = refusal(add(daemon, "vale0:x", PortKind::Packet, alone));
@@ -413,6 +414,24 @@ fn what_the_policy_does_not_allow_is_refused() {
         add(daemon, "vale0:x", PortKind::Tap, wanted()).unwrap();
         assert_eq!(host(daemon, "vale0:x").ifname, "ours2");
     });
+}
+
+/// The kernel keeps the daemon out of each of them, and lets the helper in.
+fn a_prefix_opens_no_tap_of_others(daemon: &Daemon) {
+    ip("tuntap add dev ours5 mode tap group 1 multi_queue");
+    ip("tuntap add dev red mode tap user 0");
+    let open = |ifname: &str| {
+        let wanted = HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() };
+        add(daemon, "vale0:there", PortKind::Tap, wanted)
+    };
+    for ifname in ["ours4", "ours5"] {
+        let (code, text) = refusal(open(ifname));
+        let says = text.contains("was there before") && text.contains("user 65534");
+        assert!(code == ErrorCode::Permission && says, "{text}");
+    }
+    // Its whole name is in the policy.
+    open("red").unwrap();
+    delete(daemon, "vale0:there");
 }
 
 /// A helper without capabilities, as it was built.

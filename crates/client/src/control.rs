@@ -4,13 +4,18 @@
 //! detaches them at once. It can be polled ([`AsFd`]): if it is readable or hung up between two
 //! calls, the daemon has ended, because a daemon sends replies only, and events to a connection
 //! that [listens](Connection::listen).
+//!
+//! Replies have no numbers: a daemon answers the calls of a connection in their order, each once.
+//! So a connection counts the calls that it has given up after a timeout, and drops as many replies
+//! before that of the next call. Only one of several connections that share a socket knows.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use protocol::paths;
 pub use protocol::peer::Peer;
@@ -125,6 +130,8 @@ impl ControlError {
 pub struct Connection<S = OwnedFd> {
     socket: S,
     path: PathBuf,
+    /// Replies that may still come to calls that were given up. Calls take turns: relaxed.
+    late: AtomicU32,
 }
 
 /// The descriptors of an attached port; see [`Attached`].
@@ -149,7 +156,7 @@ impl Connection {
         let path = socket.to_path_buf();
         check_owner(socket)?;
         let socket = connect(socket).map_err(|error| connect_error(&path, error))?;
-        Ok(Self { socket, path })
+        Ok(Self::from_fd(socket, &path))
     }
 
     /// The socket alone: closing its last copy ends the connection.
@@ -164,7 +171,7 @@ impl<S: AsFd> Connection<S> {
     /// come from another process, with whatever flags.
     #[must_use]
     pub fn from_fd(socket: S, path: &Path) -> Self {
-        Self { socket, path: path.to_path_buf() }
+        Self { socket, path: path.to_path_buf(), late: AtomicU32::new(0) }
     }
 
     /// Whether the daemon has gone. One system call.
@@ -263,13 +270,26 @@ impl<S: AsFd> Connection<S> {
             | Request::Session(SessionRequest::Bind(_)) => ATTACH_TIMEOUT,
             _ => TIMEOUT,
         };
+        self.converse_within(timeout, call, given)
+    }
+
+    fn converse_within(
+        &self,
+        timeout: Duration,
+        call: Request,
+        given: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), ControlError> {
         let message = CallMessage { v: PROTOCOL_VERSION, call };
         let text = serde_json::to_vec(&message)
             .map_err(|error| ControlError::Protocol(error.to_string()))?;
         // A daemon that refuses a connection sends the reason and closes before it reads: that
         // reason says more than the failure to send.
         let sent = self.send(&text, given);
-        let (text, fds) = self.receive(timeout).map_err(|error| sent.err().unwrap_or(error))?;
+        let received = self.receive_in_order(timeout);
+        if sent.is_ok() && matches!(received, Err(ControlError::Timeout(_))) {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+        let (text, fds) = received.map_err(|error| sent.err().unwrap_or(error))?;
         Ok((read(&text)?, fds))
     }
 
@@ -283,7 +303,7 @@ impl<S: AsFd> Connection<S> {
 
     /// The next events of a connection that listens; none, if none came within `timeout`.
     pub fn events(&self, timeout: Duration) -> Result<Events, ControlError> {
-        match self.receive(timeout) {
+        match self.receive_in_order(timeout) {
             Ok((text, _)) => match read(&text)? {
                 Reply::Events(events) => Ok(events),
                 other => Err(unexpected(&other)),
@@ -319,6 +339,21 @@ impl<S: AsFd> Connection<S> {
             rustix::net::sendmsg(&self.socket, &parts, &mut beside, flags)
         });
         sent.map(drop)
+    }
+
+    /// Receives the reply to the last call; those to calls that were given up come before it.
+    fn receive_in_order(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
+        use ControlError::{Io, Lost, Timeout};
+        let begin = Instant::now();
+        let left = || timeout.saturating_sub(begin.elapsed());
+        while self.late.load(Ordering::Relaxed) > 0 {
+            match self.receive(left()) {
+                Err(error @ (Timeout(_) | Lost(_) | Io { .. })) => return Err(error),
+                // Whatever it says, it has come.
+                Ok(_) | Err(_) => self.late.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+        self.receive(left())
     }
 
     fn receive(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
@@ -434,7 +469,8 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Any user may put a socket of that name in a directory that every user may write to, such as
-/// `/tmp`. Below one, the client trusts only a directory of its own user or of root.
+/// `/tmp`. Below one, the client trusts only a directory of its own user or of root. Root
+/// administers daemons of other users, and trusts what it names: SECURITY.md.
 fn check_owner(socket: &Path) -> Result<(), ControlError> {
     let Some(dir) = socket.parent() else { return Ok(()) };
     let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
@@ -482,7 +518,7 @@ mod tests {
             None,
         )
         .unwrap();
-        (Connection { socket: ours, path: PathBuf::from("test.sock") }, theirs)
+        (Connection::from_fd(ours, Path::new("test.sock")), theirs)
     }
 
     fn answer(to: &OwnedFd, text: &[u8], fds: &[BorrowedFd<'_>]) {
@@ -526,6 +562,30 @@ mod tests {
     #[test]
     fn test_a_daemon_that_leaves_is_reported() {
         let (connection, daemon) = pair();
+        drop(daemon);
+        assert!(matches!(connection.hello("test"), Err(ControlError::Lost(_))));
+    }
+
+    #[test]
+    fn test_an_answer_that_comes_late_is_for_no_other_call() {
+        let (connection, daemon) = pair();
+        let hello = || Request::Session(SessionRequest::Hello(Hello::default()));
+        let refusal = br#"{"v":1,"result":{"err":{"code":"quota","message":"m"}}}"#;
+        let give_up = || {
+            let late = connection.converse_within(Duration::from_millis(1), hello(), &[]);
+            assert!(matches!(late, Err(ControlError::Timeout(_))), "{late:?}");
+        };
+        (0..2).for_each(|_| give_up());
+        answer(&daemon, refusal, &[daemon.as_fd()]);
+        // The other one is still to come.
+        give_up();
+        answer(&daemon, b"nonsense", &[]);
+        answer(&daemon, refusal, &[]);
+        answer(&daemon, DONE, &[]);
+        assert_eq!(connection.call(hello()).unwrap(), Reply::Done);
+        answer(&daemon, DONE, &[]);
+        assert_eq!(connection.call(hello()).unwrap(), Reply::Done, "nothing is late any more");
+        give_up();
         drop(daemon);
         assert!(matches!(connection.hello("test"), Err(ControlError::Lost(_))));
     }

@@ -18,6 +18,7 @@
 //! are.
 
 mod board;
+mod neighbours;
 mod recent;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -35,6 +36,7 @@ use super::table::Seed;
 use super::text::{Host, Net, parse, wrong};
 use super::{Counts, named};
 pub use board::Board;
+use neighbours::{Change, Claim, Neighbours};
 use packet::build::{ARP_LEN, arp, ethernet, icmp_error, ipv4};
 use packet::bytes::{ipv4_at, mac_at, u16_at};
 use packet::checksum::checksum;
@@ -81,10 +83,8 @@ enum Hop {
 }
 
 const MAC: MacAddr = MacAddr::new([0x02, 0x75, 0x76, 0x61, 0x6c, 0x01]);
-/// Most neighbours that are known, and for how long; then they are asked again. Linux has it so: a
-/// station that came back with another address is found by then.
-const NEIGHBOURS: usize = 16_384;
-const FRESH: Duration = Duration::from_secs(30);
+/// Most neighbours that were asked for just now.
+const ASKED: usize = 16_384;
 /// How long what was found for a destination holds.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// Most ICMP errors in a second.
@@ -109,7 +109,7 @@ pub struct Router {
     mac: MacAddr,
     own: Vec<Ipv4Addr>,
     routes: PrefixMap<Ipv4Net, Hop>,
-    neighbours: HashMap<Ipv4Addr, (MacAddr, Instant), Seed>,
+    neighbours: Neighbours,
     asked: HashMap<Ipv4Addr, Instant, Seed>,
     recent: Recent,
     /// Since when what is in it may hold.
@@ -137,7 +137,7 @@ impl Router {
             mac: config.mac.as_ref().map_or(MAC, |mac| *mac.get_ref()),
             own: Vec::new(),
             routes: PrefixMap::new(),
-            neighbours: HashMap::default(),
+            neighbours: Neighbours::default(),
             asked: HashMap::default(),
             recent: Recent::new(),
             renewed: now,
@@ -206,11 +206,10 @@ impl Router {
     /// Is from now on what another file says; neighbours that are still some stay known, and
     /// awaited.
     pub fn replace(&mut self, new: Self) {
-        let (mut neighbours, mut held) =
-            (std::mem::take(&mut self.neighbours), std::mem::take(&mut self.held));
-        neighbours.retain(|address, _| new.source_for(*address).is_some());
-        let is_ours = |address: &Ipv4Addr| new.source_for(*address).is_some();
-        let gone: Vec<_> = held.extract_if(|address, _| !is_ours(address)).collect();
+        let is_ours = |address: Ipv4Addr| new.source_for(address).is_some();
+        let neighbours = std::mem::take(&mut self.neighbours).of(is_ours);
+        let mut held = std::mem::take(&mut self.held);
+        let gone: Vec<_> = held.extract_if(|address, _| !is_ours(*address)).collect();
         gone.into_iter().flat_map(|(_, waiting)| waiting.packets).for_each(|it| self.give_up(it));
         let (given_up, unresolved) = (std::mem::take(&mut self.given_up), self.unresolved);
         let board = self.board.take();
@@ -230,7 +229,7 @@ impl Router {
     /// What it knows.
     pub fn counts(&self) -> Counts {
         let held = self.held.values().map(Waiting::count).sum();
-        let counts = [self.neighbours.len() as u64, held, self.unresolved];
+        let counts = [self.neighbours.count(), held, self.unresolved];
         named(["neighbours", "held", "unresolved"], counts)
     }
 
@@ -261,14 +260,16 @@ impl Router {
         }
     }
 
-    fn learn(&mut self, address: Ipv4Addr, mac: MacAddr, made: &mut Generated) {
-        let is_known = self.neighbours.contains_key(&address);
-        if self.source_for(address).is_none() || !is_known && self.neighbours.len() >= NEIGHBOURS {
-            return;
+    /// Hears where a neighbour is. `false`: that is nothing new, or there is no room for it.
+    fn learn(&mut self, claim: Claim, made: &mut Generated) -> bool {
+        let Claim { address, station: mac, .. } = claim;
+        if self.source_for(address).is_none() {
+            return false;
         }
-        let before = self.neighbours.insert(address, (mac, self.now));
-        if before.is_some_and(|(before, _)| before != mac) {
-            self.recent.forget();
+        match self.neighbours.hear(claim, self.now) {
+            Change::Nothing => return false,
+            Change::Moved => self.recent.forget(),
+            Change::Known => {}
         }
         self.asked.remove(&address);
         if let Some(Waiting { packets, .. }) = self.held.remove(&address) {
@@ -279,6 +280,7 @@ impl Router {
                 made.send_on(packet);
             }
         }
+        true
     }
 
     /// A packet on its way to a neighbour.
@@ -334,11 +336,17 @@ impl Router {
             return Action::Drop;
         }
         let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
+        // No neighbour has the address of a group (RFC 1812, 3.3.2).
+        if !from.0.is_station() {
+            return Action::Drop;
+        }
         let target = ipv4_at(packet, 24);
         if self.own.contains(&target) {
-            self.learn(from.1, from.0, made);
-            if let Some(board) = &self.board {
-                board.post(from.1, from.0);
+            let claim = Claim { address: from.1, station: from.0, source: mac_at(frame, 6) };
+            if self.learn(claim, made)
+                && let Some(board) = &self.board
+            {
+                board.post(claim);
             }
             if operation == 1 {
                 let answer = arp(2, (self.mac, target), from);
@@ -350,22 +358,22 @@ impl Router {
 
     /// The station of a neighbour; asks for it where it is not known.
     fn neighbour(&mut self, address: Ipv4Addr, made: &mut Generated) -> Option<MacAddr> {
-        let known = self.neighbours.get(&address).copied();
-        let fresh = known.filter(|(_, seen)| self.now.duration_since(*seen) < FRESH);
+        let known = self.neighbours.get(address, self.now);
+        let is_fresh = known.is_some_and(|(_, is_fresh)| is_fresh);
         let may_ask = || {
             let asked = self.asked.get(&address);
             asked.is_none_or(|asked| self.now.duration_since(*asked) >= PATIENCE)
         };
-        if fresh.is_none() && may_ask() {
+        if !is_fresh && may_ask() {
             let from = (self.mac, self.source_for(address)?);
             let question = arp(1, from, (MacAddr::ZERO, address));
             made.send(&ethernet(MacAddr::BROADCAST, self.mac, 0x0806, &padded(question)));
-            if self.asked.len() >= NEIGHBOURS {
+            if self.asked.len() >= ASKED {
                 self.asked.clear();
             }
             self.asked.insert(address, self.now);
         }
-        // An old answer is good until there is another.
+        // An old answer is good until there is another, or it is over.
         known.map(|(mac, _)| mac)
     }
 
@@ -533,10 +541,11 @@ impl Handler for Router {
         }
     }
 
-    fn batch(&mut self, _: u32, made: &mut Generated) {
+    fn batch(&mut self, frames: u32, made: &mut Generated) {
         self.begin(Instant::now());
-        for (address, mac) in self.board.as_mut().map(Board::news).unwrap_or_default() {
-            self.learn(address, mac, made);
+        self.neighbours.sweep(frames, self.now);
+        for claim in self.board.as_mut().map(Board::news).unwrap_or_default() {
+            self.learn(claim, made);
         }
         if !self.held.is_empty() {
             self.age_neighbours(made);

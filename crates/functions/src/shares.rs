@@ -10,7 +10,7 @@ use super::table::Seed;
 use super::text::{entries, wrong};
 
 /// A host: an IPv4 address, or the network of an IPv6 address (64 bits), of which one host can have
-/// all addresses.
+/// all addresses; for a router a MAC address.
 pub type Source = u64;
 
 /// The most entries of one source, in a file: `max_per_source`.
@@ -32,7 +32,7 @@ impl Shares {
         connections: u32,
     ) -> anyhow::Result<Self> {
         let most = match wanted.map(|wanted| (wanted, wanted.get_ref().0)) {
-            None => connections.div_ceil(4),
+            None => return Ok(Self::quarters(connections)),
             Some((_, most)) if most <= connections => most,
             Some((wanted, most)) => {
                 let why = format_args!(
@@ -43,6 +43,16 @@ impl Shares {
             }
         };
         Ok(Self { counts: HashMap::default(), most })
+    }
+
+    /// Shares of a table of so many entries: a quarter each.
+    pub fn quarters(entries: u32) -> Self {
+        Self { counts: HashMap::default(), most: entries.div_ceil(4) }
+    }
+
+    /// How many a source has.
+    pub fn count(&self, source: Source) -> u32 {
+        self.counts.get(&source).copied().unwrap_or(0)
     }
 
     /// Whether a source has as many as it may.

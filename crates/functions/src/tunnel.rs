@@ -237,7 +237,9 @@ impl Tunnel {
     fn hear(&mut self, packet: &[u8], made: &mut Generated) -> Became {
         let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
         let own = (self.config.mac, self.config.local.0);
-        if packet[..6] != [0, 1, 8, 0, 6, 4] || ipv4_at(packet, 24) != own.1 {
+        let is_for_us = packet[..6] == [0, 1, 8, 0, 6, 4] && ipv4_at(packet, 24) == own.1;
+        // No neighbour has the address of a group (RFC 1812, 3.3.2).
+        if !is_for_us || !from.0.is_station() {
             return Became::Foreign;
         }
         if from.1 == self.next_hop() {
@@ -405,6 +407,21 @@ mod tests {
         let question = arp(1, (REMOTE, tunnel.remote), (MacAddr::ZERO, local.1));
         let (_, made) = see(&mut tunnel, OUTSIDE, &ethernet([0xff; 6], REMOTE, 0x0806, &question));
         assert_eq!((&made[0][..6], mac_at(&made[0], 22)), (&REMOTE.octets()[..], local.0));
+    }
+
+    #[test]
+    fn test_the_remote_is_at_no_groups_address() {
+        let mut tunnel = introduced();
+        let local = (tunnel.config.mac, tunnel.config.local.0);
+        for group in [MacAddr::BROADCAST, MacAddr::new([1, 0, 0x5e, 0, 0, 1]), MacAddr::ZERO] {
+            for operation in [1, 2] {
+                let lie = arp(operation, (group, tunnel.remote), local);
+                let lie = ethernet(local.0, REMOTE, 0x0806, &lie);
+                assert_eq!(see(&mut tunnel, OUTSIDE, &lie), (None, vec![]), "{group}");
+            }
+        }
+        assert_eq!(tunnel.became[Became::Foreign as usize], 6);
+        assert_eq!(see(&mut tunnel, INSIDE, &frame()).0.unwrap()[..6], REMOTE.octets());
     }
 
     #[test]

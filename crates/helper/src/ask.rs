@@ -57,7 +57,7 @@ impl From<io::Error> for HelperError {
             io::ErrorKind::NotFound => Self::Missing,
             io::ErrorKind::PermissionDenied => Self::NotForUs(rustix::process::geteuid().as_raw()),
             io::ErrorKind::ConnectionRefused => Self::NobodyListens,
-            io::ErrorKind::WouldBlock => Self::Silent,
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Silent,
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Self::Gone,
             _ => Self::System(error),
         }

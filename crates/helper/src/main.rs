@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use helper::policy::Policy;
+use helper::policy::{self, Named, Policy};
 use helper::wire::{Kind, Reply, Request, receive_request, send_message, wait_for_confirmation};
 use hostif::netlink::Interface;
 use hostif::sys::steer;
@@ -71,10 +71,10 @@ fn serve(socket: BorrowedFd<'_>) -> Result<(Reply, OpenInterface), String> {
         )
     })?;
     let policy = Policy::load().map_err(|error| error.to_string())?;
-    policy.judge(uid, &request).map_err(|error| error.to_string())?;
+    let named = policy.judge(uid, &request).map_err(|error| error.to_string())?;
     let namespace = namespace::own().map_err(|error| format!("uvala-helper: /proc: {error}"))?;
     mac::init(&uid.to_le_bytes());
-    let opened = open(&request).map_err(|error| explain(&error))?;
+    let opened = open(&request, uid, named).map_err(|error| explain(&error))?;
     let interface = opened.interface.clone();
     // The kernel also finds an interface by its alternative names, which a rule could match by
     // chance.
@@ -103,18 +103,10 @@ fn caller(socket: BorrowedFd<'_>) -> Result<u32, String> {
     Ok(peer)
 }
 
-fn open(request: &Request) -> Result<OpenInterface, HostError> {
+fn open(request: &Request, uid: u32, named: Named) -> Result<OpenInterface, HostError> {
     let (native, undo) = (false, None);
     match request.kind {
         Kind::Tap => {
-            let sets = request.mtu.is_some() || request.mac.is_some() || request.address.is_some();
-            if sets && hostif::exists(&request.ifname) {
-                return Err(HostError::Helper(format!(
-                    "interface {} was there before, and the helper changes only those that it \
-                     makes: leave mtu, mac and address out, or delete it",
-                    request.ifname
-                )));
-            }
             let (mac, address) = (request.mac, request.ip());
             let name = request.ifname.clone();
             let queues = request.queues.as_ref().and_then(Queues::count);
@@ -122,7 +114,11 @@ fn open(request: &Request) -> Result<OpenInterface, HostError> {
             let namespace = None;
             let spec = TapSpec { name, mtu, mac, address, queues, namespace, existing, strict };
             // An existing TAP is opened without changes, so there is nothing to revert.
-            let tap::Handles { queues, interface, .. } = tap::open(&spec, None)?;
+            let may_open = |there: &Interface| {
+                let checked = policy::check_existing(uid, named, request, there);
+                checked.map_err(|error| HostError::Helper(error.to_string()))
+            };
+            let tap::Handles { queues, interface, .. } = tap::open_if(&spec, None, may_open)?;
             Ok(OpenInterface { native, interface, fds: queues, undo })
         }
         Kind::Packet => {

@@ -8,6 +8,9 @@
 //! addresses = ["10.0.0.0/24"]
 //! ```
 //!
+//! A prefix lets the user make TAPs of such names, and open those that were made for this user. Any
+//! other TAP that is there takes its whole name.
+//!
 //! An address brings a route: a user that could choose any address would receive all that the host
 //! sends. So a TAP gets an address of the networks that the policy names, or none.
 
@@ -15,6 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+use hostif::netlink::Interface;
 use protocol::Address;
 use rustix::fs::OFlags;
 use serde::Deserialize;
@@ -44,6 +48,15 @@ struct Allow {
     /// The networks of which the host may have an address on a TAP.
     #[serde(default)]
     addresses: Vec<Address>,
+}
+
+/// How a rule names an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Named {
+    /// By a prefix of its name.
+    ByPrefix,
+    /// By its whole name.
+    Whole,
 }
 
 /// A user ID, or a name of `/etc/passwd`.
@@ -89,6 +102,24 @@ pub enum PolicyError {
         uid: u32,
         /// The address.
         address: Address,
+        /// The interface.
+        ifname: String,
+    },
+    /// Settings are asked for, of an interface that the helper did not make.
+    #[error(
+        "interface {0} was there before, and the helper changes only those that it makes: leave \
+         mtu, mac and address out, or delete it"
+    )]
+    Unchanged(String),
+    /// Only a prefix allows a TAP that was not made for the user.
+    #[error(
+        "TAP {ifname} was there before and was not made for user {uid}, and {PATH} has only a \
+         prefix of its name: write its whole name there, or make it with: ip tuntap add dev \
+         {ifname} mode tap user {uid}"
+    )]
+    Foreign {
+        /// The user.
+        uid: u32,
         /// The interface.
         ifname: String,
     },
@@ -141,29 +172,53 @@ impl Policy {
         }
     }
 
-    /// Checks a request of a user.
+    /// Checks a request of a user; returns how the rule names the interface that allows it.
     ///
     /// # Errors
     /// [`PolicyError::Forbidden`], [`PolicyError::Elsewhere`].
-    pub fn judge(&self, uid: u32, request: &Request) -> Result<(), PolicyError> {
+    pub fn judge(&self, uid: u32, request: &Request) -> Result<Named, PolicyError> {
         let allows = |allow: &Allow| {
-            matches!(allow.user, User::Number(user) if user == uid)
-                && allow.kinds.contains(&request.kind)
-                && allow.interfaces.iter().any(|pattern| matches(pattern, &request.ifname))
+            let is_meant = matches!(allow.user, User::Number(user) if user == uid)
+                && allow.kinds.contains(&request.kind);
+            let names = allow.interfaces.iter().filter(|_| is_meant);
+            names.filter_map(|pattern| matches(pattern, &request.ifname)).max()
         };
         let ifname = request.ifname.clone();
-        let allowed: Vec<_> = self.allow.iter().filter(|allow| allows(allow)).collect();
-        if allowed.is_empty() {
+        let allowed = self.allow.iter().filter_map(|allow| Some((allow, allows(allow)?)));
+        let allowed: Vec<_> = allowed.collect();
+        let Some(named) = allowed.iter().map(|(_, named)| *named).max() else {
             return Err(PolicyError::Forbidden { uid, kind: request.kind, ifname });
-        }
-        let mut networks = allowed.iter().flat_map(|allow| &allow.addresses);
+        };
+        let mut networks = allowed.iter().flat_map(|(allow, _)| &allow.addresses);
         match request.address {
             Some(address) if !networks.any(|network| address.is_within(*network)) => {
                 Err(PolicyError::Elsewhere { uid, address, ifname })
             }
-            _ => Ok(()),
+            _ => Ok(named),
         }
     }
+}
+
+/// Checks whether a TAP may be opened that was there before. Its name may begin like that of a rule
+/// by chance, and the kernel, which asks for its owner, lets the helper have it all the same: also
+/// the next queue of one that a program is using.
+///
+/// # Errors
+/// [`PolicyError::Unchanged`], [`PolicyError::Foreign`].
+pub fn check_existing(
+    uid: u32,
+    named: Named,
+    request: &Request,
+    there: &Interface,
+) -> Result<(), PolicyError> {
+    let ifname = request.ifname.clone();
+    if request.mtu.is_some() || request.mac.is_some() || request.address.is_some() {
+        return Err(PolicyError::Unchanged(ifname));
+    }
+    if named == Named::ByPrefix && there.driver == "tun" && there.owner != Some(uid) {
+        return Err(PolicyError::Foreign { uid, ifname });
+    }
+    Ok(())
 }
 
 fn read(file: File) -> Result<String, PolicyError> {
@@ -176,10 +231,10 @@ fn read(file: File) -> Result<String, PolicyError> {
     Ok(text)
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
+fn matches(pattern: &str, name: &str) -> Option<Named> {
     match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => name == pattern,
+        Some(start) => name.starts_with(start).then_some(Named::ByPrefix),
+        None => (name == pattern).then_some(Named::Whole),
     }
 }
 
@@ -271,6 +326,36 @@ mod tests {
         };
         let refusal = policy.judge(7, &request).unwrap_err().to_string();
         assert!(refusal.contains("user 7 may not have address 9.9.9.9/8"), "{refusal}");
+    }
+
+    #[test]
+    fn a_whole_name_counts_more_than_a_prefix() {
+        let text = "[[allow]]\nuser = 7\nkinds = [\"tap\"]\ninterfaces = [\"tap*\", \"tap1\"]\n\
+                    [[allow]]\nuser = 7\nkinds = [\"tap\"]\ninterfaces = [\"tap2\"]\n\
+                    [[allow]]\nuser = 8\nkinds = [\"tap\"]\ninterfaces = [\"tap3\"]\n";
+        let policy = Policy::parse(text).unwrap();
+        let named = |name: &str| policy.judge(7, &Request::plain(Kind::Tap, name)).unwrap();
+        assert_eq!(["tap1", "tap2"].map(named), [Named::Whole; 2]);
+        assert_eq!(["tap", "tap3", "tap12"].map(named), [Named::ByPrefix; 3]);
+    }
+
+    #[test]
+    fn a_prefix_opens_no_tap_that_was_not_made_for_its_user() {
+        let request = Request::plain(Kind::Tap, "tap0");
+        let may_open = |named, owner, driver: &str| {
+            let there = Interface { owner, driver: driver.to_owned(), ..Interface::default() };
+            check_existing(7, named, &request, &there).is_ok()
+        };
+        for owner in [None, Some(0), Some(8)] {
+            assert!(!may_open(Named::ByPrefix, owner, "tun"), "{owner:?}");
+            assert!(may_open(Named::Whole, owner, "tun"), "{owner:?}");
+        }
+        assert!(may_open(Named::ByPrefix, Some(7), "tun"));
+        assert!(may_open(Named::ByPrefix, None, "veth"), "what is no TAP is refused as such");
+        let request = Request { mtu: Some(9000), ..request };
+        let there = Interface { owner: Some(7), driver: "tun".to_owned(), ..Interface::default() };
+        let refused = check_existing(7, Named::Whole, &request, &there).unwrap_err().to_string();
+        assert!(refused.contains("tap0 was there before"), "{refused}");
     }
 
     #[test]

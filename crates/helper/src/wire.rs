@@ -136,6 +136,8 @@ struct InterfaceText {
     #[serde(with = "octets")]
     mac: MacAddr,
     driver: String,
+    #[serde(skip)]
+    owner: Option<u32>,
 }
 
 /// A MAC address in a reply: six numbers.

@@ -11,6 +11,10 @@
 //! starts the helper without the helper's capabilities. The daemon forks the broker before it is
 //! confined. The broker takes no path of a program from the daemon, ends with it, and kills a
 //! helper that lives longer than `HELPER_MAX`.
+//!
+//! A path can lead to a file system that does not answer, and holds the broker up as long. So the
+//! daemon waits for `PATIENCE` only. Each question has a socket of its own for the answer: one that
+//! comes late is the answer to no other question.
 
 #![allow(unsafe_code)] // UNSAFETY: fork(2).
 
@@ -24,12 +28,16 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::fs::{CWD, Mode, OFlags, fstatfs, openat};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    sockopt,
 };
 
+/// The time within which the broker must answer: as long as the daemon waits for a helper.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The time within which a helper must end.
 const HELPER_MAX: Duration = Duration::from_secs(60);
 /// The longest request: a letter and a path.
@@ -41,7 +49,10 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 
 /// The daemon's end.
 #[derive(Debug)]
-pub struct Broker(OwnedFd);
+pub struct Broker {
+    socket: OwnedFd,
+    patience: Duration,
+}
 
 /// The broker of this process, if it has one.
 #[must_use]
@@ -73,7 +84,7 @@ pub fn start(helper: Option<PathBuf>) -> io::Result<()> {
         }
         _ => {
             // A second one would be a bug, and is not used.
-            let _ = BROKER.set(Broker(ours));
+            let _ = BROKER.set(Broker::new(ours, PATIENCE)?);
             Ok(())
         }
     }
@@ -84,6 +95,12 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 impl Broker {
+    fn new(socket: OwnedFd, patience: Duration) -> io::Result<Self> {
+        // Where questions wait for a broker that is held up, there is soon no room for more.
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(patience))?;
+        Ok(Self { socket, patience })
+    }
+
     /// Opens a network namespace by its path.
     ///
     /// # Errors
@@ -103,12 +120,20 @@ impl Broker {
 
     /// Sends a request with a socket of its own for the answer, so that threads need no lock.
     fn ask(&self, text: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
+        let late = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(
+                io::ErrorKind::TimedOut,
+                "no answer in time; see whether a file system hangs that it lies in",
+            ),
+            _ => error,
+        };
+        let end = Instant::now() + self.patience;
         let (ours, theirs) = pair()?;
         let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(fd).collect();
-        send(self.0.as_fd(), text, &fds)?;
+        send(self.socket.as_fd(), text, &fds).map_err(late)?;
         drop(theirs);
         let mut answer = [0; 4];
-        let (size, mut fds) = receive(ours.as_fd(), &mut answer)?;
+        let (size, mut fds) = receive_until(end, &ours, &mut answer).map_err(late)?;
         match (size, i32::from_ne_bytes(answer)) {
             (4, 0) => Ok(fds.pop()),
             (4, errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -189,13 +214,14 @@ fn act(request: &[u8], fd: Option<OwnedFd>, helper: Option<&Path>) -> io::Result
     }
 }
 
-/// Opens the file of a namespace.
+/// Opens the file of a namespace, and no other: not one that takes its place after the look.
 pub(crate) fn open_path(path: &str) -> io::Result<OwnedFd> {
-    // Opening another kind of file, such as a FIFO, could block.
-    if rustix::fs::statfs(path)?.f_type != NAMESPACES {
+    // Opening another kind of file could do something, or block, as with a FIFO; this does not.
+    let found = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if fstatfs(&found)?.f_type != NAMESPACES {
         return Err(Errno::NOENT.into());
     }
-    Ok(File::open(path)?.into())
+    Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
 }
 
 /// The magic number of the namespace file system (`linux/magic.h`).
@@ -207,8 +233,26 @@ fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::MSGSIZE.into());
     }
-    sendmsg(socket, &[IoSlice::new(text)], &mut control, SendFlags::NOSIGNAL)?;
+    let text = [IoSlice::new(text)];
+    retry_on_intr(|| sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL))?;
     Ok(())
+}
+
+/// Receives what comes until then.
+fn receive_until(
+    end: Instant,
+    socket: &OwnedFd,
+    text: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        // A timeout of zero would mean to wait for ever.
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
+        match receive(socket.as_fd(), text) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
 }
 
 fn receive(socket: BorrowedFd<'_>, text: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
@@ -233,7 +277,7 @@ mod tests {
     fn broker(helper: Option<PathBuf>) -> Broker {
         let (ours, theirs) = pair().expect("descriptors");
         std::thread::spawn(move || serve(&theirs, helper.as_deref()));
-        Broker(ours)
+        Broker::new(ours, PATIENCE).expect("a socket")
     }
 
     #[test]
@@ -243,6 +287,64 @@ mod tests {
         for path in ["/etc/passwd", "/", "/no/such", "/proc/self/mem"] {
             let error = broker.namespace(path).expect_err(path);
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "{path}");
+        }
+    }
+
+    /// One path of two, which take turns, is a namespace.
+    #[test]
+    fn a_file_that_takes_the_place_of_a_namespace_is_not_opened() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [path, next] = ["ns", "next"].map(|name| dir.path().join(name));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let (path, done) = (path.to_str().expect("text"), &done);
+        std::os::unix::fs::symlink("/proc/self/ns/net", path).expect("a place");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for file in ["/etc/passwd", "/proc/self/ns/net"].iter().cycle() {
+                    std::os::unix::fs::symlink(file, &next).expect("a place");
+                    std::fs::rename(&next, path).expect("the same directory");
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let mut opened = (0..20_000).filter_map(|_| open_path(path).ok());
+            let others = opened.find(|fd| fstatfs(fd).expect("open").f_type != NAMESPACES);
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(others.is_none());
+        });
+    }
+
+    #[test]
+    fn a_broker_that_is_held_up_is_not_waited_for_and_its_late_answer_is_for_no_other_question() {
+        let (ours, theirs) = pair().expect("descriptors");
+        // The least that the kernel gives: room for a few questions.
+        sockopt::set_socket_send_buffer_size(&ours, 1).expect("a socket");
+        let mut broker = Broker::new(ours, Duration::from_millis(50)).expect("a socket");
+        let mut text = [0; REQUEST_MAX];
+        let mut hear = || {
+            let (size, mut fds) = receive(theirs.as_fd(), &mut text).expect("a question");
+            (size, fds.pop().expect("a socket for the answer"))
+        };
+        let late = broker.namespace("/a").expect_err("no answer");
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        let (_, first) = hear();
+        broker.patience = PATIENCE;
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| broker.namespace("/bb"));
+            let (size, answer) = hear();
+            assert_eq!(size, 3);
+            // The daemon has closed the other end.
+            send(first.as_fd(), &[0; 4], &[first.as_fd()]).expect_err("too late");
+            send(answer.as_fd(), &libc::EACCES.to_ne_bytes(), &[]).expect("it waits");
+            let error = second.join().expect("no panic").expect_err("not allowed");
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        });
+        broker.patience = Duration::from_millis(1);
+        // However many questions wait, none more waits for ever.
+        for _ in 0..20 {
+            let late = broker.start_helper(pair().expect("descriptors").0);
+            assert_eq!(late.expect_err("no answer").kind(), io::ErrorKind::TimedOut);
         }
     }
 

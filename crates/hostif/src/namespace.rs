@@ -85,6 +85,7 @@ pub fn open(name: &str) -> Result<OwnedFd, HostError> {
     };
     opened.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => HostError::MayNotEnter(name.to_owned()),
+        io::ErrorKind::TimedOut => HostError::system("open network namespace", name)(error),
         _ => none(name),
     })
 }

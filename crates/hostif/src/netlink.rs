@@ -57,6 +57,8 @@ mod attribute {
     pub const ALT_IFNAME: u16 = 53;
     pub const NET_NS_FD: u16 = 28;
     pub const INFO_KIND: u16 = 1;
+    pub const INFO_DATA: u16 = 2;
+    pub const TUN_OWNER: u16 = 1;
     pub const IFA_ADDRESS: u16 = 1;
     pub const IFA_LOCAL: u16 = 2;
     pub const RTA_DST: u16 = 1;
@@ -92,6 +94,8 @@ pub struct Interface {
     pub mac: MacAddr,
     /// The kernel's name of the link type, such as `tun` or `veth`; empty for hardware.
     pub driver: String,
+    /// The user that a TAP was made for (`ip tuntap add … user`), if any.
+    pub owner: Option<u32>,
 }
 
 /// A change of an interface.
@@ -430,6 +434,7 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
         mtu: 0,
         mac: MacAddr::ZERO,
         driver: String::new(),
+        owner: None,
     };
     for (kind, value) in attributes(body.get(IFINFO..)?) {
         match kind {
@@ -443,13 +448,21 @@ fn parse_link(body: &[u8]) -> Option<Interface> {
                 interface.mac = MacAddr::new(value.try_into().unwrap_or_default());
             }
             attribute::LINKINFO => {
-                let driver = attributes(value).find(|(kind, _)| *kind == attribute::INFO_KIND);
-                interface.driver = driver.map(|(_, value)| text(value)).unwrap_or_default();
+                (interface.driver, interface.owner) = parse_kind(value);
             }
             _ => {}
         }
     }
     Some(interface)
+}
+
+/// The kind of a link, and what is said of one that is a TAP.
+fn parse_kind(info: &[u8]) -> (String, Option<u32>) {
+    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
+    let kind = find(info, attribute::INFO_KIND).map(|(_, value)| text(value)).unwrap_or_default();
+    let data = find(info, attribute::INFO_DATA).filter(|_| kind == "tun");
+    let owner = data.and_then(|(_, data)| find(data, attribute::TUN_OWNER));
+    (kind, owner.and_then(|(_, value)| number_at(value, 0)))
 }
 
 fn text(value: &[u8]) -> String {
@@ -488,11 +501,18 @@ mod tests {
         names.text(attribute::ALT_IFNAME, "enp1s0");
         names.text(attribute::ALT_IFNAME, "lan");
         message.attribute(attribute::PROP_LIST | 0x8000, &names.0);
+        // A TAP of user 7.
+        let (mut info, mut data) = (Message(Vec::new()), Message(Vec::new()));
+        data.attribute(attribute::TUN_OWNER, &7u32.to_ne_bytes());
+        info.text(attribute::INFO_KIND, "tun");
+        info.attribute(attribute::INFO_DATA, &data.0);
+        message.attribute(attribute::LINKINFO, &info.0);
         let bytes = message.finish(3);
         let whole: Vec<_> = messages(&bytes).collect();
         let Some(Event::Is(found)) = event(whole[0].0, whole[0].2) else { panic!("{whole:?}") };
         assert_eq!((found.index, found.name.as_str(), found.mtu), (7, "eth0", 1500));
         assert_eq!(found.altnames, ["enp1s0", "lan"]);
+        assert_eq!((found.driver.as_str(), found.owner), ("tun", Some(7)));
         for cut in 0..bytes.len() {
             for (kind, _, body) in messages(&bytes[..cut]) {
                 let _ = event(kind, body);

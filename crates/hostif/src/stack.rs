@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::netlink::{Change, Interface, Netlink};
 use crate::sys::bpf::{self, Attached, Hook, Program};
+use crate::sys::tun::Which;
 use crate::tap::attach;
 use crate::{HostError, check_name};
 
@@ -48,7 +49,7 @@ pub fn open(name: &str) -> Result<Handles, HostError> {
     if !interface.ethernet {
         return Err(HostError::NotEthernet(name.to_owned()));
     }
-    let (relay, relay_name) = attach("uvala%d", name, true).map_err(|error| match error {
+    let (relay, relay_name) = attach("uvala%d", name, Which::New).map_err(|error| match error {
         // A TAP that an operator makes cannot serve as the relay.
         HostError::MayNotTap(..) => HostError::MayNotCut(name.to_owned()),
         error => error,

@@ -2,11 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! [`open`] attaches to the TAP of a name, or creates it if there is none. The kernel deletes a TAP
-//! that was created here when its last descriptor is closed; one that existed before
-//! (`ip tuntap add`) stays. A TAP for a namespace is created in the daemon's namespace and moved:
-//! the descriptor of a TAP that was created inside would keep the namespace alive. A client with
-//! the capabilities can also open a TAP and pass its descriptors ([`identify`]).
+//! [`open`] attaches to the TAP of a name, or creates it if there is none; it never takes one that
+//! was made by another program meanwhile for its own. The kernel deletes a TAP that was created
+//! here when its last descriptor is closed; one that existed before (`ip tuntap add`) stays. A TAP
+//! for a namespace is created in the daemon's namespace and moved: the descriptor of a TAP that was
+//! created inside would keep the namespace alive. A client with the capabilities can also open a
+//! TAP and pass its descriptors ([`identify`]).
 //!
 //! ```text
 //!   attach ──► move to the namespace ──► accept_ra = 0 ──► MAC, MTU ──► up ──► IP address
@@ -26,7 +27,7 @@ use rustix::io::Errno;
 
 use crate::namespace::{self, Home};
 use crate::netlink::{Change, Interface, Netlink};
-use crate::sys::tun::{self, About};
+use crate::sys::tun::{self, About, Which};
 use crate::sysctl::ignore_advertisements;
 use crate::{HostError, Undo, check_name, mac};
 pub use kept::{Ending, resume};
@@ -74,6 +75,18 @@ pub struct Handles {
 /// # Errors
 /// [`HostError`], with what to do.
 pub fn open(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Handles, HostError> {
+    open_if(spec, target, |_| Ok(()))
+}
+
+/// As [`open`]; `may_open` says whether a TAP may be opened that was there before.
+///
+/// # Errors
+/// [`HostError`], with what to do; that of `may_open`.
+pub fn open_if(
+    spec: &TapSpec,
+    target: Option<&OwnedFd>,
+    may_open: impl FnOnce(&Interface) -> Result<(), HostError>,
+) -> Result<Handles, HostError> {
     check_name(&spec.name)?;
     let name = spec.name.as_str();
     let target = spec.namespace.as_deref().zip(target);
@@ -83,6 +96,7 @@ pub fn open(spec: &TapSpec, target: Option<&OwnedFd>) -> Result<Handles, HostErr
         Some(_) => None,
         None => netlink.find(name).map_err(HostError::system("look up", name))?,
     };
+    there.as_ref().map_or(Ok(()), may_open)?;
     match &there {
         Some(there) if there.driver != "tun" => return Err(HostError::NotTap(name.to_owned())),
         Some(there) if !there.ethernet => return Err(HostError::IsTun(name.to_owned())),
@@ -171,14 +185,15 @@ fn attach_all(
     if !(1..=QUEUES_MAX).contains(&count) {
         return Err(HostError::TapQueues(QUEUES_MAX));
     }
+    let which = if creates { Which::New } else { Which::Any };
     if count == 1 {
-        let (tap, here) = attach(template, name, creates)?;
+        let (tap, here) = attach(template, name, which)?;
         return Ok((vec![tap], here));
     }
-    let (first, here) = attach_with(template, name, creates, tun::attach_queue)?;
+    let (first, here) = attach_with(template, name, which, tun::attach_queue)?;
     let mut queues = vec![first];
     for _ in 1..count {
-        queues.push(attach_with(&here, name, creates, tun::attach_queue)?.0);
+        queues.push(attach_with(&here, name, Which::Any, tun::attach_queue)?.0);
     }
     Ok((queues, here))
 }
@@ -186,9 +201,9 @@ fn attach_all(
 pub(crate) fn attach(
     template: &str,
     name: &str,
-    creates: bool,
+    which: Which,
 ) -> Result<(OwnedFd, String), HostError> {
-    attach_with(template, name, creates, tun::attach)
+    attach_with(template, name, which, tun::attach)
 }
 
 /// Attaches to the TAP of name `template`, in which `%d` is a number that the kernel chooses. Error
@@ -196,10 +211,11 @@ pub(crate) fn attach(
 fn attach_with(
     template: &str,
     name: &str,
-    creates: bool,
-    attach: fn(&OwnedFd, &str) -> Result<String, Errno>,
+    which: Which,
+    attach: fn(&OwnedFd, &str, Which) -> Result<String, Errno>,
 ) -> Result<(OwnedFd, String), HostError> {
     let own = || name.to_owned();
+    let creates = which == Which::New;
     let may_not = || {
         let user = rustix::process::geteuid().as_raw().to_string();
         HostError::MayNotTap(if creates { "make a TAP" } else { "open this TAP" }, own(), user)
@@ -209,7 +225,7 @@ fn attach_with(
         std::io::ErrorKind::PermissionDenied => HostError::MayNotTun,
         _ => HostError::system("open /dev/net/tun for", name)(error),
     })?;
-    let here = attach(&tap, template).map_err(|errno| match errno {
+    let here = attach(&tap, template, which).map_err(|errno| match errno {
         Errno::PERM => may_not(),
         Errno::BUSY | Errno::TOOBIG => HostError::Busy(own()),
         // The lookup found a TAP, so its number of queues does not match.

@@ -27,7 +27,7 @@ pub fn helper_question(data: &[u8]) {
     let Ok(text) = str::from_utf8(rest) else { return };
     match (Policy::parse(text), ask) {
         (Ok(policy), Some(ask)) => match policy.judge(UID, &ask) {
-            Ok(()) => assert!(is_said(text, &ask), "{ask:?}"),
+            Ok(_) => assert!(is_said(text, &ask), "{ask:?}"),
             Err(error) => assert!(!error.to_string().contains(char::is_control), "{error:?}"),
         },
         (Err(error), _) => assert!(!error.to_string().contains('\n'), "{error}"),

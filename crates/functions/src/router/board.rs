@@ -6,11 +6,10 @@
 //! answers the last are kept: an instance that misses one asks again.
 
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use packet::MacAddr;
+use super::neighbours::Claim;
 
 /// Answers that are kept.
 const MOST: usize = 1024;
@@ -26,11 +25,11 @@ pub struct Board {
 struct Shared {
     /// How many there have been. Written under the lock, after `last`.
     posted: AtomicU64,
-    last: Mutex<VecDeque<(Ipv4Addr, MacAddr)>>,
+    last: Mutex<VecDeque<Claim>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Ipv4Addr, MacAddr)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Claim>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -43,18 +42,18 @@ impl Board {
     }
 
     /// A neighbour has said where it is.
-    pub fn post(&self, address: Ipv4Addr, mac: MacAddr) {
+    pub fn post(&self, claim: Claim) {
         let mut last = self.shared.lock();
         if last.len() == MOST {
             last.pop_front();
         }
-        last.push_back((address, mac));
+        last.push_back(claim);
         self.shared.posted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What was posted since the last call, by any thread. Relaxed: the lock orders the rest, and
     /// what is not seen yet is seen with the next batch.
-    pub fn news(&mut self) -> Vec<(Ipv4Addr, MacAddr)> {
+    pub fn news(&mut self) -> Vec<Claim> {
         if self.shared.posted.load(Ordering::Relaxed) == self.seen {
             return Vec::new();
         }
@@ -68,6 +67,10 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use packet::MacAddr;
+
     use super::*;
 
     #[test]
@@ -75,13 +78,14 @@ mod tests {
         let [mut a, mut b] = Board::among(2).collect::<Vec<_>>().try_into().ok().unwrap();
         let at = |number: u16| {
             let [high, low] = number.to_be_bytes();
-            (Ipv4Addr::new(10, 0, high, low), MacAddr::new([high, low, 0, 0, 0, 0]))
+            let station = MacAddr::new([high, low, 0, 0, 0, 0]);
+            Claim { address: Ipv4Addr::new(10, 0, high, low), station, source: station }
         };
         assert!(a.news().is_empty());
-        a.post(at(1).0, at(1).1);
+        a.post(at(1));
         assert_eq!((b.news(), b.news(), a.news()), (vec![at(1)], vec![], vec![at(1)]));
         for number in 0..2000 {
-            b.post(at(number).0, at(number).1);
+            b.post(at(number));
         }
         let news = a.news();
         assert_eq!((news.len(), news.last()), (MOST, Some(&at(1999))));

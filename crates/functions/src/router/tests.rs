@@ -1,5 +1,6 @@
 //! What a router does with packets.
 
+use super::neighbours::{FRESH, KEPT};
 use super::*;
 
 const CONFIG: &str = "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\n\
@@ -92,6 +93,55 @@ fn test_what_was_found_for_a_destination_is_void_when_its_neighbour_moves_or_gro
     let sum = checksum(&last[ETHERNET_HEADER..ETHERNET_HEADER + IPV4_HEADER]).to_be_bytes();
     last[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].copy_from_slice(&sum);
     assert_eq!(route(&mut router, &last).0, None, "it has gone too far");
+}
+
+#[test]
+fn test_a_neighbour_that_says_nothing_any_more_is_unknown_again() {
+    let mut router = Router::new(CONFIG).unwrap();
+    neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]);
+    assert!(route(&mut router, &packet([10, 0, 2, 2])).0.is_some());
+    router.begin(router.now + KEPT);
+    let (passed, made) = route(&mut router, &packet([10, 0, 2, 2]));
+    assert_eq!((passed, made.len()), (None, 1), "it waits, and the router asks");
+    router.neighbours.sweep(1, router.now);
+    assert_eq!(router.counts()[0].1, 0);
+    assert_eq!(neighbour(&mut router, [10, 0, 2, 2], B, [10, 0, 2, 1]).len(), 1);
+}
+
+#[test]
+fn test_a_station_that_claims_all_addresses_keeps_no_other_out() {
+    let wide = "[[interface]]\naddress = \"10.0.1.1/24\"\n[[interface]]\n\
+        address = \"10.2.0.1/16\"\n";
+    let mut router = Router::new(wide).unwrap();
+    let own = [10, 2, 0, 1];
+    neighbour(&mut router, [10, 2, 0, 2], B, own);
+    for host in 0x100..0x100 + 20_000_u32 {
+        let [.., high, low] = host.to_be_bytes();
+        // What the packet says is another one each time.
+        let forged = (MacAddr::new([2, 9, 9, 9, high, low]), [10, 2, high, low].into());
+        let question = arp(1, forged, (MacAddr::ZERO, own.into()));
+        route(&mut router, &ethernet(MacAddr::BROADCAST, A, 0x0806, &question));
+    }
+    neighbour(&mut router, [10, 2, 0, 3], B, own);
+    for known in [2, 3] {
+        let passed = route(&mut router, &packet([10, 2, 0, known])).0;
+        assert_eq!(passed.expect("it is known")[..6], B.octets());
+    }
+}
+
+#[test]
+fn test_a_neighbour_is_at_no_groups_address() {
+    let mut router = Router::new(CONFIG).unwrap();
+    let (host, own) = ([10, 0, 2, 2], [10, 0, 2, 1]);
+    for group in [MacAddr::BROADCAST, MacAddr::new([1, 0, 0x5e, 0, 0, 1]), MacAddr::ZERO] {
+        for operation in [1, 2] {
+            let lie = arp(operation, (group, host.into()), (MAC, own.into()));
+            assert_eq!(route(&mut router, &ethernet(MAC, B, 0x0806, &lie)), (None, vec![]));
+        }
+    }
+    assert_eq!(router.counts()[0].1, 0);
+    assert!(route(&mut router, &packet(host)).0.is_none());
+    assert_eq!(neighbour(&mut router, host, B, own).len(), 1, "what has waited");
 }
 
 /// A packet for a neighbour, told from others by its payload.

@@ -31,25 +31,34 @@ pub(crate) fn open() -> io::Result<OwnedFd> {
     Ok(options.open("/dev/net/tun")?.into())
 }
 
-/// Attaches `fd` to the TAP of this name, or to the first queue of one with several; creates the
-/// TAP if there is none. The kernel replaces a `%d` in the name by a number. Returns the name.
+/// Which TAP [`attach`] attaches to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// A new one: where an interface has the name, the call fails.
+    New,
+    /// The one that has the name, or a new one if there is none.
+    Any,
+}
+
+/// Attaches `fd` to a TAP of this name, or to the first queue of one with several. The kernel
+/// replaces a `%d` in the name by a number. Returns the name.
 ///
 /// # Errors
-/// The error of the system call: `EBUSY`, `EPERM`, `EINVAL` for an interface that is not a TAP.
-pub(crate) fn attach(fd: &OwnedFd, name: &str) -> Result<String, Errno> {
-    match set(fd, name, FLAGS) {
-        Err(Errno::INVAL) => attach_queue(fd, name),
+/// The error of the system call: `EBUSY`, also if there is an interface where there should be none,
+/// `EPERM`, `EINVAL` for an interface that is not a TAP.
+pub(crate) fn attach(fd: &OwnedFd, name: &str, which: Which) -> Result<String, Errno> {
+    match set(fd, name, FLAGS, which) {
+        Err(Errno::INVAL) => attach_queue(fd, name, which),
         result => result,
     }
 }
 
-/// Attaches `fd` to a queue of the multi-queue TAP of this name; creates the TAP if there is none.
-/// Returns the name.
+/// Attaches `fd` to a queue of a multi-queue TAP of this name. Returns the name.
 ///
 /// # Errors
 /// The errors of [`attach`]; `EINVAL` also for a TAP that was made with one queue.
-pub(crate) fn attach_queue(fd: &OwnedFd, name: &str) -> Result<String, Errno> {
-    set(fd, name, FLAGS | libc::IFF_MULTI_QUEUE)
+pub(crate) fn attach_queue(fd: &OwnedFd, name: &str, which: Which) -> Result<String, Errno> {
+    set(fd, name, FLAGS | libc::IFF_MULTI_QUEUE, which)
 }
 
 /// Properties of an open TAP.
@@ -158,10 +167,12 @@ fn set_offload(fd: &OwnedFd, offloads: libc::c_uint) -> Result<(), Errno> {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) }).map(drop)
 }
 
-fn set(fd: &OwnedFd, name: &str, flags: i32) -> Result<String, Errno> {
+fn set(fd: &OwnedFd, name: &str, flags: i32, which: Which) -> Result<String, Errno> {
+    let alone = if which == Which::New { libc::IFF_TUN_EXCL } else { 0 };
     let mut request = new_request();
     set_name(&mut request, name)?;
-    request.ifr_ifru.ifru_flags = i16::try_from(flags).expect("flags of 16 bits");
+    let flags = u16::try_from(flags | alone).expect("flags of 16 bits");
+    request.ifr_ifru.ifru_flags = flags.cast_signed();
     // SAFETY: the kernel reads and writes one `ifreq`, and this is one.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
     Ok(name_of(&request))
@@ -171,4 +182,36 @@ fn name_of(request: &libc::ifreq) -> String {
     let bytes = request.ifr_name.iter().map(|byte| byte.cast_unsigned());
     let name = bytes.take_while(|byte| *byte != 0).collect();
     String::from_utf8(name).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    use super::*;
+
+    /// In a network namespace of its own.
+    fn story() {
+        // SAFETY: a network namespace is no memory and no table of descriptors.
+        if unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.is_err() {
+            return eprintln!("SKIPPED: network namespaces need root; also: unshare -Urn");
+        }
+        let Ok(taps) = std::iter::repeat_with(open).take(4).collect::<io::Result<Vec<_>>>() else {
+            return eprintln!("SKIPPED: no /dev/net/tun");
+        };
+        assert_eq!(attach_queue(&taps[0], "new0", Which::New).as_deref(), Ok("new0"));
+        for name in ["new0", "lo"] {
+            assert_eq!(attach_queue(&taps[1], name, Which::New), Err(Errno::BUSY), "{name}");
+            assert_eq!(attach(&taps[1], name, Which::New), Err(Errno::BUSY), "{name}");
+        }
+        assert_eq!(attach_queue(&taps[1], "new0", Which::Any).as_deref(), Ok("new0"));
+        assert_eq!(attach(&taps[2], "lo", Which::Any), Err(Errno::INVAL));
+        assert_eq!(attach(&taps[2], "other%d", Which::New).as_deref(), Ok("other0"));
+        assert!(look(&taps[2]).expect("a TAP").fits, "the flag is none of the TAP");
+    }
+
+    #[test]
+    fn a_new_tap_is_none_that_was_there() {
+        std::thread::spawn(story).join().expect("no panic");
+    }
 }
