@@ -390,10 +390,14 @@ fn the_socket_goes_with_the_process_and_its_sandbox_is_whole() {
     assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
     http.process.signal(Signal::TERM);
     assert!(http.process.wait().success());
-    assert!(!http.socket.exists());
+    wait::until("the end of the socket", || !http.socket.exists());
     let mut rest = String::new();
     http.log.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "", "a thread lacks a row in the table of calls");
+    // Another process removes it, which has the right.
+    let mut killed = Http::start(&daemon);
+    killed.process.kill();
+    wait::until("the end of the socket", || !killed.socket.exists());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use harness::frames::{announcement, fill, mac};
 use harness::process::{Owned, Scratch, USER, uvala};
 use harness::role::Become;
 use harness::{is_root, measure, root, skip, wait};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Whether a program of Debian's package `prometheus` is there.
@@ -268,6 +269,25 @@ fn hostile_clients_get_no_answer_and_keep_none_from_others() {
     drop((slow, deaf));
     wait::until("the clients to be forgotten", || measure::descriptors(server.pid()).len() < 12);
     assert!(!server.has_ended());
+}
+
+#[test]
+fn the_socket_of_a_server_goes_with_it_however_it_ends() {
+    let daemon = Daemon::start();
+    let place = Scratch::new("metrics-socket");
+    let socket = place.path().join("metrics.sock");
+    let listen = format!("--listen=unix:{}", socket.display());
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut command = uvala(Become::default(), &["metrics", &listen], None);
+        command.env("UVALA_DIR", daemon.dir()).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut server = Owned::spawn(&mut command);
+        let mut line = String::new();
+        BufReader::new(server.stderr()).read_line(&mut line).unwrap();
+        assert!(line.contains("metrics at unix:") && socket.exists(), "{line}");
+        server.signal(signal);
+        assert!(!server.wait().success());
+        wait::until("the end of the socket", || !socket.exists());
+    }
 }
 
 #[test]

@@ -99,6 +99,26 @@ fn no_unit_writes_core_dumps() {
     }
 }
 
+/// Without these calls a program that confines itself goes on as it was.
+#[test]
+fn each_unit_lets_its_program_confine_itself() {
+    const CALLS: [&str; 4] =
+        ["seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"];
+    let place = Scratch::new("units-confinement");
+    for (_, unit) in installed(place.path()) {
+        let name = unit.to_string_lossy();
+        // The helper is root's, and has no sandbox of its own.
+        if !name.ends_with(".service") || name.contains("uvala-helper") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&unit).unwrap();
+        let filters = text.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+        let allowed = filters.filter(|calls| !calls.starts_with('~'));
+        let allowed: Vec<&str> = allowed.flat_map(str::split_whitespace).collect();
+        assert!(CALLS.iter().all(|call| allowed.contains(call)), "{unit:?}: {allowed:?}");
+    }
+}
+
 /// A tag may be another image tomorrow.
 #[test]
 fn images_of_others_are_named_by_their_digest() {

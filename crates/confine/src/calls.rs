@@ -74,6 +74,8 @@ struct Row {
     threads: &'static [Thread],
     /// Only for a process that has a capability.
     with_capabilities: bool,
+    /// Only for a process that Landlock keeps from TCP.
+    without_tcp: bool,
     check: Check,
     calls: &'static [(&'static str, i64)],
 }
@@ -87,7 +89,7 @@ const fn row(
     check: Check,
     calls: &'static [(&'static str, i64)],
 ) -> Row {
-    Row { threads, with_capabilities: false, check, calls }
+    Row { threads, with_capabilities: false, without_tcp: false, check, calls }
 }
 
 /// Memory that is no code: `PROT_EXEC` is missing.
@@ -133,13 +135,14 @@ const DESCRIPTORS: Check = Is(1, &[libc::TCGETS, libc::TIOCGWINSZ, libc::FIONREA
 /// Local sockets, and questions to the kernel about interfaces.
 const LOCAL_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64, libc::AF_NETLINK as u64]);
 const UNIX_SOCKETS: Check = Is(0, &[libc::AF_UNIX as u64]);
-/// Sockets for a collector.
+/// Sockets of the internet, of any type.
 const INTERNET_SOCKETS: Check = Is(0, &[libc::AF_INET as u64, libc::AF_INET6 as u64]);
-/// Sockets of tunnels: UDP, no connections.
+/// Sockets of tunnels and for a collector: UDP, no connections.
 const DATAGRAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &Both(&DATAGRAMS, &Is(2, &[0])));
 const DATAGRAMS: Check = Masked(1, &[(SOCKET_TYPE, libc::SOCK_DGRAM as u64)]);
-/// Sockets for a BGP speaker: TCP.
-const STREAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &STREAMS);
+/// Sockets for a BGP speaker: TCP. Landlock knows no other protocol of streams, such as MPTCP.
+const STREAM_SOCKETS: Check = Both(&INTERNET_SOCKETS, &Both(&STREAMS, &TCP_PROTOCOL));
+const TCP_PROTOCOL: Check = Is(2, &[0, libc::IPPROTO_TCP as u64]);
 const STREAMS: Check = Masked(1, &[(SOCKET_TYPE, libc::SOCK_STREAM as u64)]);
 /// The type of a socket, without the flags beside it.
 const SOCKET_TYPE: u64 = 0xf;
@@ -215,7 +218,7 @@ const TABLE: &[Row] = &[
     row(DAEMON, DEVICES, calls![SYS_ioctl]),
     row(&[Function, Exporter, Speaker], DESCRIPTORS, calls![SYS_ioctl]),
     row(&[Control, Opener], TAP_NAMESPACE, calls![SYS_ioctl]),
-    row(&[Exporter], INTERNET_SOCKETS, calls![SYS_socket]),
+    row(&[Exporter], DATAGRAM_SOCKETS, calls![SYS_socket]),
     // Signals to guests that never wait.
     row(DAEMON, Any, calls![SYS_io_submit SYS_io_getevents SYS_io_cancel]),
     // Threads.
@@ -252,7 +255,7 @@ const TABLE: &[Row] = &[
         Any,
         calls![
             SYS_openat SYS_newfstatat SYS_statx SYS_readlinkat SYS_faccessat SYS_faccessat2
-            SYS_unlinkat SYS_getdents64 SYS_fchmod SYS_fchmodat SYS_getcwd
+            SYS_unlinkat SYS_getdents64 SYS_getcwd
         ],
     ),
     row(
@@ -265,7 +268,9 @@ const TABLE: &[Row] = &[
     ),
     // Registers of a guest's own device, in a function.
     row(&[Function, Exporter], Any, calls![SYS_flock SYS_pread64 SYS_pwrite64]),
-    row(&[Control, Opener], Any, calls![SYS_fchown SYS_fchownat]),
+    // Sockets for others: Landlock handles neither modes nor owners, so these calls reach any file
+    // of the user.
+    row(&[Control, Opener], Any, calls![SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat]),
     // The limits of the process, its capabilities and groups, for messages and at the start.
     row(
         &[Control, Opener, Machine],
@@ -274,8 +279,8 @@ const TABLE: &[Row] = &[
             SYS_prlimit64 SYS_capget SYS_getgroups SYS_sysinfo SYS_getppid
         ],
     ),
-    // A ring for a TAP (`--uring`).
-    row(&[Control, Opener], Any, calls![SYS_io_uring_setup SYS_io_uring_register]),
+    // A ring for a TAP (`--uring`). Its operations pass by this filter, and can connect by TCP.
+    without_tcp(row(&[Control, Opener], Any, calls![SYS_io_uring_setup SYS_io_uring_register])),
     // Interfaces. Without capabilities the kernel refuses what the daemon says that it lacks then;
     // maps of the helper's programs it does not refuse.
     row(&[Control, Opener], FRAME_SOCKETS, calls![SYS_socket]),
@@ -287,6 +292,10 @@ const TABLE: &[Row] = &[
 
 const fn with_capabilities(row: Row) -> Row {
     Row { with_capabilities: true, ..row }
+}
+
+const fn without_tcp(row: Row) -> Row {
+    Row { without_tcp: true, ..row }
 }
 
 /// Calls that x86-64 alone still has, for C libraries that use them.
@@ -305,9 +314,10 @@ const OLD: &[Row] = &[
         &[Control, Disk, Opener, Machine, Function, Exporter],
         Any,
         calls![
-            SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_unlink SYS_chmod SYS_getdents
+            SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_unlink SYS_getdents
         ],
     ),
+    row(&[Control, Opener], Any, calls![SYS_chmod]),
     row(&[Speaker], Any, calls![SYS_stat SYS_lstat]),
     row(&[Control, Disk], Any, calls![SYS_mkdir SYS_rename]),
     row(&[Control], Any, calls![SYS_chown SYS_lchown]),
@@ -334,22 +344,22 @@ fn rows() -> impl Iterator<Item = &'static Row> {
     TABLE.iter().chain(OLD)
 }
 
-/// The calls of a thread.
+/// The calls of a thread. Those that its process lacks the filter of the process refuses.
 pub(crate) fn of_thread(thread: Thread) -> Vec<Allowed> {
     let all = has_capabilities();
     chosen(|row| row.threads.contains(&thread) && (all || !row.with_capabilities))
 }
 
-/// The calls of the process whose first thread this is.
-pub(crate) fn of_process(first: Thread) -> Vec<Allowed> {
-    match first {
-        Function | Exporter | Speaker => of_thread(first),
-        _ => {
-            let all = has_capabilities();
-            let is_daemons = |row: &Row| row.threads.iter().any(|thread| DAEMON.contains(thread));
-            chosen(|row| is_daemons(row) && (all || !row.with_capabilities))
-        }
-    }
+/// The calls of the process whose first thread this is, and which Landlock keeps from TCP or not.
+pub(crate) fn of_process(first: Thread, is_without_tcp: bool) -> Vec<Allowed> {
+    let all = has_capabilities();
+    let is_own = |row: &Row| match first {
+        Function | Exporter | Speaker => row.threads.contains(&first),
+        _ => row.threads.iter().any(|thread| DAEMON.contains(thread)),
+    };
+    chosen(|row| {
+        is_own(row) && (all || !row.with_capabilities) && (is_without_tcp || !row.without_tcp)
+    })
 }
 
 fn chosen(is: impl Fn(&Row) -> bool) -> Vec<Allowed> {
@@ -398,12 +408,32 @@ mod tests {
 
     #[test]
     fn a_process_has_the_calls_of_its_threads() {
-        let process = of_process(Control);
+        let process = of_process(Control, true);
         for thread in DAEMON {
             let missing: Vec<_> = of_thread(*thread);
             let missing: Vec<_> = missing.iter().filter(|call| !process.contains(call)).collect();
             assert!(missing.is_empty(), "{thread:?}: {missing:?}");
         }
+    }
+
+    #[test]
+    fn modes_and_owners_are_changed_by_threads_that_make_sockets_for_others() {
+        let change = [libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat];
+        for thread in ALL {
+            let calls = of_thread(*thread);
+            let has = calls.iter().any(|(call, _)| change.contains(call));
+            assert_eq!(has, [Control, Opener].contains(thread), "{thread:?}");
+        }
+    }
+
+    /// Rings of operations reach what only Landlock refuses.
+    #[test]
+    fn a_process_makes_rings_where_landlock_keeps_it_from_tcp() {
+        let has_rings = |is_without_tcp| {
+            let calls = of_process(Control, is_without_tcp);
+            calls.iter().any(|(call, _)| *call == libc::SYS_io_uring_setup)
+        };
+        assert!(has_rings(true) && !has_rings(false));
     }
 
     #[test]

@@ -52,6 +52,8 @@ mod right {
 /// To connect TCP sockets, and to bind them, too.
 const CONNECT_TCP: u64 = 2;
 const TCP: u64 = 3;
+/// Landlock's version from which on it knows TCP.
+const TCP_SINCE: i32 = 4;
 /// Abstract UNIX sockets, and signals, of processes outside.
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
 const SCOPE_SIGNALS: u64 = 2;
@@ -204,7 +206,7 @@ impl Files {
             | since(3, right::TRUNCATE)
             | since(5, right::IOCTL_DEV);
         let sockets = if self.abstract_sockets { 0 } else { SCOPE_ABSTRACT_SOCKETS };
-        Handled { files, net: since(4, TCP), scopes: since(6, SCOPE_SIGNALS | sockets) }
+        Handled { files, net: since(TCP_SINCE, TCP), scopes: since(6, SCOPE_SIGNALS | sockets) }
     }
 }
 
@@ -244,6 +246,11 @@ fn new_fd(result: libc::c_long) -> io::Result<OwnedFd> {
 
 fn done(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether a version of Landlock refuses TCP.
+pub(crate) fn knows_tcp(version: i32) -> bool {
+    version >= TCP_SINCE
 }
 
 /// Landlock's version on this kernel.

@@ -3,9 +3,11 @@
 
 #![allow(unsafe_code)] // UNSAFETY: calls that no safe wrapper would make.
 
+use std::fs::Permissions;
 use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -123,6 +125,7 @@ fn a_confined_speaker_reaches_one_port_and_opens_nothing() {
             ("bind", libc::SYS_bind, [0; 5]),
             ("listen", libc::SYS_listen, [0; 5]),
             ("a datagram socket", libc::SYS_socket, [inet, number(libc::SOCK_DGRAM), 0, 0, 0]),
+            ("an MPTCP socket", libc::SYS_socket, [inet, 1, number(libc::IPPROTO_MPTCP), 0, 0]),
             ("a packet socket", libc::SYS_socket, [number(libc::AF_PACKET), 3, 0, 0, 0]),
             ("a netlink socket", libc::SYS_socket, [number(libc::AF_NETLINK), 3, 0, 0, 0]),
             ("a thread", libc::SYS_clone, [number(libc::CLONE_THREAD), 0, 0, 0, 0]),
@@ -134,6 +137,41 @@ fn a_confined_speaker_reaches_one_port_and_opens_nothing() {
         assert_ne!(error_of(libc::SYS_socket, [unix, 1, 0, 0, 0]), libc::EPERM);
     };
     std::thread::scope(|scope| scope.spawn(work).join()).expect("no panic");
+}
+
+/// Landlock handles neither, also in the directories that a process has.
+#[test]
+fn a_confined_function_changes_neither_mode_nor_owner_of_a_file() {
+    const FCHMODAT2: libc::c_long = 452;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("file");
+    let file = std::fs::File::create(&path).expect("room");
+    let mode = file.metadata().expect("it is open").permissions().mode();
+    let work = || {
+        let files = Files::none().and(dir.path(), Access::Own);
+        let report = confine::enter(Mode::On, Thread::Function, &files).expect("no new privileges");
+        report.calls.as_ref().expect("a kernel with seccomp");
+        let all = || Permissions::from_mode(0o777);
+        for (what, done) in [
+            ("chmod", std::fs::set_permissions(&path, all())),
+            ("fchmod", file.set_permissions(all())),
+            ("chown", chown(&path, None, None)),
+        ] {
+            assert_eq!(done.expect_err(what).raw_os_error(), Some(libc::EPERM), "{what}");
+        }
+        let (fd, empty) = (usize::try_from(file.as_raw_fd()), c"".as_ptr().expose_provenance());
+        let by_fd = [fd.expect("open"), empty, 0o777, 0, 0];
+        for (what, call) in [
+            ("fchmodat", libc::SYS_fchmodat),
+            ("fchmodat2", FCHMODAT2),
+            ("fchownat", libc::SYS_fchownat),
+        ] {
+            assert_eq!(error_of(call, by_fd), libc::EPERM, "{what}");
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).expect("no panic");
+    assert_eq!(file.metadata().expect("it is open").permissions().mode(), mode);
 }
 
 #[test]

@@ -51,7 +51,7 @@ const ASK: Duration = Duration::from_secs(1);
 /// The longest filter: libpcap's compiler takes long for longer ones.
 const FILTER_MAX: usize = 512;
 
-/// The operations.
+/// The operation that streams the frames of a port.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(frames))
 }

@@ -2,16 +2,19 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::process::ChildStdin;
 
 use anyhow::{Context, Result};
 use terminal::place::{Place, bind_unix};
+use terminal::remover;
 
 /// A listening socket.
 #[derive(Debug)]
 pub struct Socket {
     place: Place,
     kind: Kind,
+    /// The other end removes the file of a UNIX socket when this is closed.
+    _remover: Option<ChildStdin>,
 }
 
 #[derive(Debug)]
@@ -33,10 +36,10 @@ impl Socket {
     /// Listens there. Call this while the process has one thread.
     pub fn bind(place: Place) -> Result<Self> {
         let refused = || format!("cannot listen at {place}; choose another --listen");
-        let (place, kind) = match &place {
+        let (place, kind, _remover) = match &place {
             Place::Tcp(address) => {
                 let (listener, address) = bind_tcp(*address).with_context(refused)?;
-                (Place::Tcp(address), Kind::Tcp(listener))
+                (Place::Tcp(address), Kind::Tcp(listener), None)
             }
             Place::Unix(path) => {
                 // The kernel keeps out all users but this one and root.
@@ -48,23 +51,17 @@ impl Socket {
                 let missing = dir.map(|dir| format!("no directory {}; make it", dir.display()));
                 let listener = listener.with_context(|| missing.unwrap_or_else(refused))?;
                 listener.set_nonblocking(true)?;
-                (Place::Unix(path), Kind::Unix(listener))
+                let remover = remover::start_for(&path)
+                    .context("cannot start the process that removes the socket")?;
+                (Place::Unix(path), Kind::Unix(listener), Some(remover))
             }
         };
-        Ok(Self { place, kind })
+        Ok(Self { place, kind, _remover })
     }
 
     /// Where it listens: an address with the port that the system chose.
     pub fn place(&self) -> &Place {
         &self.place
-    }
-
-    /// The directory of its file.
-    pub fn dir(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Tcp(_) => None,
-            Place::Unix(path) => path.parent(),
-        }
     }
 
     /// A handle for the runtime.
@@ -77,15 +74,6 @@ impl Socket {
                 Listener::Unix(tokio::net::UnixListener::from_std(listener.try_clone()?)?)
             }
         })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if let Place::Unix(path) = &self.place {
-            // The directory may be gone.
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
 

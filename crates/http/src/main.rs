@@ -13,7 +13,8 @@
 //! them already ([`serve`](mod@serve): the same user, by a UNIX socket) or that were given them
 //! ([`tokens`]: by TCP). One thread serves all connections; calls, which block, are made by a few
 //! others, and each capture has one ([`frames`]). After its start the process is confined: it opens
-//! no file and connects to no network.
+//! no file and connects to no network. It has no right in the directories of its sockets, where
+//! those of others may be, so a second process removes them ([`remover`]).
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `terminal::say` does not panic
 
@@ -38,11 +39,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use confine::{Access, Files, Mode, Thread};
+use confine::{Files, Mode, Thread};
 use protocol::exit;
 use protocol::paths::daemon_dir;
 use terminal::place::Place;
-use terminal::say;
+use terminal::{remover, say};
 use tokio::signal::unix::{SignalKind, signal};
 
 use api::{Api, Shared};
@@ -106,6 +107,9 @@ Examples:
   uvala-http --listen 127.0.0.1:9777 --tokens tokens";
 
 fn main() -> ExitCode {
+    if remover::is_done() {
+        return ExitCode::SUCCESS;
+    }
     let args = Args::parse();
     let done = match &args.command {
         Some(Command::Token(token)) => tokens::make(token),
@@ -132,7 +136,7 @@ fn run(args: &Args) -> Result<()> {
     if let Err(why) = client::filter::load() {
         say::remark(format_args!("uvala-http: {why}, and start uvala-http again"));
     }
-    enter_sandbox(args.sandbox, &sockets)?;
+    enter_sandbox(args.sandbox)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(api::CALLS_MAX + api::CAPTURES_MAX)
@@ -168,14 +172,11 @@ fn places(args: &Args, has_tokens: bool) -> Result<Vec<Place>> {
 }
 
 /// Confines the process while it has one thread.
-fn enter_sandbox(mode: Mode, sockets: &[Socket]) -> Result<()> {
+fn enter_sandbox(mode: Mode) -> Result<()> {
     if mode == Mode::Off {
         return Ok(());
     }
-    // To remove its sockets.
-    let files = sockets.iter().filter_map(Socket::dir);
-    let files = files.fold(Files::of_a_client(), |files, dir| files.and(dir, Access::Sockets));
-    let report = confine::enter(mode, Thread::Function, &files)
+    let report = confine::enter(mode, Thread::Function, &Files::of_a_client())
         .context("cannot enter the sandbox; run without it: --sandbox=off")?;
     if mode == Mode::On && !report.is_whole() {
         say::remark(format_args!("uvala-http: the sandbox is not complete: {report}"));

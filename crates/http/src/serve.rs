@@ -1,9 +1,9 @@
 //! Connections: accepted, counted, ended.
 //!
-//! At most [`OPEN_MAX`] are open. One more ends the oldest that was never let in, so callers
-//! without a token do not keep others out; if there is none, the oldest. Callers with the user's
-//! own rights are let in at once. A caller has [`PATIENCE`]
-//! for the head of each request, and between two of them.
+//! At most [`OPEN_MAX`] that were let in are open, and as many that were not: strangers, which have
+//! shown no token yet. One more ends the oldest of its kind, so strangers cost no other caller its
+//! connection. Callers with the user's own rights are let in at once. A caller has [`PATIENCE`] for
+//! the head of each request, and between two of them.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,7 +25,7 @@ use tower::ServiceExt;
 use crate::guard::{Caller, Visitor};
 use crate::listen::Listener;
 
-/// Connections that are open at once.
+/// Connections of each kind that are open at once.
 const OPEN_MAX: usize = 64;
 /// The time for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,18 +96,20 @@ impl Server {
         let _ = self.http.serve_connection(TokioIo::new(stream), service).await;
     }
 
-    /// Notes a connection, and ends another if there are too many.
+    /// Notes a connection, and ends the oldest ones of a kind that has too many. A stranger that
+    /// was let in meanwhile is none any more.
     fn note(&self, connection: AbortHandle, visitor: Arc<Visitor>) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(connection, _)| !connection.is_finished());
-        if open.len() >= OPEN_MAX {
-            let is_stranger =
-                |(_, visitor): &(_, Arc<Visitor>)| !visitor.known.load(Ordering::Relaxed);
-            let at = open.iter().position(is_stranger).unwrap_or(0);
-            let (oldest, _) = open.remove(at);
-            oldest.abort();
-        }
         open.push((connection, visitor));
+        let mut left = [OPEN_MAX; 2];
+        for (connection, visitor) in open.iter().rev() {
+            let left = &mut left[usize::from(visitor.known.load(Ordering::Relaxed))];
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => connection.abort(),
+            }
+        }
     }
 }
 
@@ -116,4 +118,41 @@ fn caller(stream: &UnixStream) -> io::Result<Caller> {
     let user = Peer::of(stream)?.uid;
     let is_own = user == 0 || user == rustix::process::geteuid().as_raw();
     Ok(if is_own { Caller::Own } else { Caller::Foreign(user) })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::{JoinHandle, yield_now};
+
+    use super::*;
+
+    #[test]
+    fn strangers_end_strangers_and_no_connection_that_was_let_in() {
+        let ended =
+            |all: &[JoinHandle<()>]| all.iter().take_while(|task| task.is_finished()).count();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let server = Server::new(Router::new());
+            let open = |is_known| {
+                let task = tokio::spawn(std::future::pending::<()>());
+                let known = AtomicBool::new(is_known);
+                let visitor = Visitor { caller: Caller::Unknown, known };
+                server.note(task.abort_handle(), Arc::new(visitor));
+                task
+            };
+            // What was ended is seen when the runtime has had its turns.
+            let settle = async || {
+                for _ in 0..OPEN_MAX {
+                    yield_now().await;
+                }
+            };
+            let known: Vec<_> = (0..OPEN_MAX).map(|_| open(true)).collect();
+            let strangers: Vec<_> = (0..OPEN_MAX + 2).map(|_| open(false)).collect();
+            settle().await;
+            assert_eq!((ended(&known), ended(&strangers)), (0, 2));
+            open(true);
+            settle().await;
+            assert_eq!((ended(&known), ended(&strangers)), (1, 2));
+        });
+    }
 }

@@ -42,7 +42,7 @@ fn permit(api: &Api) -> Result<OwnedSemaphorePermit, Problem> {
     api.streams.clone().try_acquire_owned().map_err(busy)
 }
 
-/// The operations.
+/// The operations that stream events and counters.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(events)).routes(routes!(stats))
 }

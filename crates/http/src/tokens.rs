@@ -132,7 +132,9 @@ pub fn make(args: &Args) -> Result<()> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let right = if *write { "write" } else { "read" };
-    writeln!(file, "{name} {right} {token}").with_context(named)?;
+    // An editor may have left the last line without its end.
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    writeln!(file, "{end}{name} {right} {token}").with_context(named)?;
     say::out(token + "\n")
 }
 
@@ -163,6 +165,8 @@ mod tests {
         assert!(open.contains(&format!("chmod 600 {}", path.display())), "{open}");
         std::fs::remove_file(&path).unwrap();
         make(&args("laptop")).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.trim_end()).unwrap();
         make(&args("phone")).unwrap();
         let twice = make(&args("laptop")).unwrap_err().to_string();
         assert!(twice.contains("laptop has one already"), "{twice}");

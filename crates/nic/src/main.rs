@@ -23,7 +23,6 @@ mod machine;
 mod nic;
 mod pci;
 mod ptnet;
-mod remover;
 mod serve;
 mod shown;
 mod socket;
@@ -44,7 +43,7 @@ use protocol::name::PortName;
 use protocol::parse;
 use protocol::{COALESCE_USECS_MAX, exit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use terminal::say;
+use terminal::{remover, say};
 
 use nic::Nic;
 use serve::Server;

@@ -13,8 +13,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
-
-use crate::remover::{self, File};
+use terminal::remover::{self, File};
 
 /// Access to the socket, for the VMM's user.
 const MODE: u32 = 0o660;

@@ -1,11 +1,13 @@
-//! Terminal output that commands share: tables, figures with units, a closed stdout; also the
-//! path and the parent of the running program, and where a command listens.
+//! Terminal output that commands share: tables, figures with units, a closed stdout, words for a
+//! shell; also the path and the parent of the running program, and where a command listens.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)] // `say` does not panic
 
 pub mod place;
 pub mod process;
+pub mod remover;
 pub mod say;
+pub mod shell;
 pub mod table;
 pub mod units;
 

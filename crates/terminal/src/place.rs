@@ -58,7 +58,11 @@ impl fmt::Display for Place {
 /// The path cannot be bound, or a process listens there.
 pub fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if is_stale(path) {
-        std::fs::remove_file(path)?;
+        match std::fs::remove_file(path) {
+            // The remover of the process that listened there came first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
     }
     UnixListener::bind(path)
 }

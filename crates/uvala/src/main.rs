@@ -14,5 +14,8 @@ mod preload;
 mod vm;
 
 fn main() -> std::process::ExitCode {
+    if terminal::remover::is_done() {
+        return std::process::ExitCode::SUCCESS;
+    }
     cli::main()
 }

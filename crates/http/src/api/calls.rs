@@ -8,7 +8,7 @@ use utoipa_axum::routes;
 use super::{Answer, Shared};
 use crate::extract::JsonBody;
 
-/// The operations.
+/// The operation that makes any call of the control API.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(call))
 }

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::{Answer, CLIENT, Shared, json};
 use crate::extract::Parameters;
 
-/// The operations.
+/// Operations that show the daemon.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(daemon))

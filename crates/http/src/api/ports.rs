@@ -15,7 +15,7 @@ use super::{Answer, Shared, json};
 use crate::extract::{JsonBody, Parameters};
 use crate::history::PortHistory;
 
-/// The operations.
+/// Operations on ports.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list, add))

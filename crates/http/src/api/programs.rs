@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::{Answer, Shared};
 use crate::extract::{JsonBody, Parameters};
 
-/// The operations.
+/// Operations on forwarding programs.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(show))

@@ -14,7 +14,7 @@ use super::{Answer, Shared};
 use crate::extract::{JsonBody, Parameters};
 use crate::problem::Problem;
 
-/// The operations.
+/// Operations on switches.
 pub fn operations() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list, add))

@@ -79,13 +79,28 @@ fn memory_len(geometry: &Geometry) -> u64 {
 /// Vectors: one for each ring, and one for changes.
 fn vectors(geometry: &Geometry) -> u16 {
     let [tx, rx] = geometry.rings;
-    assert!(tx + rx <= RINGS_MAX, "the port was asked for with fewer");
     tx + rx + 1
 }
 
+/// Checks that each ring has a doorbell and a vector. The port was asked for with so few, but the
+/// daemon says what it has.
+fn check_rings([tx, rx]: [u16; 2]) -> std::io::Result<()> {
+    if u32::from(tx) + u32::from(rx) <= u32::from(RINGS_MAX) {
+        return Ok(());
+    }
+    Err(std::io::Error::other(format!(
+        "it has {tx} + {rx} rings, and a ptnet has {RINGS_MAX} at most; ask for another --port, or \
+         for fewer --queues; is the daemon another version of uvala?"
+    )))
+}
+
 /// The regions and interrupts of a device with this memory.
+///
+/// # Errors
+/// The port has more rings than a ptnet can have; no descriptors left.
 pub fn description(memory: &PortMemory) -> std::io::Result<Description> {
     let (geometry, mut description) = (geometry(memory), Description::default());
+    check_rings(geometry.rings)?;
     let size = u64::from(geometry.region_len);
     let areas = vec![Area { offset: 0, size }];
     let fd = memory.as_fd().try_clone_to_owned()?;
@@ -131,7 +146,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A device after its reset, on a port whose memory it has.
+    /// A device after its reset, on a port whose memory it has, and that has a [`description`].
     pub fn new(mac: MacAddr, memory: PortMemory, is_shared: bool) -> Self {
         let geometry = geometry(&memory);
         let config = ConfigSpace::new(IDENTITY)
@@ -266,3 +281,19 @@ impl Device for Nic {
 
 const _: () = assert!(KICK + 4 * RINGS_MAX as u32 <= IO_LEN);
 const _: () = assert!(16 * (RINGS_MAX as u32 + 1) <= PENDING);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_with_more_rings_than_there_are_doorbells_is_refused() {
+        for few in [[1, 1], [RINGS_MAX / 2; 2], [1, RINGS_MAX - 1]] {
+            assert!(check_rings(few).is_ok(), "{few:?}");
+        }
+        for many in [[RINGS_MAX, 1], [RINGS_MAX / 2 + 1; 2], [u16::MAX; 2]] {
+            let error = check_rings(many).expect_err("too many").to_string();
+            assert!(error.contains("--queues"), "{error}");
+        }
+    }
+}

@@ -107,12 +107,11 @@ impl Server {
                 thread::sleep(REST);
                 continue;
             };
-            let (page, open) = (page.clone(), open.clone());
-            open.enter(key, &stream);
+            let (page, entry) = (page.clone(), Open::enter(&open, key, &stream));
             let serve = move || {
+                let _entry = entry;
                 // The client may be gone, which is no concern of others.
                 let _ = page.serve(stream);
-                open.leave(key);
             };
             // Without a thread the connection closes with its closure.
             let _ = thread::Builder::new().name("client".to_owned()).spawn(serve);
@@ -125,9 +124,9 @@ impl Server {
 struct Open(Mutex<VecDeque<(u64, UnixStream)>>);
 
 impl Open {
-    /// Notes a connection, and closes the oldest if there are too many.
-    fn enter(&self, key: u64, stream: &UnixStream) {
-        let mut all = lock(&self.0);
+    /// Notes a connection until its entry goes, and closes the oldest if there are too many.
+    fn enter(open: &Arc<Self>, key: u64, stream: &UnixStream) -> Entry {
+        let mut all = lock(&open.0);
         if let Some((_, oldest)) = (all.len() >= OPEN_MAX).then(|| all.pop_front()).flatten() {
             // The thread of that connection finds it closed.
             let _ = oldest.shutdown(Shutdown::Both);
@@ -135,10 +134,19 @@ impl Open {
         if let Ok(stream) = stream.try_clone() {
             all.push_back((key, stream));
         }
+        Entry { open: open.clone(), key }
     }
+}
 
-    fn leave(&self, key: u64) {
-        lock(&self.0).retain(|(other, _)| *other != key);
+/// The place of a connection among those that are open.
+struct Entry {
+    open: Arc<Open>,
+    key: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        lock(&self.open.0).retain(|(other, _)| *other != self.key);
     }
 }
 

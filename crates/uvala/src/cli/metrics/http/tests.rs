@@ -69,6 +69,18 @@ fn test_many_slow_clients_do_not_keep_others_out() {
     drop(slow);
 }
 
+/// As that of a client for which there was no thread.
+#[test]
+fn test_a_connection_that_is_not_served_is_closed() {
+    let open = Arc::new(Open::default());
+    let (server, mut client) = UnixStream::pair().unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let entry = Open::enter(&open, 0, &server);
+    drop((entry, server));
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "the end");
+    assert_eq!(Arc::strong_count(&open), 1);
+}
+
 #[test]
 fn test_clients_at_once_share_an_answer() {
     let asked = Arc::new(Mutex::new(0));
