@@ -174,6 +174,20 @@ fn a_daemon_that_is_stopped_is_to_be_continued() {
 }
 
 #[test]
+fn a_daemon_that_is_stopped_is_not_replaced_and_the_command_says_what_helps() {
+    let daemon = Daemon::start();
+    daemon.signal(Signal::STOP);
+    for more in [&[][..], &["--background"]] {
+        let output = daemon.uvala(&[&["daemon", "--replace"], more].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let helps = format!("kill -CONT {0}) or end it (kill -KILL {0})", daemon.pid());
+        assert!(!output.status.success() && said.contains(&helps), "{more:?}: {said}");
+    }
+    daemon.signal(Signal::CONT);
+    wait::until("an answer", || is_well(&daemon));
+}
+
+#[test]
 fn a_full_disk_of_the_state_is_named_until_there_is_room() {
     if !is_root() {
         return skip("only root mounts a small disk");
@@ -412,6 +426,19 @@ fn memory_of_a_machine_that_is_not_shared_is_named() {
     let what = "the memory of its machine is not shared: no frame arrives";
     wait::until(what, || doctor(&daemon).1.contains(what));
     finds(&daemon, what, "share=on");
+}
+
+#[test]
+fn a_hostile_command_line_controls_no_terminal_and_gives_no_words_to_a_shell() {
+    let daemon = Daemon::start();
+    let device = r#"{"driver":"vfio-user-pci","socket":{"path":"/x\u001b[2J;reboot"}}"#;
+    let words = format!("-device {device} -netdev $(reboot),addr.path=DIR/vale0:a.sock");
+    let _monitor = daemon.monitor(&words);
+    let quoted = r"--socket '/x\u{1b}[2J;reboot', and";
+    wait::until(quoted, || doctor(&daemon).1.contains(quoted));
+    let (_, said) = doctor(&daemon);
+    assert!(said.contains("uvala port add vale0:a --kind vhost-user\n"), "{said}");
+    assert!(!said.contains('\x1b') && !said.contains("$(reboot)"), "{said}");
 }
 
 #[test]

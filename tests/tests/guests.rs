@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -10,11 +11,11 @@ use harness::daemon::{Daemon, Setup};
 use harness::guest::{Boot, Console, Guest, Kit};
 use harness::lab::Lab;
 use harness::machine::Machine;
-use harness::process::{Owned, uvala, uvala_path};
+use harness::process::{Owned, Scratch, uvala, uvala_path};
 use harness::role::Become;
 use harness::{is_root, wait};
 use protocol::exit;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Two cards for guests that leave all to them and know several queues, one for another way in.
 fn lab(kit: &Kit) -> Daemon {
@@ -220,6 +221,58 @@ fn a_guest_moves_to_another_port_under_traffic() {
     println!("dropped on the way: {drops:?}");
 }
 
+/// A program that says that it is QEMU, writes its process into FILE.pid, and sleeps. It ignores
+/// SIGHUP, as what runs under nohup does.
+fn sleeper(file: &Path) {
+    let text = "#!/bin/sh\n[ $# -gt 4 ] || { echo QEMU emulator version 11.1.3; exit; }\n\
+                trap '' HUP\necho $$ > $0.pid\nexec sleep 600\n";
+    std::fs::write(file, text).expect("room");
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("ours");
+}
+
+/// The process of a sleeper that has started.
+fn sleeps(file: &Path) -> u32 {
+    let file = file.with_extension("pid");
+    wait::find("QEMU", || std::fs::read_to_string(&file).ok()?.trim().parse().ok())
+}
+
+#[test]
+fn the_socket_of_a_card_is_in_a_private_directory_that_leaves_no_trace() {
+    let daemon = Daemon::start();
+    let place = Scratch::new("card");
+    let qemu = place.path().join("qemu");
+    sleeper(&qemu);
+    let dirs = || -> Vec<PathBuf> {
+        let all = std::fs::read_dir(place.path()).expect("it is there");
+        let all = all.map(|entry| entry.expect("it is there").path());
+        all.filter(|path| path.is_dir()).collect()
+    };
+    for is_killed in [true, false] {
+        let mut command = Command::new(uvala_path());
+        command.arg("--dir").arg(daemon.dir()).args(["vm", "run", "--nic", "e1000"]);
+        command.args(["--accel", "tcg", "--qemu"]).arg(&qemu).arg("--initrd").arg(&qemu).arg(&qemu);
+        command.env("TMPDIR", place.path()).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut machine = Owned::spawn(&mut command);
+        let pid = sleeps(&qemu);
+        let [dir] = &dirs()[..] else { panic!("{:?}", dirs()) };
+        let mode = dir.metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{dir:?}");
+        assert!(dir.join("vale0:vm1.vfio").exists());
+        if is_killed {
+            machine.kill();
+        } else {
+            let qemu = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process");
+            kill_process(qemu, Signal::KILL).expect("ours");
+            machine.wait();
+            assert!(dirs().is_empty(), "{:?}", dirs());
+        }
+        wait::until("the end of QEMU", || !lives(pid));
+        wait::until("the end of the directory", || dirs().is_empty());
+        wait::until("the end of its port", || daemon.ports().is_empty());
+        std::fs::remove_file(qemu.with_extension("pid")).expect("it is there");
+    }
+}
+
 /// `uvala vm run`, as it is typed into two terminals.
 fn run_kernel(kit: &Kit, daemon: &Daemon, more: &[&str]) -> Console {
     // The same on every machine, whatever its KVM is worth.
@@ -270,14 +323,9 @@ fn nothing_is_left_of_a_machine_whose_command_is_killed() {
 #[test]
 fn a_machine_ends_with_its_terminal_also_in_another_session() {
     let daemon = Daemon::start();
-    let (qemu, file) = (daemon.dir().join("qemu"), daemon.dir().join("pid"));
-    let version = "[ $# -gt 4 ] || { echo QEMU emulator version 11.1.3; exit; }";
-    // What runs under nohup ignores SIGHUP.
-    let runs = format!("trap '' HUP\necho $$ >{}\nexec sleep 600\n", file.display());
-    let runs = format!("#!/bin/sh\n{version}\n{runs}");
-    std::fs::write(&qemu, runs).expect("room");
-    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).expect("ours");
-    let (uvala, dir, qemu) = (uvala_path().display(), daemon.dir(), qemu.display());
+    let file = daemon.dir().join("qemu");
+    sleeper(&file);
+    let (uvala, dir, qemu) = (uvala_path().display(), daemon.dir(), file.display());
     // `su` begins a session as setsid does, and `script` is the other end of the terminal.
     let line = format!(
         "exec setsid --wait {uvala} --dir {} vm run --accel tcg --qemu {qemu} --initrd {qemu} \
@@ -288,12 +336,7 @@ fn a_machine_ends_with_its_terminal_also_in_another_session() {
     script.args(["-q", "-c", &line, "/dev/null"]);
     script.stdin(Stdio::piped()).stdout(Stdio::null());
     let (mut terminal, _input) = Owned::spawn_with_input(&mut script);
-    let mut pid = 0;
-    wait::until("QEMU", || {
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        pid = text.trim().parse().unwrap_or(0);
-        pid != 0
-    });
+    let pid = sleeps(&file);
     terminal.kill();
     wait::until("the end of QEMU", || !lives(pid));
     wait::until("the end of its port", || daemon.ports().is_empty());
@@ -350,7 +393,7 @@ fn a_daemon_that_ends_first_leaves_no_port_of_a_command_to_the_next() {
 #[test]
 fn a_guest_is_emulated_where_there_is_no_kvm_and_the_command_says_so() {
     let Some(kit) = Kit::find() else { return };
-    let path = std::path::Path::new("/dev/kvm");
+    let path = Path::new("/dev/kvm");
     let hidden = path.exists() && is_root();
     if hidden {
         harness::mounts::hide_kvm();

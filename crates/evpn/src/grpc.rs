@@ -4,12 +4,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use packet::shown::shown;
+
 use crate::http2::{Connection, Event};
 
 /// The longest message of a server.
 const MESSAGE_MAX: usize = 4 << 20;
 /// In front of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
+/// Most characters of the reason of a refusal that are shown.
+const MESSAGE_SHOWN: usize = 200;
 
 /// Why a call has failed.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +137,7 @@ fn take(buffer: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
 fn outcome(headers: &[(String, String)]) -> Result<(), CallError> {
     let find = |name| headers.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str());
     let status = find("grpc-status").and_then(|status| status.parse().ok());
-    let message = find("grpc-message").unwrap_or("no reason given").to_owned();
+    let message = shown(find("grpc-message").unwrap_or("no reason given"), MESSAGE_SHOWN);
     match status {
         Some(0) => Ok(()),
         Some(status) => Err(CallError::Refused { status, message }),

@@ -25,6 +25,7 @@
 //! | [`metadata`] | what the switch and functions tell each other about a frame |
 //! | [`neigh`] | ARP and neighbour discovery |
 //! | [`offload`] | checksums and segments that a sender left to its network device |
+//! | [`shown`] | texts of others, as a terminal or a log shows them |
 //! | [`summary`] | a frame in one line of text |
 //! | [`text`] | rule fields as people write them |
 //! | [`too_big`] | the answer to a packet that is too long for a link |
@@ -52,6 +53,7 @@ pub mod neigh;
 pub mod offload;
 pub mod port;
 pub mod rule;
+pub mod shown;
 pub mod summary;
 pub mod text;
 pub mod too_big;

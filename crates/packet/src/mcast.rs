@@ -40,6 +40,9 @@ pub const LAST_MEMBER_MS: u32 = 1_000;
 pub const QUERY_INTERVAL_S: u8 = 125;
 /// How often a host says something that it wants to be heard (the robustness variable).
 const ROBUSTNESS: u8 = 2;
+/// Records of a report that are read. What a host has to say beyond its MTU is in another report
+/// (RFC 3376, 4.2.16; RFC 3810, 5.2.15): one of 9,000 bytes has 1,121 at most.
+pub const RECORDS_MAX: u16 = 1_200;
 /// The shortest frame on a wire, without its check sequence.
 const FRAME_MIN: usize = 60;
 
@@ -73,13 +76,21 @@ pub struct Query {
     pub is_last: bool,
 }
 
-/// The records of a report of IGMPv3 or MLDv2.
+/// The records of a report of IGMPv3 or MLDv2: the first [`RECORDS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records<'a> {
     bytes: &'a [u8],
     left: u16,
     /// Bytes of an address.
     address: usize,
+}
+
+impl<'a> Records<'a> {
+    /// The records of a report of either protocol, whose addresses have so many bytes.
+    fn of(report: &'a [u8], address: usize) -> Self {
+        let left = u16_at(report, 6).min(RECORDS_MAX);
+        Self { bytes: &report[8..], left, address }
+    }
 }
 
 /// A record: a host is a member of the group for some sources, or for none.
@@ -319,9 +330,7 @@ fn read_igmp(
         0x11 => Message::Query(igmp_query(message, source, group, dst)?),
         0x12 | 0x16 if group.is_multicast() && group == dst => Message::Report(group.into()),
         0x17 if group.is_multicast() => Message::Leave(group.into()),
-        0x22 => {
-            Message::Records(Records { bytes: &message[8..], left: u16_at(message, 6), address: 4 })
-        }
+        0x22 => Message::Records(Records::of(message, 4)),
         0x12 | 0x16 | 0x17 => return Err(Malformed),
         // Messages of multicast routing, such as DVMRP, are not of hosts.
         _ => return Ok(None),
@@ -392,8 +401,7 @@ fn read_mld(
         return Err(Malformed);
     }
     if message[0] == 143 {
-        let left = u16_at(message, 6);
-        return Ok(Some(Message::Records(Records { bytes: &message[8..], left, address: 16 })));
+        return Ok(Some(Message::Records(Records::of(message, 16))));
     }
     if message.len() < 24 {
         return Err(Malformed);
@@ -541,6 +549,18 @@ mod tests {
         let seen: Vec<_> = records.map(|it| (it.group, it.is_member)).collect();
         let of = |last: u8, is_member| (ip(&format!("239.0.0.{last}")), is_member);
         assert_eq!(seen, [of(1, true), of(2, false), of(3, true), of(5, true), of(7, true)]);
+    }
+
+    #[test]
+    fn test_a_report_has_no_more_records_than_a_frame_has_room_for() {
+        for (said, there, read_ones) in [(1_121, 1_121, 1_121), (8_000, 8_000, 1_200)] {
+            let record = [4, 0, 0, 0, 239, 1, 2, 3];
+            let [high, low] = u16::to_be_bytes(said);
+            let message = [&[0x22, 0, 0, 0, 0, 0, high, low][..], &record.repeat(there)].concat();
+            let frame = igmp_frame("224.0.0.22", &message);
+            let Ok(Some(Message::Records(records))) = read(&frame) else { panic!("a report") };
+            assert_eq!(records.count(), read_ones);
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
+use packet::shown::shown;
 use thiserror::Error;
 
 use crate::code::{CodeError, INSN};
@@ -116,7 +117,7 @@ impl Image {
             limit(what, have, max)?;
         }
         for (number, map) in self.maps.iter().enumerate() {
-            map.check().map_err(|why| ImageError::Map(map.name.clone(), why))?;
+            map.check().map_err(|why| ImageError::Map(said(&map.name), why))?;
             if self.maps[..number].iter().any(|other| other.name == map.name) {
                 return Err(ImageError::SameName(map.name.clone()));
             }
@@ -170,13 +171,18 @@ impl FromStr for Image {
                     return Err(ImageError::Limit { what, have, max });
                 }
                 ("map", map) => {
-                    maps.push(map.parse().map_err(|why| ImageError::Map(map.to_owned(), why))?);
+                    maps.push(map.parse().map_err(|why| ImageError::Map(said(map), why))?);
                 }
                 _ => return Err(wrong),
             }
         }
         Ok(Self { function, looks, code, data, maps })
     }
+}
+
+/// A name of a hostile file, as an error says it: it may have any characters, and a MiB of them.
+pub(crate) fn said(name: &str) -> String {
+    shown(name, 2 * NAME_MAX)
 }
 
 /// Whether there is no more than there may be.
@@ -239,6 +245,19 @@ mod tests {
         }
         let error = text.replace(" hash ", " heap ").parse::<Image>().unwrap_err();
         assert!(error.to_string().starts_with("map stations heap"), "{error}");
+    }
+
+    #[test]
+    fn test_an_error_says_of_a_hostile_name_no_more_than_a_terminal_shows() {
+        let mut hostile = image();
+        hostile.maps[0].name = "\x1b[2J".repeat(1000);
+        let checked = hostile.check().unwrap_err().to_string();
+        let text = image().to_string().replace("stations hash", "\x1b[2J\u{202e}");
+        let read = text.parse::<Image>().unwrap_err().to_string();
+        for error in [checked, read] {
+            assert!(error.starts_with(r"map \u{1b}[2J\u{") && error.len() < 200, "{error}");
+            assert!(!error.contains(['\x1b', '\u{202e}']), "{error}");
+        }
     }
 
     #[test]

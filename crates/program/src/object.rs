@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::code::{DATA, HELPER, INSN, LOCAL, MAP};
 use crate::dispatch::TRAP;
-use crate::image::{DATA_MAX, INSNS_MAX, Image, ImageError, Looks, MAPS_MAX, limit};
+use crate::image::{DATA_MAX, INSNS_MAX, Image, ImageError, Looks, MAPS_MAX, limit, said};
 use crate::maps::{MapDef, MapKind};
 
 /// Largest object file.
@@ -185,7 +185,7 @@ impl<'a, 'f> Loader<'a, 'f> {
         for section in self.elf.sections() {
             if section.name().is_ok_and(|name| name.starts_with(".rodata")) {
                 if section.relocations().next().is_some() {
-                    return Err(ObjectError::Pointers(section.name()?.to_owned()));
+                    return Err(ObjectError::Pointers(said(section.name()?)));
                 }
                 let bytes = section.data()?;
                 self.data.resize(self.data.len().next_multiple_of(8), 0);
@@ -216,7 +216,7 @@ impl<'a, 'f> Loader<'a, 'f> {
             let def = bytes.get(at..).and_then(|rest| rest.first_chunk::<DECLARATION>());
             let def = def.ok_or("its declaration is cut off".to_owned());
             let def = def.and_then(|def| declared(name.clone(), def));
-            let def = def.map_err(|why| ObjectError::Map(name, why))?;
+            let def = def.map_err(|why| ObjectError::Map(said(&name), why))?;
             self.map_numbers.insert(symbol.index(), self.maps.len());
             self.maps.push(def);
         }
@@ -265,9 +265,9 @@ impl<'a, 'f> Loader<'a, 'f> {
                 name => name,
             };
             let wrong = |why| ObjectError::Reference {
-                section: section.name().unwrap_or_default().to_owned(),
+                section: said(section.name().unwrap_or_default()),
                 at: offset / INSN as u64,
-                name: name.to_owned(),
+                name: said(name),
                 why,
             };
             let at = usize::try_from(offset).ok().filter(|at| at.is_multiple_of(INSN));

@@ -139,6 +139,29 @@ fn what_a_program_cannot_have_is_named() {
     }
 }
 
+#[test]
+fn hostile_names_are_cut_and_have_nothing_that_controls_a_terminal() {
+    let bad = "\x1b]0;x\x07\n\u{202e}".repeat(1000);
+    let mut section = Written::new();
+    section.function("forward/header");
+    let name = format!(".rodata{bad}");
+    let constants = section.section(&name, SectionKind::ReadOnlyData, &[0; 8]);
+    section.relocate(constants, "main", 0, elf::R_BPF_64_64);
+    let mut symbol = Written::new();
+    let code = symbol.function("forward/header");
+    symbol.symbol(&bad, None, SymbolKind::Data, 0);
+    symbol.relocate(code, &bad, 0, elf::R_BPF_64_32);
+    let mut map = Written::new();
+    map.function("forward/header");
+    let maps = map.section("maps", SectionKind::Data, &[0; 20]);
+    map.symbol(&bad, Some(maps), SymbolKind::Data, 0);
+    for file in [section, symbol, map] {
+        let why = refused(&file);
+        assert!(why.contains(r"\u{1b}]0;x\u{7}\n\u{202e}") && why.len() < 500, "{why}");
+        assert!(!why.contains(|c: char| c.is_control() || c == '\u{202e}'), "{why}");
+    }
+}
+
 /// A call to a symbol, before it is linked.
 const CALL: [u8; 8] = [0x85, 0x10, 0, 0, 0xff, 0xff, 0xff, 0xff];
 const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];

@@ -1,5 +1,7 @@
 //! Ports with a network interface of the host: which options fit which kind.
 
+use packet::shown::is_shown;
+
 use super::{named, unicast};
 use crate::name::{PortName, SwitchName};
 use crate::{Address, HostIf, PortKind, PortOption, Queues};
@@ -127,7 +129,7 @@ pub fn is_group_name(group: &str) -> bool {
 /// Whether an interface of the host may have this name.
 #[must_use]
 pub fn is_interface_name(name: &str) -> bool {
-    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || !is_shown(c);
     (1..=15).contains(&name.len()) && name != "." && name != ".." && !name.contains(bad)
 }
 

@@ -1,5 +1,7 @@
 //! Ports of virtual machines: which options fit which kind.
 
+use packet::shown::is_shown;
+
 use super::named;
 use crate::{COALESCE_USECS_MAX, Machine, PAIRS_MAX, PortKind, PortOption};
 
@@ -80,6 +82,10 @@ fn check_sockets(kind: PortKind, machine: &Machine) -> Result<(), String> {
         if !path.starts_with('/') {
             return Err(format!("socket {path:?} is no absolute path"));
         }
+        // Listings and commands to paste name it.
+        if !path.chars().all(is_shown) {
+            return Err(format!("socket {path:?} has characters that no terminal shows"));
+        }
     }
     if machine.connect && machine.socket.is_none() {
         return Err("connect needs socket, the path at which the VMM listens".to_owned());
@@ -102,6 +108,7 @@ mod tests {
         );
         for bad in [
             Machine { socket: Some("vm.sock".to_owned()), ..Machine::default() },
+            Machine { socket: Some("/run/\u{1b}[2Jvm".to_owned()), ..Machine::default() },
             Machine { connect: true, ..Machine::default() },
             Machine { coalesce_frames: Some(8), ..Machine::default() },
             Machine { coalesce_usecs: Some(COALESCE_USECS_MAX + 1), ..Machine::default() },

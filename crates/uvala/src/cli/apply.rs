@@ -116,8 +116,8 @@ fn apply(connection: &Connection, text: SwitchText) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks whether a port has the kind, interface and socket of the file, which stay as they are from
-/// its beginning. A port of programs has none of these, and a VXLAN port knows it by itself.
+/// The call that compares what stays as it is from a port's beginning: kind, interface and socket.
+/// `None`: the file gives none of these, or a tunnel, which the daemon compares when it is set.
 fn unchangeable(add: &PortAdd) -> Option<PortRequest> {
     let is_asked = add.kind != PortKind::Shm && add.vxlan.is_none();
     let bare = || PortAdd { settings: PortSettings::default(), ..add.clone() };

@@ -1,5 +1,7 @@
 //! `uvala internet`
 
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use protocol::name::{PortName, SwitchName};
 use protocol::parse;
 use protocol::{Machine, PortAdd, PortKind, PortRequest, PortSettings, Request};
 
-use super::vm_args::{is_there, show};
+use super::target::{is_there, show};
 use super::{Global, program};
 use crate::internet::{Forward, Network, Relay, Settings};
 use terminal::{process, say};
@@ -64,9 +66,28 @@ fn forward(text: &str) -> Result<(String, Option<MacAddr>), String> {
             (spec, Some(mac.parse::<MacAddr>().map_err(|error| error.to_string())?))
         }
     };
-    match spec.chars().any(|c| c.is_ascii_digit()) && !spec.starts_with('-') {
+    let (address, ports) = spec.rsplit_once('/').unwrap_or(("", spec));
+    let (address, _) = address.split_once('%').unwrap_or((address, ""));
+    if !address.is_empty() && address.parse::<IpAddr>().is_err() {
+        return Err(format!("{address:?} is no address of the host, such as 127.0.0.1"));
+    }
+    match ports.split(',').all(are_ports) {
         true => Ok((spec.to_owned(), station)),
-        false => Err("name ports, such as 8080:80".to_owned()),
+        false => Err("name ports from 1 to 65535, such as 8080:80 or 5000-5009".to_owned()),
+    }
+}
+
+/// Whether the text names ports of the host, and as many of the station if it names those; or ports
+/// to leave out.
+fn are_ports(text: &str) -> bool {
+    let count = |ports: &str| {
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        let [first, last] = [first, last].map(|port| port.parse::<NonZeroU16>().ok());
+        last?.get().checked_sub(first?.get())
+    };
+    match text.split_once(':') {
+        Some((host, station)) => count(host).is_some_and(|some| count(station) == Some(some)),
+        None => count(text.strip_prefix('~').unwrap_or(text)).is_some(),
     }
 }
 
@@ -158,8 +179,8 @@ fn settings(args: &Args, port: &PortName, program: PathBuf) -> Settings {
 
 /// Whether an operator has deleted the port.
 fn is_deleted(global: &Global, port: &PortName) -> bool {
-    let there = global.connect().map(|daemon| is_there(&daemon, port));
-    matches!(there, Ok(Ok(false)))
+    let is_gone = |daemon| is_there(&daemon, port).is_ok_and(|there| !there);
+    global.connect().is_ok_and(is_gone)
 }
 
 /// The port, and the connection that it goes with.
@@ -222,7 +243,11 @@ mod tests {
         assert_eq!(forward("8080:80"), Ok(("8080:80".to_owned(), None)));
         let mac = "02:00:00:00:00:01".parse().unwrap();
         assert_eq!(forward("::1/22@02:00:00:00:00:01"), Ok(("::1/22".to_owned(), Some(mac))));
-        for bad in ["", "web", "80@", "80@vm1", "-6"] {
+        for good in ["80,443", "127.0.0.1%lo/80", "%lo/80", "1-65535,~22", "5000-5009:80-89"] {
+            assert_eq!(forward(good), Ok((good.to_owned(), None)));
+        }
+        for bad in ["", "web", "80@", "80@vm1", "-6", "0", "70000", "80:", "9-8", "1-2:3", "lo/80"]
+        {
             assert!(forward(bad).is_err(), "{bad}");
         }
     }

@@ -1,16 +1,14 @@
 //! `uvala mirror`
 
 use client::control::Connection;
-use client::control::unexpected;
 use protocol::name::{PortName, SwitchName};
 use protocol::parse;
 use protocol::{
-    Direction, ErrorCode, Failure, Mirror, PortInfo, PortRef, PortRequest, PortSet, PortSettings,
-    Reply, Request,
+    Direction, ErrorCode, Failure, Mirror, PortInfo, PortRequest, PortSet, PortSettings, Request,
 };
 
 use super::output::{Output, Watch};
-use super::target::change;
+use super::target::{change, show};
 use super::{Global, port};
 use terminal::Usage;
 use terminal::table::{Column, Table, left, right};
@@ -93,17 +91,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         }
         Action::Del { port, output } => {
             let port = port.parse::<PortName>()?;
-            let show = PortRequest::Show(PortRef { port: port.clone() });
-            match global.connect()?.call(Request::Port(show))? {
-                Reply::Port(info) if info.settings.mirror.is_some() => {
-                    change(global, set(port, Mirror::default()), *output)
-                }
-                Reply::Port(_) => {
-                    let text = format!("{port} is no mirror port; see: uvala mirror list");
-                    Err(Failure::new(ErrorCode::NotFound, text).into())
-                }
-                other => Err(unexpected(&other).into()),
+            if show(&global.connect()?, &port)?.settings.mirror.is_none() {
+                let text = format!("{port} is no mirror port; see: uvala mirror list");
+                return Err(Failure::new(ErrorCode::NotFound, text).into());
             }
+            change(global, set(port, Mirror::default()), *output)
         }
     }
 }

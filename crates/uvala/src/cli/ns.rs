@@ -13,8 +13,7 @@ use protocol::{
 
 use super::Global;
 use super::output::Output;
-use super::target::change;
-use super::vm_args::show;
+use super::target::{change, show};
 use crate::cni::inside::{self, Route, everywhere};
 use terminal::Usage;
 

@@ -3,15 +3,16 @@
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use client::control::{Connection, unexpected};
+use client::control::Connection;
+use packet::shown::shown;
 use packet::{MacAddr, VlanMode};
 use protocol::name::{NameError, PortName, SwitchName};
 use protocol::parse;
 use protocol::{
     Address, Filter, HostIf, HostIfInfo, LinkState, MAX_GIVEN, MCAST_GROUPS_MAX, Machine,
     MachineInfo, McastRouter, Mirror, Mode, OnFull, PortAdd, PortInfo, PortKind, PortList, PortRef,
-    PortRequest, PortSet, PortSettings, PortWorker, Queues, Reply, Request, SocketPlace,
-    StaticGroup, users,
+    PortRequest, PortSet, PortSettings, PortWorker, Queues, Request, SocketPlace, StaticGroup,
+    users,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -20,7 +21,7 @@ use super::inherited::inherited;
 use super::output::{Output, Watch};
 use super::security::{self, Security};
 use super::switch::{group, user};
-use super::target::{add, change, refuse_empty};
+use super::target::{self, add, change, refuse_empty};
 use super::vxlan_args::{self, VxlanArgs, VxlanChangeArgs};
 use super::{Global, listing};
 use terminal::Usage;
@@ -223,14 +224,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             })
         }
         Action::Show { name, output } => {
-            let port = name.parse()?;
-            match global.connect()?.call(Request::Port(PortRequest::Show(PortRef { port })))? {
-                Reply::Port(mut info) => {
-                    let is_now = info.host.as_deref_mut().is_none_or(see_mtu);
-                    output.print(&info, |info| show(info, is_now))
-                }
-                other => Err(unexpected(&other).into()),
-            }
+            let mut info = target::show(&global.connect()?, &name.parse()?)?;
+            let is_now = info.host.as_deref_mut().is_none_or(see_mtu);
+            output.print(&info, |info| show(info, is_now))
         }
         Action::Add { name, kind, host, machine, vxlan, settings, if_absent, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);
@@ -479,9 +475,15 @@ pub fn vmm(info: &PortInfo) -> Option<u32> {
 
 /// Name of the VMM, or of the client as it calls itself.
 pub fn client_name(info: &PortInfo) -> Option<String> {
-    let vmm = vmm(info).and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok());
-    let vmm = vmm.map(|name| name.trim_end().to_owned());
+    let vmm = vmm(info).and_then(|pid| std::fs::read(format!("/proc/{pid}/comm")).ok());
+    let vmm = vmm.map(|comm| process_name(&comm));
     vmm.or_else(|| info.client.as_ref().map(|client| client.name.clone()))
+}
+
+/// The name of a process, which it can set to anything.
+fn process_name(comm: &[u8]) -> String {
+    let name = String::from_utf8_lossy(comm);
+    shown(name.strip_suffix('\n').unwrap_or(&name), 64)
 }
 
 /// Why some carry nothing, and what helps.
@@ -682,3 +684,15 @@ Examples:
   uvala port set vale0:vm1 --isolated --unicast-flood=false
   uvala port set vale0:vm1 --mac-lock 02:00:00:00:00:01,02:00:00:00:00:02
   uvala port del vale0:vm1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_name_of_a_process_controls_no_terminal() {
+        assert_eq!(process_name(b"qemu-system-x86\n"), "qemu-system-x86");
+        assert_eq!(process_name(b"\x1b[2Ja\rb\n\n"), r"\u{1b}[2Ja\rb\n");
+        assert_eq!(process_name(b"\xff\n"), "\u{fffd}");
+    }
+}

@@ -10,10 +10,13 @@
 //! ```
 //!
 //! Until `end`, the death of either changes nothing for the other. From then on the copies here are
-//! the last ones, so the next daemon waits for the end as long as that takes.
+//! the last ones, so the next daemon waits for the end, for longer than any disk takes. One that
+//! has not ended by then hangs, or is stopped, and still has its own.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
@@ -24,7 +27,9 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use terminal::say;
 
 /// Time after which the log says that the next daemon still waits.
-const PATIENCE: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for the end of the daemon that was told to end.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The descriptors of interfaces, and the names that say which ports they are of.
 pub type Interfaces = Vec<(String, Vec<OwnedFd>)>;
@@ -50,7 +55,14 @@ impl Predecessor {
             let (socket, user) = (socket.display(), user_name(peer.uid));
             bail!("the daemon at {socket} is {user}'s: only a daemon of {user} can replace it");
         }
-        connection.hello("uvala daemon --replace")?;
+        match connection.hello("uvala daemon --replace") {
+            Err(error @ ControlError::Timeout(_)) => {
+                let cure = peer.pid.map(cure).unwrap_or_default();
+                let what = format!("the daemon that runs is stopped, or hangs{cure}");
+                return Err(error).context(what);
+            }
+            known => known?,
+        };
         let pid = peer.pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         let pid = pid.context("the daemon that runs is in another PID namespace")?;
         let process = pidfd_open(pid, PidfdFlags::empty()).context("the daemon that runs")?;
@@ -76,12 +88,36 @@ impl Predecessor {
         if let Err(error @ ControlError::Refused(_)) = told {
             return Err(error.into());
         }
-        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
-        while !matches!(poll(&mut ended, Some(&PATIENCE)), Ok(1)) {
-            say::remark(format_args!("uvala: waiting for the end of process {}", self.pid));
-        }
+        await_end(&self.process, self.pid, PATIENCE, LIMIT)?;
         Ok(interfaces)
     }
+}
+
+/// Waits for the end of a process, and says so now and then.
+fn await_end(
+    process: &OwnedFd,
+    pid: Pid,
+    patience: Duration,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    let (begin, pause) = (Instant::now(), Timespec::try_from(patience)?);
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) {
+        if begin.elapsed() >= limit {
+            let (limit, cure) = (limit.as_secs(), cure(pid));
+            bail!("the daemon that was told to end has not ended within {limit} s{cure}");
+        }
+        say::remark(format_args!("uvala: waiting for the end of process {pid}"));
+    }
+    Ok(())
+}
+
+/// What ends a daemon that does not answer.
+fn cure(pid: impl fmt::Display) -> String {
+    format!(
+        " (process {pid}); continue it (kill -CONT {pid}) or end it (kill -KILL {pid}), then \
+             start this one again"
+    )
 }
 
 fn ask(
@@ -102,4 +138,24 @@ fn interfaces(connection: &Connection) -> Result<Interfaces, ControlError> {
         from = next;
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn test_a_process_that_does_not_end_is_waited_for_no_longer_than_the_limit() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let pause = Duration::from_millis(1);
+        let why = await_end(&process, pid, pause, 3 * pause).unwrap_err().to_string();
+        assert!(why.contains(&format!("kill -CONT {pid}")) && why.contains("-KILL"), "{why}");
+        child.kill().unwrap();
+        await_end(&process, pid, PATIENCE, LIMIT).unwrap();
+        child.wait().unwrap();
+    }
 }

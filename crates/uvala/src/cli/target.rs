@@ -1,10 +1,10 @@
-//! What a change is about, and the call that makes it.
+//! What a command is about, and the calls that look at it and change it.
 
 use std::os::fd::BorrowedFd;
 
 use client::control::{Connection, ControlError, unexpected};
-use protocol::name::{NameError, SwitchName};
-use protocol::{ErrorCode, Reply, Request};
+use protocol::name::{NameError, PortName, SwitchName};
+use protocol::{ErrorCode, PortInfo, PortRef, PortRequest, Reply, Request};
 
 use super::Global;
 use super::output::Output;
@@ -75,5 +75,27 @@ pub fn change(global: &Global, request: Request, output: Output) -> anyhow::Resu
     match global.connect()?.call(request)? {
         Reply::Done => output.done(),
         other => Err(unexpected(&other).into()),
+    }
+}
+
+/// A port as the daemon describes it.
+pub fn show(connection: &Connection, port: &PortName) -> anyhow::Result<PortInfo> {
+    let request = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
+    match connection.call(request)? {
+        Reply::Port(info) => Ok(info),
+        other => Err(unexpected(&other).into()),
+    }
+}
+
+/// Whether there is no such port.
+pub fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
+}
+
+/// Whether there is a port of this name.
+pub fn is_there(connection: &Connection, port: &PortName) -> anyhow::Result<bool> {
+    match show(connection, port) {
+        Err(error) if is_missing(&error) => Ok(false),
+        shown => shown.map(|_| true),
     }
 }

@@ -167,7 +167,7 @@ fn watch(mut state: State, sampler: Sampler, connection: Connection) -> Result<(
     let keys = updates.clone();
     thread::spawn(move || read_keys(&keys));
     thread::spawn(move || watch_terminal(&updates));
-    let ended = show(&mut state, &mut screen, (&received, patience), &ask);
+    let ended = show(&mut state, &mut screen, &received, patience, &ask);
     drop(screen);
     ended
 }
@@ -175,7 +175,8 @@ fn watch(mut state: State, sampler: Sampler, connection: Connection) -> Result<(
 fn show(
     state: &mut State,
     screen: &mut Screen,
-    (received, patience): (&Receiver<Update>, Duration),
+    received: &Receiver<Update>,
+    patience: Duration,
     ask: &Sender<()>,
 ) -> Result<()> {
     let mut heard = Instant::now();

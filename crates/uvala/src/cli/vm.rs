@@ -16,7 +16,7 @@ use protocol::{
 };
 use rustix::io::Errno;
 
-use super::vm_args::{is_missing, is_there, show};
+use super::target::{is_missing, is_there, show};
 use super::{Global, internet, run as programs};
 use crate::vm::boot::{Boot, find_busybox, find_qemu, held, in_child, new_machine};
 use crate::vm::kvm::{self, Access};
@@ -25,6 +25,7 @@ use crate::vm::qemu::Qemu;
 use crate::vm::remains;
 use crate::vm::{Card, Impossible, device, initramfs, kernel};
 use terminal::Usage;
+use terminal::shell::quoted;
 use terminal::{process, say};
 
 /// Run a virtual machine on a switch
@@ -456,16 +457,6 @@ fn command_line(
     Ok(Boot { kernel, initrd, cpus: *cpus, append }.words(qemu, card))
 }
 
-/// A word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=+,./:@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
-}
-
 /// The terminal, as it was: a QEMU that is killed leaves it without echo and lines.
 struct Terminal(Option<rustix::termios::Termios>);
 
@@ -551,12 +542,5 @@ mod tests {
         assert_eq!(label("run /boot/vmlinuz-6.1").as_deref(), Some("vmlinuz-6.1"));
         assert_eq!(label("run /boot/k --label db").as_deref(), Some("db"));
         assert_eq!(label(&format!("run /boot/{}", "k".repeat(100))), None);
-    }
-
-    #[test]
-    fn test_words_are_quoted_where_a_shell_would_read_more_into_them() {
-        assert_eq!(quoted("id=a,path=/run/vale0:vm1.sock"), "id=a,path=/run/vale0:vm1.sock");
-        assert_eq!(quoted("it's two"), r"'it'\''s two'");
-        assert_eq!(quoted(""), "''");
     }
 }

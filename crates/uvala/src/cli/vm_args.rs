@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use client::control::{Connection, ControlError, unexpected};
 use packet::{MacAddr, ParseError};
 use protocol::name::PortName;
-use protocol::{ErrorCode, MachineState, PortInfo, PortKind, PortRef, PortRequest, Reply, Request};
+use protocol::{MachineState, PortInfo, PortKind};
 use rustix::io::Errno;
 
 use super::Global;
+use super::target::show;
 use crate::vm::memory::Memory;
 use crate::vm::qemu::{PROGRAM, Qemu};
 use crate::vm::{Card, Impossible, device};
@@ -123,28 +123,6 @@ fn may_make(path: &Path) -> bool {
     let dir = path.parent().unwrap_or(path);
     let may = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
     !matches!(may, Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
-}
-
-/// A port as the daemon describes it.
-pub fn show(connection: &Connection, port: &PortName) -> anyhow::Result<PortInfo> {
-    let request = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
-    match connection.call(request)? {
-        Reply::Port(info) => Ok(info),
-        other => Err(unexpected(&other).into()),
-    }
-}
-
-/// Whether there is no such port.
-pub fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
-}
-
-/// Whether there is a port of this name.
-pub fn is_there(connection: &Connection, port: &PortName) -> anyhow::Result<bool> {
-    match show(connection, port) {
-        Err(error) if is_missing(&error) => Ok(false),
-        shown => shown.map(|_| true),
-    }
 }
 
 fn text(global: &Global, args: &Args, port: &PortName, info: &PortInfo) -> Result<String, Usage> {

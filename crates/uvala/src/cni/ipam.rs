@@ -1,13 +1,17 @@
 //! The plugin that gives addresses: another program, which gets what we got and answers for us.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+use terminal::process::{self, Limits};
 
 use super::Trouble;
 use super::spec::{Success, VERSIONS, code};
+
+/// A plugin that asks a DHCP server waits for it. A runtime may give up before.
+const LIMITS: Limits = Limits { bytes: 1 << 20, time: Duration::from_secs(60) };
 
 /// Runs the plugin `kind` out of `paths` (those of `CNI_PATH`) with our environment and this
 /// configuration, for `command`. Returns what it printed.
@@ -20,19 +24,13 @@ pub fn run(kind: &str, paths: &str, command: &str, config: &[u8]) -> Result<Vec<
     let failed = |error: std::io::Error| {
         Trouble::new(code::IPAM, format!("ipam: {}: {error}", program.display()))
     };
-    let mut command = {
-        let mut plugin = Command::new(&program);
-        plugin.env("CNI_COMMAND", command).stdin(Stdio::piped()).stdout(Stdio::piped());
-        plugin
-    };
-    let mut plugin = command.spawn().map_err(failed)?;
-    // One that does not read its configuration says why.
-    let _ = plugin.stdin.take().map(|mut stdin| stdin.write_all(config));
-    let output = plugin.wait_with_output().map_err(failed)?;
-    if output.status.success() {
-        return Ok(output.stdout);
+    let mut plugin = Command::new(&program);
+    plugin.env("CNI_COMMAND", command);
+    let (status, said) = process::converse(&mut plugin, config, LIMITS).map_err(failed)?;
+    if status.success() {
+        return Ok(said);
     }
-    match serde_json::from_slice::<Value>(&output.stdout) {
+    match serde_json::from_slice::<Value>(&said) {
         Ok(said) if said["code"].is_number() => {
             let number = said["code"].as_u64().and_then(|code| u32::try_from(code).ok());
             let msg = said["msg"].as_str().unwrap_or_default();
@@ -40,7 +38,7 @@ pub fn run(kind: &str, paths: &str, command: &str, config: &[u8]) -> Result<Vec<
             let msg = format!("ipam: {kind}: {msg}");
             Err(Trouble { details, ..Trouble::new(number.unwrap_or(code::IPAM), msg) })
         }
-        _ => Err(Trouble::new(code::IPAM, format!("ipam: {kind} ended with {}", output.status))),
+        _ => Err(Trouble::new(code::IPAM, format!("ipam: {kind} ended with {status}"))),
     }
 }
 
@@ -77,4 +75,24 @@ pub fn spoken(
 pub fn parse(kind: &str, said: &[u8]) -> Result<Success, Trouble> {
     serde_json::from_slice(said)
         .map_err(|error| Trouble::new(code::IPAM, format!("ipam: {kind} answered: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_a_plugin_may_answer_before_it_has_read_a_long_configuration() {
+        // A shell reads line by line, and a pipe holds less than both.
+        let config = format!("head -c 200000 /dev/zero\n{}", "#\n".repeat(200_000));
+        let said = run("sh", "/bin", "ADD", config.as_bytes()).unwrap();
+        assert_eq!(said.len(), 200_000);
+    }
+
+    #[test]
+    fn test_a_plugin_that_says_too_much_is_ended() {
+        let trouble = run("sh", "/bin", "ADD", b"cat /dev/zero").unwrap_err();
+        assert_eq!(trouble.code, code::IPAM);
+        assert!(trouble.msg.contains("more than 1048576 bytes"), "{}", trouble.msg);
+    }
 }

@@ -7,6 +7,7 @@ use daemon::config::{Config, ConfigError};
 use hostif::{HostError, namespace};
 use protocol::{HostIf, Machine, PortKind};
 use rustix::thread::{CpuSet, sched_getaffinity};
+use terminal::shell::quoted;
 
 use super::{Finding, note, problem};
 
@@ -64,7 +65,8 @@ fn helper(path: &Path) -> Option<Finding> {
 
 fn vm_sockets(dir: &Path) -> Option<Finding> {
     let what = format!("vm_sockets has {}, which is no directory", dir.display());
-    let cure = format!("mkdir -p {}, before the daemon starts: it is confined then", dir.display());
+    let path = quoted(&dir.to_string_lossy());
+    let cure = format!("mkdir -p {path}, before the daemon starts: it is confined then");
     (!dir.is_dir()).then(|| problem("config", what, cure))
 }
 
@@ -85,7 +87,7 @@ fn namespace(name: &str, netns: &str) -> Option<Finding> {
     let (what, cure) = match namespace::open(netns).err()? {
         HostError::NoNamespace(_) => (
             format!("there is no network namespace {netns}"),
-            format!("ip netns add {netns}; the port carries frames from then on"),
+            format!("ip netns add {}; the port carries frames from then on", quoted(netns)),
         ),
         HostError::NoNamespaceAt(path) => (
             format!("there is no network namespace at {path}"),
@@ -104,7 +106,8 @@ fn socket(name: &str, machine: &Machine) -> Option<Finding> {
     let path = Path::new(machine.socket.as_ref()?);
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty())?;
     let what = format!("there is no directory for socket {}", path.display());
-    (!dir.is_dir()).then(|| problem(name, what, format!("mkdir -p {}", dir.display())))
+    let cure = format!("mkdir -p {}", quoted(&dir.to_string_lossy()));
+    (!dir.is_dir()).then(|| problem(name, what, cure))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use protocol::name::PortName;
 use serde::Deserialize;
+use terminal::shell::quoted;
 
 use super::facts::Vmm;
 use super::{Finding, machine, problem, vmm};
@@ -39,19 +40,20 @@ fn sockets(words: &[String]) -> impl Iterator<Item = String> {
 
 fn card(vmm: &Vmm, path: &str, unix: &str) -> Option<Finding> {
     let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
-    let name = stem.parse::<PortName>().map_or_else(|_| path.to_owned(), |port| port.to_string());
+    let socket = quoted(path);
+    let name = stem.parse::<PortName>().map_or_else(|_| socket.clone(), |port| port.to_string());
     let ends = unix.lines().filter(|line| line.ends_with(&format!(" {path}")));
     let states: Vec<&str> = ends.filter_map(|line| line.split_whitespace().nth(5)).collect();
     if states.is_empty() {
-        let what = format!("process {} has a card at {path}, where no process listens", vmm.pid);
+        let what = format!("process {} has a card at {socket}, where no process listens", vmm.pid);
         let cure = format!(
-            "start uvala-device --nic e1000 --port PORT --socket {path}, and then the machine \
+            "start uvala-device --nic e1000 --port PORT --socket {socket}, and then the machine \
              again: QEMU does not connect twice"
         );
         return Some(problem(&name, what, cure));
     }
     if !states.contains(&CONNECTED) {
-        let what = format!("process {} has a card at {path}, and is not connected", vmm.pid);
+        let what = format!("process {} has a card at {socket}, and is not connected", vmm.pid);
         let cure = "start the machine again: QEMU does not connect to a uvala-device twice";
         return Some(problem(&name, what, cure));
     }
@@ -87,5 +89,17 @@ mod tests {
         assert!(dead.what.contains("not connected"), "{}", dead.what);
         let [closed] = &check(&qemu("-m 1G"), UNIX)[..] else { panic!("one") };
         assert!(closed.what.contains("not shared"), "{}", closed.what);
+    }
+
+    #[test]
+    fn test_the_path_of_a_hostile_command_line_is_a_word_for_a_shell() {
+        let device = r#"{"driver":"vfio-user-pci","socket":{"path":"/x\u001b[2J;reboot #.vfio"}}"#;
+        let mut hostile = qemu(SHARED);
+        hostile[0].words.extend(["-device", device].map(str::to_owned));
+        let [found] = &check(&hostile, UNIX)[..] else { panic!("one") };
+        let word = r"'/x\u{1b}[2J;reboot #.vfio'";
+        assert_eq!(found.about, word);
+        assert!(found.what.contains(&format!("a card at {word}, where")), "{}", found.what);
+        assert!(found.cure.contains(&format!("--socket {word}, and")), "{}", found.cure);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use protocol::{LinkState, PortInfo};
+use terminal::shell::quoted;
 
 use super::{Finding, note, problem};
 use crate::vm::kvm::Access;
@@ -37,7 +38,10 @@ pub fn daemon_missing(why: &str, locker: Option<Locker>, others: Option<&[PathBu
         None => (what.to_owned(), format!("start one with: {start}")),
     };
     let cure = match others.and_then(|others| others.first()) {
-        Some(dir) => format!("one runs in {0}: use --dir {0}, or UVALA_DIR={0}", dir.display()),
+        Some(dir) => {
+            let dir = quoted(&dir.to_string_lossy());
+            format!("one runs in {dir}: use --dir {dir}, or UVALA_DIR={dir}")
+        }
         None => start,
     };
     problem("daemon", what, cure)
@@ -157,8 +161,8 @@ pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
         |path: &Path| unix.lines().any(|line| line.ends_with(&format!(" {}", path.display())));
     let left = files.iter().filter(|path| !is_open(path));
     left.map(|path| {
-        let what = format!("{} is a socket that no process has open", path.display());
-        note("daemon", what, format!("rm {}", path.display()))
+        let path = quoted(&path.to_string_lossy());
+        note("daemon", format!("{path} is a socket that no process has open"), format!("rm {path}"))
     })
     .collect()
 }

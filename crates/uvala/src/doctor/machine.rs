@@ -5,11 +5,15 @@ use std::path::Path;
 
 use protocol::name::PortName;
 use protocol::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
+use terminal::shell::quoted;
 
 use super::facts::{Person, Rights, Socket, Vmm};
 use super::vmm::{self, is_qemu, value, with};
 use super::{Finding, note, problem};
 use crate::vm::qemu::Qemu;
+
+/// The kinds of ports that a `-netdev` of QEMU reaches.
+const WAYS: [&str; 3] = ["vhost-user", "stream", "dgram"];
 
 /// All that is wrong with one. `vmm` is its VMM, connected or not, where we may look at it;
 /// `people` are the users that may have one.
@@ -125,13 +129,15 @@ pub fn strays(ports: &[PortInfo], vmms: &[Vmm], dir: &Path) -> Vec<Finding> {
             if is_known(&path) {
                 continue;
             }
-            let about = name.to_string();
+            let (about, socket) = (name.to_string(), quoted(&path));
             let what =
-                format!("process {} tries to connect to {path}, which does not exist", vmm.pid);
+                format!("process {} tries to connect to {socket}, which does not exist", vmm.pid);
             let cure = match machines().find(|(port, _)| port.port == name) {
-                Some((_, machine)) => format!("use the port's socket: {}", machine.socket),
+                Some((_, machine)) => format!("use the port's socket: {}", quoted(&machine.socket)),
                 None => {
-                    let way = vmm::way(&vmm.words, &path).unwrap_or("vhost-user");
+                    let way = vmm::way(&vmm.words, &path);
+                    // What a command line says in its place may be anything.
+                    let way = way.filter(|way| WAYS.contains(way)).unwrap_or(WAYS[0]);
                     format!(
                         "use a socket of uvala port show, or: uvala port add {about} --kind {way}"
                     )
@@ -150,15 +156,14 @@ fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Findin
     let what = format!("process {pid} uses -netdev {way}, but the port is of kind {ours}");
     let cure =
         format!("use the arguments of `uvala vm-args {name}`, or add a port of --kind {way}");
-    let is_kind = ["vhost-user", "stream", "dgram"].contains(&way);
-    (is_kind && way != ours).then(|| problem(&name, what, cure))
+    (WAYS.contains(&way) && way != ours).then(|| problem(&name, what, cure))
 }
 
 fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
     if machine.state != MachineState::Waiting || *socket != Socket::Missing {
         return None;
     }
-    let path = &machine.socket;
+    let path = quoted(&machine.socket);
     Some(if machine.connect {
         let cure = "start the VMM with server=on there, in a directory that the daemon reaches";
         problem(name, format!("no VMM listens at {path}"), cure)
@@ -170,7 +175,7 @@ fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding
 
 /// A VMM that connects reaches another program, or none.
 fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
-    let path = &machine.socket;
+    let path = quoted(&machine.socket);
     let what = format!("another program has put its socket in the place of {path}");
     let cure = format!(
         "start the VMM with server=off (dgram: local.path is the port's --peer), then delete the \
@@ -207,14 +212,14 @@ fn opening(person: &Person) -> String {
 fn refusal(machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<String> {
     const SEARCH: u32 = 1;
     const WRITE: u32 = 2;
-    let (Socket::There { file, dirs }, path) = (socket, &machine.socket) else { return None };
+    let Socket::There { file, dirs } = socket else { return None };
     let what = if !person.may(*file, WRITE) {
         format!("(mode {:o})", file.mode & 0o777)
     } else {
         let shut = dirs.iter().find(|dir| !person.may(**dir, SEARCH))?;
         format!("(a directory above it has mode {:o})", shut.mode & 0o777)
     };
-    Some(format!("cannot connect to {path} {what}"))
+    Some(format!("cannot connect to {} {what}", quoted(&machine.socket)))
 }
 
 impl Person {
@@ -259,8 +264,9 @@ pub fn unshared(name: &str, words: &[String]) -> Option<Finding> {
         return None;
     }
     if let (true, Some(idle)) = (used.is_empty(), shared.find_map(|word| value(word, "id"))) {
-        let what = format!("its machine does not use the shared memory {idle}: no frame arrives");
-        return Some(problem(name, what, format!("start QEMU with -numa node,memdev={idle}, too")));
+        let (memory, node) = (quoted(idle), quoted(&format!("node,memdev={idle}")));
+        let what = format!("its machine does not use the shared memory {memory}: no frame arrives");
+        return Some(problem(name, what, format!("start QEMU with -numa {node}, too")));
     }
     let cure = "start QEMU with -object memory-backend-memfd,id=mem,size=SIZE,share=on -numa \
                 node,memdev=mem, as `uvala vm-args` prints";
@@ -495,6 +501,25 @@ mod tests {
         let [stray] = &found(&[port("vale0:vm1", elsewhere)])[..] else { panic!() };
         assert_eq!(stray.cure, "use the port's socket: /srv/s");
         assert!(strays(&[], &vmm, Path::new("/run/other")).is_empty());
+    }
+
+    #[test]
+    fn test_a_hostile_command_line_gives_no_words_to_a_shell() {
+        let words = |text: &str| someone(text.split('|').map(str::to_owned).collect());
+        let way = "qemu|-netdev|$(reboot),addr.path=/run/uvala/vale0:a.sock";
+        let [stray] = &strays(&[], &[words(way)], Path::new("/run/uvala"))[..] else { panic!() };
+        assert!(stray.cure.ends_with("uvala port add vale0:a --kind vhost-user"), "{stray:?}");
+        let path = "qemu|-netdev|stream,addr.path=/run/uvala/;reboot\x1b[A/vale0:a.sock";
+        let [stray] = &strays(&[], &[words(path)], Path::new("/run/uvala"))[..] else { panic!() };
+        let quoted = r"connect to '/run/uvala/;reboot\u{1b}[A/vale0:a.sock', which";
+        assert!(stray.what.contains(quoted), "{stray:?}");
+        let memory = words("qemu|-object|memory-backend-memfd,share=on,id=$(reboot)");
+        let cure = unshared("p", &memory.words).unwrap().cure;
+        assert_eq!(cure, "start QEMU with -numa 'node,memdev=$(reboot)', too");
+        let mut machine = machine("up", 1);
+        machine.place = Some(SocketPlace::Replaced);
+        machine.socket = "/tmp/a;reboot".to_owned();
+        assert!(replaced("p", &machine).unwrap().cure.ends_with("&& rm '/tmp/a;reboot'"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod tunnel;
 mod vmm;
 mod worker;
 
+use packet::shown::shown;
 use serde::Serialize;
 
 pub use chain::chains;
@@ -25,6 +26,9 @@ pub use host::{daemon_closed, daemon_missing, unsaved};
 pub use program::{failing, missing};
 pub use tunnel::tunnels;
 pub use worker::stalls;
+
+/// Most characters of a part of a finding. Command lines of other users may be longer.
+const TEXT_MAX: usize = 2000;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,12 +53,14 @@ pub struct Finding {
     pub cure: String,
 }
 
-fn problem(about: &str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
-    let (what, cure) = (what.into(), cure.into());
-    Finding { level: Level::Problem, about: about.to_owned(), what, cure }
+/// Parts of it may come from any process of this host, so nothing in it controls a terminal.
+fn problem(about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) -> Finding {
+    let [about, what, cure] =
+        [about, what.as_ref(), cure.as_ref()].map(|text| shown(text, TEXT_MAX));
+    Finding { level: Level::Problem, about, what, cure }
 }
 
-fn note(about: &str, what: impl Into<String>, cure: impl Into<String>) -> Finding {
+fn note(about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) -> Finding {
     Finding { level: Level::Note, ..problem(about, what, cure) }
 }
 
@@ -84,5 +90,14 @@ mod tests {
         let findings = [problem("vale0:a", "gone", "add it")];
         assert_eq!(text(&findings), "PROBLEM  vale0:a: gone\n         cure: add it\n");
         assert!(has_problems(&findings));
+    }
+
+    #[test]
+    fn test_a_finding_controls_no_terminal_and_is_no_longer_than_a_screen() {
+        let found = note("a\rb", "c\x1b]0;d\x07", "e\n         cure: f\u{202e}");
+        assert_eq!((&*found.about, &*found.what), (r"a\rb", r"c\u{1b}]0;d\u{7}"));
+        assert_eq!(found.cure, r"e\n         cure: f\u{202e}");
+        let long = problem("a", "x".repeat(1 << 20), "");
+        assert_eq!(long.what.chars().count(), TEXT_MAX);
     }
 }

@@ -15,7 +15,8 @@
 //!
 //! All of them have one MAC address and one router address: to a station, there is one router. A
 //! station is known by its MAC address. Its passt starts with the first frame that is for passt,
-//! and again with the next frame after it has ended, at growing intervals where it keeps ending.
+//! and again with the next frame after it has ended, at growing intervals where it keeps ending or
+//! cannot be started.
 //! There are at most [`STATIONS_MAX`]: more take the places of those that have been silent for
 //! [`SILENCE`], or find no passt.
 //!
@@ -32,7 +33,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use packet::MacAddr;
 use terminal::say;
@@ -102,13 +103,15 @@ pub struct Relay {
     first: Option<MacAddr>,
     /// A station that found no place was reported.
     is_full: bool,
+    /// Why a passt could not be started, as it was reported.
+    trouble: Option<String>,
 }
 
 impl Relay {
     /// Without any station.
     pub fn new(settings: Settings) -> Self {
         let (switch, stations) = (Arc::default(), BTreeMap::new());
-        Self { settings, switch, stations, first: None, is_full: false }
+        Self { settings, switch, stations, first: None, is_full: false, trouble: None }
     }
 
     /// Carries frames until the switch hangs up.
@@ -127,36 +130,53 @@ impl Relay {
     }
 
     fn carry(&mut self, mac: MacAddr, message: Vec<u8>) {
-        if let Err(error) = self.prepare(mac) {
-            let program = self.settings.program.display();
-            say::remark(format_args!("uvala: cannot run {program} for {mac}: {error}"));
+        if let Some(started) = self.prepare(mac)
+            && let Some(line) = self.report(mac, started)
+        {
+            say::remark(line);
         }
         if let Some(station) = self.stations.get_mut(&mac) {
             station.send(message);
         }
     }
 
-    /// Sees that a station has a passt, if there is room for one.
-    fn prepare(&mut self, mac: MacAddr) -> io::Result<()> {
+    /// What there is to say of a start: each change once, also if all stations are concerned.
+    fn report(&mut self, mac: MacAddr, started: io::Result<()>) -> Option<String> {
+        let program = self.settings.program.display();
+        let why = started.err().map(|error| error.to_string());
+        let before = std::mem::replace(&mut self.trouble, why.clone());
+        match why {
+            Some(why) if before.as_ref() == Some(&why) => None,
+            Some(why) => Some(format!(
+                "uvala: cannot run {program} for {mac}: {why}; it is tried again, at growing \
+                 intervals"
+            )),
+            None => before.map(|_| format!("uvala: {program} runs again, for {mac}")),
+        }
+    }
+
+    /// Sees that a station has a passt, if there is room for one. `None`: none was started.
+    fn prepare(&mut self, mac: MacAddr) -> Option<io::Result<()>> {
+        let now = Instant::now();
         let address = match self.stations.get(&mac) {
-            Some(station) if !station.is_due() => return Ok(()),
+            Some(station) if !station.is_due(now) => return None,
             Some(station) => station.address,
-            None => match self.place(mac) {
-                Some(address) => address,
-                None => return Ok(()),
-            },
+            None => self.admit(mac)?,
         };
         let first = *self.first.get_or_insert(mac);
         let is_its = |forward: &&Forward| forward.station.unwrap_or(first) == mac;
         let forwards: Vec<_> = self.settings.forwards.iter().filter(is_its).collect();
         let mut command = self.settings.command(address, &forwards);
-        if let Some(station) = self.stations.get_mut(&mac) {
-            return station.restart(&mut command, mac, &self.switch);
-        }
-        let station = Station::start(&mut command, (mac, address), &self.switch)?;
-        self.stations.insert(mac, station);
+        let station = self.stations.get_mut(&mac)?;
+        Some(station.start(&mut command, mac, &self.switch, now))
+    }
+
+    /// Gives a new station its place, which it has whether a passt can be started or not.
+    fn admit(&mut self, mac: MacAddr) -> Option<Ipv4Addr> {
+        let address = self.place(mac)?;
+        self.stations.insert(mac, Station::new(address));
         say::remark(format_args!("uvala: {mac} has {address}"));
-        Ok(())
+        Some(address)
     }
 
     /// The address of a new station, where there is room for one.
@@ -186,22 +206,47 @@ impl Relay {
 mod tests {
     use super::*;
 
+    const STATIONS: [MacAddr; 2] =
+        [MacAddr::new([2, 0, 0, 0, 0, 1]), MacAddr::new([2, 0, 0, 0, 0, 2])];
+
+    fn settings(program: &str, forwards: Vec<Forward>) -> Settings {
+        Settings {
+            program: program.into(),
+            network: "10.0.2.0/24".parse().unwrap(),
+            mac: STATIONS[1],
+            mtu: 1500,
+            host: false,
+            forwards,
+        }
+    }
+
+    #[test]
+    fn test_a_passt_that_cannot_be_started_is_reported_once_and_not_tried_with_each_frame() {
+        let mut relay = Relay::new(settings("/no/such/passt", Vec::new()));
+        let [a, b] = STATIONS;
+        let failed = relay.prepare(a).expect("it was tried");
+        let line = relay.report(a, failed).expect("a line");
+        assert!(line.contains("cannot run /no/such/passt for 02:00:00:00:00:01: No "), "{line}");
+        let tries = (0..1000).filter(|_| relay.prepare(a).is_some()).count();
+        assert!(tries < 20, "{tries}");
+        let failed = relay.prepare(b).expect("it was tried");
+        assert_eq!(relay.report(b, failed), None, "the same");
+        assert_eq!(relay.stations.len(), 2, "they have their places");
+        assert!(relay.report(b, Ok(())).is_some_and(|line| line.contains("runs again")));
+        assert_eq!(relay.report(b, Ok(())), None);
+        assert!(relay.report(b, Err(io::ErrorKind::OutOfMemory.into())).is_some());
+    }
+
     #[test]
     fn test_forwards_are_the_first_stations_unless_they_name_one() {
-        let (a, b) = (MacAddr::new([2, 0, 0, 0, 0, 1]), MacAddr::new([2, 0, 0, 0, 0, 2]));
+        let [a, b] = STATIONS;
         let forward = |spec: &str, station| {
             let option = ["--tcp-ports", spec].map(str::to_owned);
             Forward { option, station }
         };
-        let settings = Settings {
-            // Ends at once, as a passt that cannot start.
-            program: "/bin/false".into(),
-            network: "10.0.2.0/24".parse().unwrap(),
-            mac: b,
-            mtu: 1500,
-            host: false,
-            forwards: vec![forward("8080:80", None), forward("2222:22", Some(b))],
-        };
+        let forwards = vec![forward("8080:80", None), forward("2222:22", Some(b))];
+        // Ends at once, as a passt that cannot start.
+        let settings = settings("/bin/false", forwards);
         let words = |settings: &Settings, forwards: &[&Forward]| {
             let command = settings.command("10.0.2.16".parse().unwrap(), forwards);
             let words = command.get_args().map(|word| word.to_str().unwrap().to_owned());
@@ -211,8 +256,8 @@ mod tests {
         assert!(said.contains("--no-map-gw --tcp-ports 8080:80"), "{said}");
         assert!(said.contains("--address 10.0.2.16 --address fd75:"), "{said}");
         let mut relay = Relay::new(settings);
-        relay.prepare(a).unwrap();
-        relay.prepare(b).unwrap();
+        relay.prepare(a).unwrap().unwrap();
+        relay.prepare(b).unwrap().unwrap();
         assert_eq!((relay.first, relay.stations.len()), (Some(a), 2));
         assert_ne!(relay.stations[&a].address, relay.stations[&b].address);
     }

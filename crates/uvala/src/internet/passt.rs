@@ -27,7 +27,8 @@ const FRAME_MAX: usize = ETHERNET_HEADER + (1 << 16);
 const WAITING: usize = 256;
 /// A passt that ran for so long was no failure to start.
 const STEADY: Duration = Duration::from_secs(10);
-/// After failures in a row, a passt starts again after twice as long each time.
+/// After failures in a row, a passt starts again after twice as long each time; also one that
+/// cannot be started at all.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const DOUBLINGS_MAX: u32 = 8;
 
@@ -80,8 +81,11 @@ pub struct Station {
     pub address: Ipv4Addr,
     /// When the station was last heard.
     pub heard: Instant,
-    running: Running,
-    /// Starts in a row of a passt that did not run for long.
+    /// None before the first start, and after one that failed.
+    running: Option<Running>,
+    /// The last start, whether it succeeded or not.
+    tried: Option<Instant>,
+    /// Starts in a row that failed, or of a passt that did not run for long.
     failures: u32,
 }
 
@@ -89,46 +93,49 @@ pub struct Station {
 struct Running {
     socket: UnixStream,
     messages: SyncSender<Vec<u8>>,
-    /// Ends when passt has ended.
-    reader: JoinHandle<()>,
     since: Instant,
+    /// Ends when passt has ended, and says when that was.
+    reader: Option<JoinHandle<Instant>>,
 }
 
 impl Station {
-    /// Starts a station's passt, by this command.
-    pub fn start(
-        command: &mut Command,
-        (mac, address): (MacAddr, Ipv4Addr),
-        switch: &Arc<Switch>,
-    ) -> io::Result<Self> {
-        let running = Running::start(command, mac, switch)?;
-        Ok(Self { address, heard: Instant::now(), running, failures: 0 })
+    /// A station of this address, without a passt.
+    pub fn new(address: Ipv4Addr) -> Self {
+        Self { address, heard: Instant::now(), running: None, tried: None, failures: 0 }
     }
 
-    /// Whether its passt has ended, and it is time for another one.
-    pub fn is_due(&self) -> bool {
+    /// Whether it has no passt that runs, and it is time for another one.
+    pub fn is_due(&self, now: Instant) -> bool {
         let delay = FIRST_DELAY * 2_u32.pow(self.failures.min(DOUBLINGS_MAX));
-        self.running.reader.is_finished() && self.running.since.elapsed() >= delay
+        let is_time = self.tried.is_none_or(|tried| now.duration_since(tried) >= delay);
+        is_time && self.running.as_ref().is_none_or(Running::has_ended)
     }
 
-    /// Starts a passt in the place of one that has ended.
-    pub fn restart(
+    /// Starts a passt by this command, in the place of one that has ended.
+    pub fn start(
         &mut self,
         command: &mut Command,
         mac: MacAddr,
         switch: &Arc<Switch>,
+        now: Instant,
     ) -> io::Result<()> {
-        let was_steady = self.running.since.elapsed() >= STEADY;
-        self.failures = if was_steady { 0 } else { self.failures + 1 };
-        self.running = Running::start(command, mac, switch)?;
+        // Its descriptors go before there are others.
+        let before = self.running.take().map(Running::lasted);
+        if self.tried.replace(now).is_some() {
+            let was_steady = before.is_some_and(|lasted| lasted >= STEADY);
+            self.failures = if was_steady { 0 } else { self.failures.saturating_add(1) };
+        }
+        self.running = Some(Running::start(command, mac, switch)?);
         Ok(())
     }
 
     /// Hands a message to passt, if that has room for it.
     pub fn send(&mut self, message: Vec<u8>) {
         self.heard = Instant::now();
-        // A passt that has ended takes none.
-        let _ = self.running.messages.try_send(message);
+        if let Some(running) = &self.running {
+            // A passt that has ended takes none.
+            let _ = running.messages.try_send(message);
+        }
     }
 }
 
@@ -140,13 +147,23 @@ impl Running {
         let passt = command.spawn();
         // Until it is replaced, the command has the end of the socket that is passt's.
         command.stdin(Stdio::null());
-        let passt = passt?;
+        let passt = Passt(passt?);
         let (messages, queue) = sync_channel(WAITING);
         let (to, from, switch) = (socket.try_clone()?, socket.try_clone()?, Arc::clone(switch));
         let name = |what| Builder::new().name(format!("{what} {mac}"));
         name("to").spawn(move || write(to, &queue))?;
         let reader = name("from").spawn(move || read(from, passt, mac, &switch))?;
-        Ok(Self { socket, messages, reader, since: Instant::now() })
+        Ok(Self { socket, messages, since: Instant::now(), reader: Some(reader) })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.reader.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// How long a passt ran that has ended.
+    fn lasted(mut self) -> Duration {
+        let ended = self.reader.take().and_then(|reader| reader.join().ok());
+        ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(self.since))
     }
 }
 
@@ -158,14 +175,27 @@ impl Drop for Running {
     }
 }
 
+/// The process. It is ended and waited for when it is used no more, wherever that is: a process
+/// that is not waited for stays in the system's table.
+#[derive(Debug)]
+struct Passt(Child);
+
+impl Drop for Passt {
+    fn drop(&mut self) {
+        // It may have ended, and been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn write(mut to: UnixStream, queue: &Receiver<Vec<u8>>) {
     while let Ok(message) = queue.recv()
         && to.write_all(&message).is_ok()
     {}
 }
 
-/// Carries what passt sends, until it ends.
-fn read(from: UnixStream, mut passt: Child, mac: MacAddr, switch: &Switch) {
+/// Carries what passt sends, until it ends. Returns when that was.
+fn read(from: UnixStream, mut passt: Passt, mac: MacAddr, switch: &Switch) -> Instant {
     let (mut from, mut message) = (BufReader::new(from), Vec::new());
     let ended = loop {
         match receive(&mut from, &mut message) {
@@ -177,15 +207,17 @@ fn read(from: UnixStream, mut passt: Child, mac: MacAddr, switch: &Switch) {
         }
     };
     let _ = from.get_ref().shutdown(Shutdown::Both);
-    let status = passt.wait();
+    let status = passt.0.wait();
     let why = match (ended, status) {
-        (Err(error), _) | (_, Err(error)) => error.to_string(),
-        (_, Ok(status)) if status.success() => return,
-        (_, Ok(status)) => status.to_string(),
+        (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
+        (_, Ok(status)) => (!status.success()).then(|| status.to_string()),
     };
-    say::remark(format_args!(
-        "uvala: passt of {mac} ended ({why}); the next frame of that station starts another"
-    ));
+    if let Some(why) = why {
+        say::remark(format_args!(
+            "uvala: passt of {mac} ended ({why}); a later frame of that station starts another"
+        ));
+    }
+    Instant::now()
 }
 
 #[cfg(test)]
@@ -206,5 +238,48 @@ mod tests {
             let error = receive(&mut &bytes[..], &mut message).unwrap_err();
             assert!(error.to_string().contains(&length.to_string()), "{error}");
         }
+    }
+
+    const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
+
+    #[test]
+    fn test_a_passt_that_ended_at_once_was_not_steady_however_late_the_next_one_starts() {
+        let mut station = Station::new(Ipv4Addr::LOCALHOST);
+        let mut now = Instant::now();
+        for _ in 0..3 {
+            now += 2 * STEADY;
+            station.start(&mut Command::new("false"), MAC, &Arc::default(), now).unwrap();
+            while !station.is_due(now + 2 * STEADY) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let after = |ms| station.is_due(now + Duration::from_millis(ms));
+        assert!(!after(399) && after(400));
+    }
+
+    #[test]
+    fn test_a_passt_that_cannot_be_started_is_tried_again_at_growing_intervals() {
+        let mut station = Station::new(Ipv4Addr::LOCALHOST);
+        let (begin, mut times) = (Instant::now(), Vec::new());
+        for ms in 0..200_000 {
+            let now = begin + Duration::from_millis(ms);
+            if station.is_due(now) {
+                let mut command = Command::new("/no/such/passt");
+                station.start(&mut command, MAC, &Arc::default(), now).unwrap_err();
+                times.push(ms);
+            }
+        }
+        let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses[..9], [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600]);
+        assert!(pauses[9..].iter().all(|pause| *pause == 25600), "{pauses:?}");
+    }
+
+    #[test]
+    fn test_a_process_that_is_used_no_more_is_ended_and_waited_for() {
+        let passt = Passt(Command::new("sleep").arg("1000").spawn().unwrap());
+        let place = std::path::PathBuf::from(format!("/proc/{}", passt.0.id()));
+        assert!(place.exists());
+        drop(passt);
+        assert!(!place.exists());
     }
 }

@@ -12,6 +12,7 @@ use terminal::process;
 
 use super::memory::Memory;
 use super::qemu::Qemu;
+use super::remains::PrivateDir;
 use super::{Impossible, impossible};
 use crate::cli::program;
 
@@ -76,6 +77,8 @@ pub struct Running {
     child: Child,
     /// Where its VMM connects to.
     pub socket: PathBuf,
+    /// The socket's directory: in another one a user could connect first, or take its name.
+    _dir: PrivateDir,
 }
 
 /// Where the program is.
@@ -92,9 +95,8 @@ pub fn start(
     nic: &str,
     options: &[String],
 ) -> Result<Option<Running>> {
-    let program = program()?;
-    let name = format!("uvala-{}-{port}.vfio", std::process::id());
-    let socket = std::env::temp_dir().join(name);
+    let (program, place) = (program()?, PrivateDir::new()?);
+    let socket = place.path().join(format!("{port}.vfio"));
     let mut command = process::dependent(&program)?;
     command.args(["--nic", nic, "--port", &port.to_string()]).arg("--socket").arg(&socket);
     command.args(options);
@@ -106,7 +108,7 @@ pub fn start(
     let mut line = String::new();
     said.read_line(&mut line).context("cannot read what uvala-device says")?;
     if !line.is_empty() {
-        return Ok(Some(Running { child, socket }));
+        return Ok(Some(Running { child, socket, _dir: place }));
     }
     let status = child.wait().context("cannot wait for uvala-device")?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {

@@ -42,7 +42,7 @@ impl Role<'_> {
         let port = &info.port;
         match (&info.settings.service, self.service) {
             (Some(service), _) => {
-                let why = self.contradicts(port, (service, info.settings.instance), number);
+                let why = self.contradicts(port, service, info.settings.instance, number);
                 why.map_or(Ok(()), |why| Err(Failure::new(ErrorCode::Unsupported, why).into()))
             }
             // The daemon says which process holds it.
@@ -72,7 +72,8 @@ impl Role<'_> {
     fn contradicts(
         &self,
         port: &PortName,
-        (service, instance): (&str, Option<u16>),
+        service: &str,
+        instance: Option<u16>,
         number: Option<u16>,
     ) -> Option<String> {
         let wanted = self.service.unwrap_or(service);

@@ -109,7 +109,7 @@ pub fn run(global: &Global, run: &Run) -> anyhow::Result<()> {
     let each = |instance: Instance| {
         let at = usize::from(instance.thread);
         let mut functions = threads[at].lock().unwrap_or_else(PoisonError::into_inner);
-        handle(global, &parts, instance, &mut functions, (&requests[at], &stop, end))
+        handle(global, &parts, instance, &mut functions, &requests[at], &stop, end)
     };
     run.threads(global, &parts, alone).each(&stop, each).map_err(|failed| run.told(failed))
 }
@@ -120,7 +120,9 @@ fn handle(
     parts: &[Part],
     instance: Instance,
     functions: &mut [Function],
-    (requests, stop, end): (&Requests, &Stop, Option<Instant>),
+    requests: &Requests,
+    stop: &Stop,
+    end: Option<Instant>,
 ) -> anyhow::Result<()> {
     let mut ports: Vec<_> = [instance.port].into_iter().chain(instance.others).collect();
     let names: Vec<_> = ports.iter().map(|port| port.name().clone()).collect();
@@ -207,7 +209,7 @@ impl Run {
         let connection = global.connect()?;
         for (at, function) in functions.iter().enumerate() {
             place::check_switch(&connection, parts[at].port.switch())?;
-            self.check_alone(&connection, (parts, at), function)?;
+            self.check_alone(&connection, parts, at, function)?;
         }
         self.assign(global, &connection, parts)
     }
@@ -286,7 +288,8 @@ impl Run {
     fn check_alone(
         &self,
         connection: &Connection,
-        (parts, at): (&[Part], usize),
+        parts: &[Part],
+        at: usize,
         function: &Function,
     ) -> anyhow::Result<()> {
         let part = &parts[at];
