@@ -1,13 +1,18 @@
 //! Hostile clients attack the memory, the doorbells, the socket. No other client notices.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bench::frontend::{Frontend, request};
 use client::control::{Connection, PortFds};
 use client::{Port, WaitPolicy};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
+use harness::machine::Machine;
 use harness::measure::{median, own_memory, switches};
 use harness::process::{Peer, USER};
 use harness::role::{Flood, Receive, Report, Role, Scribble, Send};
@@ -339,4 +344,38 @@ fn what_a_client_keeps_of_a_port_that_it_gave_back_takes_no_memory() {
         drop(connection);
         wait::until("the memory to be the system's", || blocks() == 0);
     }
+}
+
+/// A frontend that asks for descriptors until the switch hangs up, and reads none. `None`: the
+/// switch does not admit it.
+fn deaf_frontend(socket: &str) -> Option<Frontend> {
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let frontend = Frontend(stream);
+    // For two queues of 64 buffers.
+    let shape = [0, 0, 2 | 64 << 16];
+    let ask = || frontend.tell(request::GET_INFLIGHT_FD, &shape, &[]);
+    let error = std::iter::repeat_with(ask).find_map(Result::err)?;
+    (error.kind() != ErrorKind::WouldBlock).then_some(frontend)
+}
+
+/// The daemon is not root's, for which the kernel bounds no descriptors on their way.
+#[test]
+fn vmms_that_read_no_descriptors_leave_other_users_theirs() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let config = "[switch.vale0.port.vm]\nkind = \"vhost-user\"\n";
+    let daemon = Setup::new(config).user(USER).descriptors(1024).start();
+    let machine = || daemon.port("vale0:vm").unwrap().machine.unwrap();
+    let socket = machine().socket;
+    let mut deaf = Vec::new();
+    wait::until("no more to be admitted", || {
+        deaf.extend(deaf_frontend(&socket));
+        assert!(deaf.len() < 100, "each keeps descriptors on their way");
+        machine().complaint.is_some_and(|why| why.contains("have not read"))
+    });
+    drop(daemon.open("vale0:client"));
+    drop(deaf);
+    let _next = Machine::boot(Path::new(&socket));
 }

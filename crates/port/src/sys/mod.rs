@@ -7,6 +7,7 @@ pub mod packet;
 pub mod steering;
 pub mod tun;
 pub mod udp;
+pub mod unread;
 pub mod uring;
 pub mod vhost;
 mod wake;

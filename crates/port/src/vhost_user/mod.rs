@@ -16,17 +16,19 @@
 //! and returns them when they change.
 //!
 //! When the frontend disconnects, its queues and its memory are released; the port stays and waits
-//! for the next frontend. A frontend can hold that up, because it can block the thread; if it is
-//! evicted, the worker stops serving its queues all the same. When the daemon ends, a frontend that
-//! reconnects finds its port again: the guest's memory says how far each queue is, because the
-//! device uses buffers in order.
+//! for the next frontend, unless too many have left a descriptor unread (`unread`). A frontend can
+//! hold that up, because it can block the thread; if it is evicted, the worker stops serving its
+//! queues all the same. When the daemon ends, a frontend that reconnects finds its port again: the
+//! guest's memory says how far each queue is, because the device uses buffers in order.
 
 mod adapter;
 pub mod handoff;
 pub mod memory;
 pub mod message;
 pub mod session;
+mod unread;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -38,13 +40,15 @@ use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::{Charge, Resource};
 use crate::machine::rejected::RejectedPeers;
 use crate::machine::requests::{Admission, Request, Requests};
-use crate::machine::socket::{Beside, Listener, bind, failed};
+use crate::machine::socket::{Beside, Listener, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
+use crate::sys::unread::is_read;
 use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
 use crate::sys::{SlowWakes, Waker};
 use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session, Shared};
+use unread::Unread;
 
 /// The descriptors of a port without those that a frontend passes: its socket, the connection, a
 /// connection that is rejected, four for its threads to signal each other, one for temporary use.
@@ -61,12 +65,7 @@ pub fn open(
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
-    let listener = if spec.connects {
-        Listener::Remote(spec.path.clone(), Beside::Descriptors)
-    } else {
-        bind(&spec.path, spec.access, Beside::Descriptors)?
-    };
-    let listener = Arc::new(listener);
+    let listener = Arc::new(Listener::of(spec, Beside::Descriptors)?);
     let system = failed(&spec.path);
     let epoll_set = Arc::new(EpollSet::new().map_err(&system)?);
     let requests = Arc::new(Requests::new().map_err(&system)?);
@@ -89,6 +88,7 @@ pub fn open(
         requests: requests.clone(),
         trouble,
         status: status.clone(),
+        unread: Unread::default(),
     };
     let builder = std::thread::Builder::new().name("vhost-user".to_owned());
     let port = MachinePort { listener, requests, status };
@@ -112,6 +112,7 @@ struct Server {
     requests: Arc<Requests>,
     trouble: Arc<Event>,
     status: Arc<Status>,
+    unread: Unread,
 }
 
 /// Why the port disconnects a frontend.
@@ -132,7 +133,8 @@ enum End {
     /// The frontend asked for something impossible, and did not ask for a reply.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The frontend's receive buffer is full.
+    /// The frontend's receive buffer is full, or it asks for a descriptor and has not read the
+    /// answer before.
     #[error("it does not read the replies to its requests")]
     Deaf,
     /// The guest's memory is gone.
@@ -170,11 +172,15 @@ impl Server {
                 trouble: &self.trouble,
                 status: &self.status,
                 rejected: RejectedPeers::new(&self.log, &self.status),
+                owes: Cell::new(false),
             };
             let end = conversation.run(&mut session);
-            let wants_others = session.knows_queues_only();
+            let (owes, wants_others) = (conversation.owes.get(), session.knows_queues_only());
             drop(conversation);
             drop(session);
+            if owes {
+                self.unread.keep(frontend);
+            }
             self.status.note_process(0);
             self.status.note(State::Waiting);
             match end {
@@ -197,11 +203,15 @@ impl Server {
             }
         }
         self.listener.outlast();
+        self.unread.outlast(&self.shared.quota);
     }
 
     /// Waits for a frontend; returns `None` when the port is being closed.
-    fn next_frontend(&self) -> Option<(OwnedFd, Admission)> {
+    fn next_frontend(&mut self) -> Option<(OwnedFd, Admission)> {
         loop {
+            if !self.waits_for_room() {
+                return None;
+            }
             let complain = |why| self.status.complain(Some(why));
             let admission = self.requests.wait_for_admission(Some(&self.listener), complain)?;
             match self.listener.next() {
@@ -220,7 +230,29 @@ impl Server {
             }
         }
     }
+
+    /// Waits until few enough frontends have left a descriptor unread. `false`: the port is being
+    /// closed.
+    fn waits_for_room(&mut self) -> bool {
+        let mut is_known = false;
+        while !self.unread.makes_room(&self.shared.quota) {
+            if !std::mem::replace(&mut is_known, true) {
+                self.status.complain(Some(UNREAD.to_owned()));
+                self.log.warn(format_args!("{UNREAD}"));
+            }
+            // An eviction would end the pause at once. Taken, it keeps frontends out all the same.
+            self.requests.take();
+            if self.requests.sleeps_until_end(RETRY_MS) {
+                return false;
+            }
+        }
+        true
+    }
 }
+
+/// Why a port admits no frontend, and what to do.
+const UNREAD: &str = "its last frontends asked for a descriptor that they have not read, and keep \
+                      their ends of the connections; end these processes";
 
 /// QEMU hangs up if a port has fewer queues than it was told to use.
 fn too_few_queues(pairs: u16) -> String {
@@ -239,6 +271,8 @@ struct Conversation<'a> {
     trouble: &'a Event,
     status: &'a Status,
     rejected: RejectedPeers<'a>,
+    /// The frontend was sent a descriptor.
+    owes: Cell<bool>,
 }
 
 impl Conversation<'_> {
@@ -289,6 +323,12 @@ impl Conversation<'_> {
 
     fn answer(&self, header: Header, answer: Answer) -> Result<(), End> {
         let (bytes, fd) = answer.encode(header.request, header.size);
+        if fd.is_some() {
+            if !is_read(self.frontend) {
+                return Err(End::Deaf);
+            }
+            self.owes.set(true);
+        }
         Ok(send(self.frontend, &bytes, fd.as_ref().map(OwnedFd::as_fd))?)
     }
 
@@ -362,6 +402,7 @@ mod evictions;
 
 #[cfg(test)]
 mod tests {
+    use super::unread::UNREAD_MAX;
     use super::*;
     use crate::machine::Access;
     use crate::machine::quota::{Limits, Quota};
@@ -435,5 +476,40 @@ mod tests {
         let _frontend = connect();
         soon("it admits one", || port.status().state() == State::Connected);
         assert_eq!(says(), None);
+    }
+
+    #[test]
+    fn a_frontend_has_one_unread_descriptor_and_those_that_read_none_keep_the_port_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("vm.sock");
+        let (_adapter, port) = open_at(&path);
+        // GET_INFLIGHT_FD, for two queues of eight buffers; the answer is as long.
+        let ask = [&[31, 0, 0, 0, 1, 0, 0, 0, 24, 0, 0, 0][..], &[0; 16], &[2, 0, 8, 0], &[0; 4]];
+        let (ask, mut answer) = (ask.concat(), [0; 12 + 24]);
+        let connect = || {
+            let frontend = UnixStream::connect(&path).expect("it listens");
+            frontend.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+            frontend
+        };
+        let mut honest = connect();
+        for _ in 0..3 {
+            honest.write_all(&ask).expect("it reads");
+            honest.read_exact(&mut answer).expect("an answer");
+        }
+        drop(honest);
+        let mut unread = Vec::new();
+        while unread.len() < UNREAD_MAX {
+            let mut frontend = connect();
+            while frontend.write_all(&ask).is_ok() {}
+            unread.push(frontend);
+        }
+        let mut next = connect();
+        next.write_all(&ask).expect("room");
+        let complaint = || port.status().complaint();
+        soon("a complaint", || complaint().is_some_and(|why| why == UNREAD));
+        assert_eq!(port.status().state(), State::Waiting);
+        unread[0].read_exact(&mut answer).expect("an answer");
+        assert_eq!(unread[0].read(&mut [0]).unwrap_or(0), 0, "and no more");
+        next.read_exact(&mut answer).expect("it is admitted");
     }
 }

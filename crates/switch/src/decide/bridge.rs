@@ -204,7 +204,9 @@ impl Bridge {
         self.install(port, config);
     }
 
-    /// Removes a port, if it is there, and all that is known to be behind it.
+    /// Removes a port, if it is there, and all that is known to be behind it. Of bridges with one
+    /// forwarding database, the one that takes the port's frames removes it first: it alone learns
+    /// what is behind the port.
     pub fn remove_port(&mut self, port: PortId) {
         self.set_aside.remove(&port);
         if self.port(port).is_some() {
@@ -214,7 +216,9 @@ impl Bridge {
             self.fdb.remove_port(port);
             self.snooping.lock().remove_port(port);
             self.connect_patch();
-            assert!(self.fdb.learned_on(port) == 0, "no address stays behind");
+            // In the wrong order another worker may have learned one by now, which goes as soon as
+            // that worker removes the port.
+            debug_assert!(self.fdb.learned_on(port) == 0, "the port's own worker comes first");
             self.changes += 1;
         }
     }

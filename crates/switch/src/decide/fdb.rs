@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use packet::{MacAddr, PortId, VlanId};
+use packet::{MacAddr, PortId, VlanId, VlanSet};
 use ring::sequence::Sequence;
 use ring::shared::Shared;
 
@@ -222,6 +222,13 @@ impl Fdb {
         carries: impl Fn(VlanId) -> bool,
     ) -> usize {
         self.change(|entries, common| entries.flush_port_except(common, port, carries))
+    }
+
+    /// Forgets learned entries in these VLANs; returns how many.
+    pub fn flush_vlans(&mut self, vlans: &VlanSet) -> usize {
+        self.change(|entries, common| {
+            entries.flush_where(common, |key, it| vlans.contains(key.vlan()) && !it.is_external())
+        })
     }
 
     /// Forgets everything about a port: its entries, the static ones too, and its limit.

@@ -4,6 +4,9 @@
 //! after the other, and so does the address of its sender. A station that moves does so once. The
 //! detector counts the moves between two ports in each direction, in intervals of a second. Two
 //! stations with one address look the same, and are as wrong.
+//!
+//! It tells of one loop that has begun in an interval, of others in those after it: clients that
+//! make loops between many pairs of ports in turn cause no more notices than that.
 
 use packet::{MacAddr, PortId, VlanId};
 
@@ -40,11 +43,13 @@ struct Pair {
     is_loop: bool,
     /// When there was a loop before this interval.
     before: Option<Now>,
+    /// The loop was told of.
+    is_told: bool,
 }
 
 impl Pair {
     const fn new(ports: [PortId; 2]) -> Self {
-        Self { ports, forth: 0, back: 0, is_loop: false, before: None }
+        Self { ports, forth: 0, back: 0, is_loop: false, before: None, is_told: false }
     }
 
     fn is_of(&self, [a, b]: [PortId; 2]) -> bool {
@@ -61,7 +66,8 @@ impl Pair {
         let before = if self.is_loop { Some(start) } else { self.before };
         let is_fresh = before.is_some_and(|before| now.ms_since(before) < QUIET_MS);
         let is_kept = self.moves() > 0 || is_fresh;
-        is_kept.then(|| Self { before: before.filter(|_| is_fresh), ..Self::new(self.ports) })
+        let (before, is_told) = (before.filter(|_| is_fresh), self.is_told && is_fresh);
+        is_kept.then(|| Self { before, is_told, ..Self::new(self.ports) })
     }
 }
 
@@ -73,8 +79,10 @@ pub(super) struct LoopDetector {
     pairs: [Option<Pair>; PAIRS],
     /// The loop that was seen last, of several the one with the fastest moves.
     last: Option<Loop>,
-    /// A loop of this interval that was not taken yet, and whether it has begun in it.
+    /// A loop of this interval that was not taken yet, and whether it is to be told of.
     found: Option<(Loop, bool)>,
+    /// When a loop was last told of.
+    told: Option<Now>,
     /// Intervals in which there was a loop, for each pair of ports.
     intervals: u64,
 }
@@ -86,6 +94,7 @@ impl LoopDetector {
             let start = std::mem::replace(&mut self.start, now);
             self.pairs = self.pairs.map(|pair| pair.and_then(|pair| pair.renewed(start, now)));
         }
+        let is_time = self.told.is_none_or(|told| now.ms_since(told) >= INTERVAL_MS);
         let pair = self.pair(ports);
         let direction = if pair.ports == ports { &mut pair.forth } else { &mut pair.back };
         *direction = direction.saturating_add(1);
@@ -93,7 +102,11 @@ impl LoopDetector {
             return;
         }
         let found = Loop { ports: pair.ports, mac, vlan, seen: now };
-        let is_new = pair.before.is_none();
+        let is_new = is_time && !pair.is_told;
+        if is_new {
+            pair.is_told = true;
+            self.told = Some(now);
+        }
         self.intervals += 1;
         self.found = self.found.filter(|(_, is_new)| *is_new).or(Some((found, is_new)));
         if self.last.is_none_or(|last| last.seen < self.start) {
@@ -101,7 +114,8 @@ impl LoopDetector {
         }
     }
 
-    /// A loop that was found since the last call, and whether it has begun then.
+    /// A loop that was found since the last call, and whether it is to be told of: it has begun,
+    /// and no other was told of in this interval.
     pub(super) fn take_found(&mut self) -> Option<(Loop, bool)> {
         self.found.take()
     }
@@ -164,6 +178,32 @@ mod tests {
         assert_eq!(detector.last().map(|it| it.seen.as_ms()), Some(49_000));
         bounce(&mut detector, [2, 5], MOVES, 50_000 + QUIET_MS);
         assert_eq!(detector.take_found().map(|it| it.1), Some(true), "it has come back");
+    }
+
+    /// The pairs that loop in each millisecond; those that are told of, and when.
+    fn told(loops: impl Iterator<Item = (u64, [usize; 2])>) -> Vec<([usize; 2], u64)> {
+        let mut detector = LoopDetector::default();
+        let mut told = Vec::new();
+        for (ms, ports) in loops {
+            bounce(&mut detector, ports, MOVES, ms);
+            let new = detector.take_found().filter(|(_, is_new)| *is_new);
+            told.extend(new.map(|(found, _)| (found.ports.map(PortId::index), ms)));
+        }
+        told
+    }
+
+    #[test]
+    fn test_more_pairs_than_are_watched_loop_in_turn_and_one_is_told_of_in_a_second() {
+        let pairs = (0..=PAIRS).map(|at| [2 * at, 2 * at + 1]).cycle();
+        let told = told((5000..5000 + INTERVAL_MS).zip(pairs));
+        assert_eq!(told, [([0, 1], 5000)]);
+    }
+
+    #[test]
+    fn test_second_of_two_loops_is_told_of_in_the_next_second() {
+        let pairs = [[1, 2], [3, 4]];
+        let told = told((5..20).flat_map(|second| pairs.map(|ports| (second * 1000, ports))));
+        assert_eq!(told, [([1, 2], 5000), ([3, 4], 6000)]);
     }
 
     #[test]

@@ -22,10 +22,12 @@
 //!   be found all the same.
 //! - Reports of IGMPv2 and MLDv1 go to router ports only. A host that heard another's would not
 //!   report itself.
-//! - Expiry is exact: each call first ends what is due. Time-outs are in one queue, so that a call
-//!   pays for no more than what has been learned before.
-//! - A port learns as many groups as its limit. When the table is full, nothing is restricted for a
+//! - Each call first ends what is due, 1,024 time-outs at most: other workers wait for the lock.
+//!   What is left ends in the next calls, and its ports get frames a moment longer. Time-outs are
+//!   in one queue, so that a call pays for no more than what has been learned before.
+//! - A port learns as many groups as its limit. When a table is full, nothing is restricted for a
 //!   membership interval: a host that fills it takes no frames from others.
+//! - A report may have hundreds of records. What was read of it is charged to the turn.
 //!
 //! The workers of a switch have one table, under a lock. Only multicast frames of a switch that
 //! snoops take it, once for a run.
@@ -50,6 +52,10 @@ pub use rows::{McastMember, McastQuerier, McastRouterPort, McastRow};
 const GROUPS_MAX: usize = 4096;
 /// Memberships that a switch knows.
 const MEMBERS_MAX: usize = 16_384;
+/// Routers that a switch knows, each counted once for a port, a VLAN and a family.
+const ROUTERS_MAX: usize = 16_384;
+/// Time-outs that end in one call.
+const EXPIRED_MAX: usize = 1024;
 
 /// How long a report holds: RFC 3376, 8.4, with the times of `packet::mcast`.
 const MEMBERSHIP_MS: u64 = 260_000;
@@ -187,7 +193,7 @@ pub struct McastStats {
     pub expired: u64,
     /// Memberships not learned because of a port's limit.
     pub refused_limit: u64,
-    /// Memberships not learned because the table was full.
+    /// Memberships and router ports not learned because a table was full.
     pub refused_full: u64,
 }
 
@@ -207,6 +213,8 @@ pub(crate) struct Destination<'a> {
 pub(crate) struct Snooping {
     /// The ports with members, which follow from those.
     groups: BTreeMap<Frames, PortSet>,
+    /// Memberships of a port in groups with the same frames.
+    with_frames: BTreeMap<(Frames, PortId), u32>,
     /// When each membership of a port ends; `None`: an operator has added it.
     members: BTreeMap<(Group, PortId), Option<Now>>,
     /// Learned memberships of each port that has some.
@@ -227,6 +235,7 @@ impl Snooping {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             groups: BTreeMap::new(),
+            with_frames: BTreeMap::new(),
             members: BTreeMap::new(),
             learned: BTreeMap::new(),
             routers: BTreeMap::new(),
@@ -239,15 +248,17 @@ impl Snooping {
         }
     }
 
-    /// Learns from a message. `has_querier`: the switch itself asks.
+    /// Learns from a message; returns how many records that was. `has_querier`: the switch itself
+    /// asks.
     pub(crate) fn observe(
         &mut self,
         from: Listener,
         domain: Domain,
         (message, members): (Result<Message<'_>, Malformed>, &Members),
         (has_querier, now): (bool, Now),
-    ) {
+    ) -> u32 {
         self.expire(now);
+        let mut count = 1;
         match message {
             Err(Malformed) => self.stats.malformed += 1,
             Ok(Message::Hello) => self.hear_router(from, domain, now),
@@ -258,6 +269,7 @@ impl Snooping {
             Ok(Message::Leave(group)) => self.leave(from, domain, group, (has_querier, now)),
             Ok(Message::Records(records)) => {
                 for record in records {
+                    count += 1;
                     match record.is_member {
                         true => self.join(from, domain.vlan, record.group, now),
                         false => self.leave(from, domain, record.group, (has_querier, now)),
@@ -265,10 +277,11 @@ impl Snooping {
                 }
             }
         }
+        count
     }
 
-    /// The ports that get a frame, ascending, and why those. What is due must have
-    /// [ended](Self::expire).
+    /// The ports that get a frame, ascending, and why those. What is due has
+    /// [ended](Self::expire) before, as far as one call goes.
     pub(crate) fn find(&self, frame: &Destination<'_>, to: &mut Vec<PortId>) -> McastScope {
         let &Destination { src, vlan, group: mac, members, .. } = frame;
         let none = PortSet::default();
@@ -311,11 +324,11 @@ impl Snooping {
         }
     }
 
-    /// Ends what is due.
+    /// Ends what is due, [`EXPIRED_MAX`] time-outs at most.
     pub(crate) fn expire(&mut self, now: Now) {
-        while let Some(&(at, timer)) = self.timers.first()
-            && at <= now
-        {
+        for _ in 0..EXPIRED_MAX {
+            let first = self.timers.first().filter(|(at, _)| *at <= now);
+            let Some(&(_, timer)) = first else { break };
             self.timers.pop_first();
             match timer {
                 Timer::Member(group, port) => {
@@ -325,7 +338,6 @@ impl Snooping {
                 Timer::Router(domain, port) => self.remove_router(domain, port),
             }
         }
-        debug_assert!(self.timers.first().is_none_or(|&(at, _)| at > now), "nothing is due");
         self.querier.expire(now);
     }
 
@@ -340,8 +352,7 @@ impl Snooping {
         for &(vlan, address) in statics {
             let group = Group::new(vlan, address.mac(), address.ip());
             self.remove_member(group, port);
-            self.members.insert((group, port), None);
-            self.groups.entry(group.frames).or_default().insert(port);
+            self.insert_member(group, port, None);
         }
         match config.mcast_router {
             McastRouter::On => self.always.insert(port),
@@ -425,13 +436,9 @@ impl Snooping {
         }
         let is_new = !self.groups.contains_key(&group.frames);
         if is_new && self.groups.len() >= GROUPS_MAX || self.members.len() >= MEMBERS_MAX {
-            self.stats.refused_full += 1;
-            self.open_until = until;
-            return;
+            return self.refuse_full(until);
         }
-        self.members.insert((group, port), Some(until));
-        self.groups.entry(group.frames).or_default().insert(port);
-        assert!(self.groups.len() <= self.members.len(), "a group has a member");
+        self.insert_member(group, port, Some(until));
         *self.learned.entry(port).or_default() += 1;
         self.timers.insert((until, Timer::Member(group, port)));
     }
@@ -498,20 +505,33 @@ impl Snooping {
             return;
         }
         let (port, until) = (from.port, after_ms(now, ROUTER_MS));
+        let is_known = self.router_until.contains_key(&(domain, port));
+        if !is_known && self.router_until.len() >= ROUTERS_MAX {
+            return self.refuse_full(until);
+        }
         if let Some(before) = self.router_until.insert((domain, port), until) {
             self.timers.remove(&(before, Timer::Router(domain, port)));
         }
         self.timers.insert((until, Timer::Router(domain, port)));
         self.routers.entry(domain).or_default().insert(port);
         debug_assert!(self.routers.len() <= self.router_until.len(), "a router is at a port");
+        debug_assert!(self.router_until.len() <= ROUTERS_MAX, "the table has a bound");
     }
 
-    /// Memberships of a group end soon at the ports that are asked, unless members report again.
+    /// A table has no room for what holds until then: nothing is restricted meanwhile.
+    fn refuse_full(&mut self, until: Now) {
+        self.stats.refused_full += 1;
+        self.open_until = self.open_until.max(until);
+    }
+
+    /// Memberships of a group end soon at the ports that are asked, which are ascending, unless
+    /// members report again.
     fn shorten(&mut self, group: Group, soon: Now, asked: &[PortId]) {
         let first = PortId::from_low_bits(0);
         let of_group = self.members.range((group, first)..).take_while(|(key, _)| key.0 == group);
         let later = of_group.filter(|(_, until)| until.is_some_and(|until| until > soon));
-        let later = later.map(|((_, port), _)| *port).filter(|port| asked.contains(port));
+        let is_asked = |port: &PortId| asked.binary_search(port).is_ok();
+        let later = later.map(|((_, port), _)| *port).filter(is_asked);
         let later: Vec<PortId> = later.collect();
         later.into_iter().for_each(|port| self.renew(group, port, soon));
     }
@@ -526,6 +546,18 @@ impl Snooping {
         self.timers.insert((until, timer));
     }
 
+    /// Adds a membership that is not there.
+    fn insert_member(&mut self, group: Group, port: PortId, until: Option<Now>) {
+        let before = self.members.insert((group, port), until);
+        assert!(before.is_none(), "a membership is counted once");
+        let count = self.with_frames.entry((group.frames, port)).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.groups.entry(group.frames).or_default().insert(port);
+        }
+        assert!(self.groups.len() <= self.members.len(), "a group has a member");
+    }
+
     fn remove_member(&mut self, group: Group, port: PortId) {
         let Some(until) = self.members.remove(&(group, port)) else { return };
         if let Some(until) = until {
@@ -538,13 +570,15 @@ impl Snooping {
                 }
             }
         }
-        // Another group may have the same frames.
-        let Frames { vlan, mac } = group.frames;
-        let first = (Group::new(vlan, mac, None), PortId::from_low_bits(0));
-        let same = self.members.range(first..).take_while(|(key, _)| key.0.frames == group.frames);
-        if same.map(|(key, _)| key.1).any(|other| other == port) {
-            return;
+        let with_frames = (group.frames, port);
+        if let Some(count) = self.with_frames.get_mut(&with_frames) {
+            *count -= 1;
+            // Another group has the same frames.
+            if *count > 0 {
+                return;
+            }
         }
+        self.with_frames.remove(&with_frames);
         if let Some(ports) = self.groups.get_mut(&group.frames) {
             ports.remove(port);
             if ports.is_empty() {

@@ -20,6 +20,9 @@ use crate::receive::batch::{Delivery, to_u16};
 use crate::switch::Switch;
 use crate::turn::{Scratch, Turn};
 
+/// Copies that cost as much as a record of a report: to learn it takes a microsecond or more.
+const RECORD_COPIES: u32 = 24;
+
 impl Turn<'_> {
     /// Finds the ports that get a run of multicast frames in a switch that snoops. Returns the
     /// verdict about it there, and as much of the run as goes to them.
@@ -57,9 +60,12 @@ impl Turn<'_> {
         let (at, header) = ((self.src, verdict.vlan), batch.frames()[run.start].header);
         let (read, bridge) = (mcast::read(message), &mut self.switch.bridge);
         let kind = Kind::of(read);
-        // A frame that the port's limit drops teaches nothing.
-        if bridge.could_flood(self.src, FloodClass::Multicast, self.now) {
-            bridge.hear(at, header, read, self.now);
+        // A frame that the port's limit drops teaches nothing, nor does one behind so many records
+        // that the turn is spent: hosts repeat what they say.
+        let may_teach = bridge.could_flood(self.src, FloodClass::Multicast, self.now);
+        if may_teach && self.copies_left > 0 {
+            let records = bridge.hear(at, header, read, self.now);
+            self.copies_left = self.copies_left.saturating_sub(records * RECORD_COPIES);
         }
         (kind, run.start..run.start + 1)
     }
@@ -110,7 +116,7 @@ impl Switch {
             let (frame, ports) = self.bridge.own_query(query);
             // Each is its own source: a query comes from no port.
             for (dst, tag) in ports {
-                self.send_to(dst, (&frame, tag), now, scratch);
+                self.send_to(dst, &frame, tag, now, scratch);
             }
         }
         is_some
@@ -125,7 +131,8 @@ impl Switch {
     fn send_to(
         &mut self,
         dst: PortId,
-        (frame, tag): (&[u8], TagAction),
+        frame: &[u8],
+        tag: TagAction,
         now: Now,
         scratch: &mut Scratch,
     ) {

@@ -659,3 +659,38 @@ fn the_switch_asks_where_no_other_does_and_the_port_that_was_left() {
     net.received(1);
     assert_eq!(ask(&mut net, 156_300).map(|it| it.len()), [1, 3]);
 }
+
+/// A report of so many groups, as long as no host's.
+fn long_report(host: u8, count: u16) -> Vec<u8> {
+    let record = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        [4, 0, 0, 0, 239, 1, high, low]
+    };
+    let [high, low] = count.to_be_bytes();
+    let head = [0x22, 0, 0, 0, 0, 0, high, low];
+    let message = head.into_iter().chain((0..count).flat_map(record)).collect();
+    control(host, ip("224.0.0.22"), message)
+}
+
+#[test]
+fn records_of_reports_are_charged_to_the_turn_which_reads_no_more_when_it_is_spent() {
+    let mut net = Net::new(snooping(false));
+    let config = PortConfig { mcast_max_groups: 0, ..PortConfig::default() };
+    (0..2).for_each(|_| net.add(config.clone()));
+    let send = |net: &mut Net, count: u16| {
+        let frame = long_report(1, count);
+        net.send_chain(0, &frame.chunks(2000).collect::<Vec<_>>());
+    };
+    let reports = |net: &Net| net.switch.bridge().mcast_stats().0.reports;
+    (0..3).for_each(|_| send(&mut net, 1_200));
+    assert_eq!(net.turn(0).slots, 15);
+    assert_eq!(net.received(1).len(), 3, "all are sent on");
+    assert_eq!(reports(&net), 2 * 1_200);
+    assert!(net.scratch.work() > 32_768, "{}", net.scratch.work());
+    // The next turn reads on, as many records as a report may have.
+    send(&mut net, 1_300);
+    net.turn(0);
+    assert_eq!(reports(&net), 3 * 1_200);
+    let (_, [groups, members], _) = net.switch.bridge().mcast_stats();
+    assert_eq!((groups, members), (1_200, 1_200));
+}

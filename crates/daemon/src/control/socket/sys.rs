@@ -1,9 +1,10 @@
 //! The credentials of a socket's peer, and the bytes that it has not read.
-// UNSAFETY: SO_PEERGROUPS, SO_PEERPIDFD and TIOCOUTQ are in no safe wrapper that we use.
+// UNSAFETY: SO_PEERGROUPS and SO_PEERPIDFD are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+pub use port::sys::unread::is_read;
 use protocol::peer::Peer;
 use rustix::io::Errno;
 
@@ -55,16 +56,6 @@ fn pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     };
     // SAFETY: the kernel has opened this descriptor for us, and nothing else has its number.
     (status == 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) })
-}
-
-/// True if the peer has read all that was sent, or the kernel does not say.
-pub fn is_read(socket: BorrowedFd<'_>) -> bool {
-    let mut unread: libc::c_int = 0;
-    // SAFETY: the kernel writes one `int`.
-    let status =
-        unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, (&raw mut unread).cast::<()>()) };
-    // While the kernel frees the last message, which is larger, one byte is left.
-    status != 0 || unread <= 1
 }
 
 fn last_error() -> Errno {

@@ -24,21 +24,21 @@ impl Bridge {
             && verdict.payload != Payload::Tagged
     }
 
-    /// Learns from what a frame says of groups.
+    /// Learns from what a frame says of groups; returns how many records that was.
     pub(crate) fn hear(
         &mut self,
         (src, vlan): (PortId, VlanId),
         header: Header,
         read: Result<Option<Message<'_>>, Malformed>,
         now: Now,
-    ) {
-        let Some(Some(config)) = self.ports.get(src.index()) else { return };
+    ) -> u32 {
+        let Some(Some(config)) = self.ports.get(src.index()) else { return 0 };
         let (Some(message), Some(family)) = (read.transpose(), family_of(header.dst())) else {
-            return;
+            return 0;
         };
         let (from, domain) = (Listener::new(src, config), Domain { vlan, family });
         let asks = (self.config.mcast_querier, now);
-        self.snooping.lock().observe(from, domain, (message, &self.members), asks);
+        self.snooping.lock().observe(from, domain, (message, &self.members), asks)
     }
 
     /// Finds the ports that get a multicast frame, and why those; none for a flood.
@@ -69,7 +69,7 @@ impl Bridge {
         (self.snooping.with(|snooping| snooping.find(&frame, &mut to)), to)
     }
 
-    /// Ends memberships that are due.
+    /// Ends memberships that are due, as many as one call ends.
     pub(crate) fn expire_groups(&mut self, now: Now) {
         if self.config.mcast_snooping {
             self.snooping.lock().expire(now);
@@ -119,7 +119,7 @@ impl Bridge {
         let asks = self.asks_members();
         let mut snooping = self.snooping.lock();
         snooping.expire(now);
-        snooping.rows(asks, now, (from, max))
+        snooping.rows(asks, now, from, max)
     }
 
     /// Follows a change of the switch's settings.

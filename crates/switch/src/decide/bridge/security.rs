@@ -138,7 +138,7 @@ impl Bridge {
         }
     }
 
-    /// Why such a frame would be refused now. The guard remembers nothing of it.
+    /// What [`refuse`](Self::refuse) would say of a frame now. The guard remembers nothing of it.
     pub(crate) fn would_refuse(&self, src: PortId, header: Header) -> Option<DropReason> {
         self.guards.get(src.index())?.as_ref()?.clone().refuse(header)
     }

@@ -15,7 +15,9 @@ use crate::model::stats::DropReason;
 pub(super) type SetAside = BTreeMap<PortId, PortConfig>;
 
 impl Bridge {
-    /// Takes a port out of forwarding, with all that is known to be behind it.
+    /// Takes a port out of forwarding, with all that is known to be behind it. Of bridges with one
+    /// forwarding database, the one that takes the port's frames does this first: see
+    /// [`remove_port`](Self::remove_port).
     pub fn set_aside(&mut self, port: PortId) {
         if let Some(config) = self.port(port).cloned() {
             self.remove_port(port);
@@ -28,6 +30,12 @@ impl Bridge {
         if let Some(config) = self.set_aside.remove(&port) {
             self.add_port(port, config);
         }
+    }
+
+    /// The user of a port, also of one that is set aside.
+    pub fn user_of(&self, port: PortId) -> Option<u32> {
+        let config = self.port(port).or_else(|| self.set_aside.get(&port));
+        config.map(|config| config.user)
     }
 
     /// Why the frames of a port that is not among the others are dropped.

@@ -354,7 +354,11 @@ impl Entries {
         removed
     }
 
-    fn flush_where(&mut self, common: &Common, doomed: impl Fn(Key, Value) -> bool) -> usize {
+    pub(super) fn flush_where(
+        &mut self,
+        common: &Common,
+        doomed: impl Fn(Key, Value) -> bool,
+    ) -> usize {
         let slots = 0..self.table.slots();
         self.remove_where(common, slots, |key, value| !value.is_static() && doomed(key, value))
     }

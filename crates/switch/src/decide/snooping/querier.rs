@@ -38,14 +38,24 @@ pub(crate) struct OwnQuery {
 #[derive(Debug)]
 pub(super) struct Querier {
     domains: BTreeMap<Domain, State>,
-    /// When to ask about a group, and how often still.
-    asked: BTreeMap<(Domain, IpAddr, PortId), (Now, u64)>,
-    /// When the switch has something to send, or looks again.
-    due: Now,
+    asked: Questions,
+    /// When the switch looks at its VLANs again: it has something to send there, or may have.
+    vlans_due: Now,
     /// No other querier ends before.
     first_end: Option<Now>,
     mac: MacAddr,
     link_local: Ipv6Addr,
+}
+
+/// Questions about groups that hosts have left, which are open.
+#[derive(Debug, Default)]
+struct Questions {
+    /// When to ask next, and how often still.
+    open: BTreeMap<(Domain, IpAddr, PortId), (Now, u64)>,
+    /// Questions to each port that has some.
+    of_ports: BTreeMap<PortId, usize>,
+    /// None is due before.
+    due: Option<Now>,
 }
 
 /// The querier of a domain.
@@ -78,8 +88,8 @@ impl Querier {
         let octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xfe, a, b, c, d, e, f, g];
         let link_local = Ipv6Addr::from(octets);
         assert!(link_local.is_unicast_link_local() && mac.is_station(), "hosts believe them");
-        let (domains, asked) = (BTreeMap::new(), BTreeMap::new());
-        Self { domains, asked, due: Now::START, first_end: None, mac, link_local }
+        let (domains, asked, vlans_due) = (BTreeMap::new(), Questions::default(), Now::START);
+        Self { domains, asked, vlans_due, first_end: None, mac, link_local }
     }
 
     /// The addresses of the switch's queries.
@@ -147,14 +157,7 @@ impl Querier {
     /// `false`: too many questions are open.
     pub(super) fn ask(&mut self, query: OwnQuery, now: Now) -> bool {
         let Some((group, port)) = query.group else { return false };
-        let of_port = self.asked.keys().filter(|(_, _, at)| *at == port).count();
-        if self.asked.len() >= ASKED_MAX || of_port >= ASKED_PORT_MAX {
-            return false;
-        }
-        let key = (query.domain, group, port);
-        self.asked.entry(key).or_insert((now, LAST_MEMBER_COUNT));
-        self.due = now;
-        true
+        self.asked.add(query.domain, group, port, now)
     }
 
     /// The queries that the switch sends now.
@@ -163,17 +166,10 @@ impl Querier {
         vlans: impl Iterator<Item = VlanId>,
         now: Now,
     ) -> Vec<OwnQuery> {
-        let mut due = Vec::new();
-        if now < self.due {
+        let mut due = self.asked.take_due(now);
+        if now < self.vlans_due {
             return due;
         }
-        self.asked.retain(|&(domain, group, port), (next, left)| {
-            if *next <= now {
-                due.push(OwnQuery { domain, group: Some((group, port)) });
-                (*next, *left) = (after_ms(now, LAST_MEMBER_MS.into()), *left - 1);
-            }
-            *left > 0
-        });
         let answered = after_ms(now, RESPONSE_MS.into());
         for vlan in vlans {
             for family in [McastFamily::Ipv4, McastFamily::Ipv6] {
@@ -182,7 +178,7 @@ impl Querier {
                 let state = self.domains.entry(domain).or_insert(new);
                 if state.other.is_none() && state.next <= now {
                     if due.len() >= ROUND {
-                        self.due = now;
+                        self.vlans_due = now;
                         return due;
                     }
                     due.push(OwnQuery { domain, group: None });
@@ -193,39 +189,38 @@ impl Querier {
                 }
             }
         }
-        let asked = self.asked.values().map(|(next, _)| *next);
         let others = |state: &State| state.other.map_or(state.next, |other| other.until);
-        let next = asked.chain(self.domains.values().map(others)).min();
-        self.due = next.unwrap_or_else(|| after_ms(now, INTERVAL_MS)).max(now.after_us(1));
+        let next = self.domains.values().map(others).min();
+        self.vlans_due = next.unwrap_or_else(|| after_ms(now, INTERVAL_MS)).max(now.after_us(1));
         due
     }
 
     /// When [`take_due`](Self::take_due) has something to do again.
     pub(super) fn due(&self) -> Now {
-        self.due
+        self.asked.due.map_or(self.vlans_due, |due| due.min(self.vlans_due))
     }
 
     /// Looks at the VLANs again: they may be others.
     pub(super) fn look_again(&mut self) {
-        self.due = Now::START;
+        self.vlans_due = Now::START;
     }
 
     /// Begins anew where no other querier is heard.
     pub(super) fn restart(&mut self) {
         self.domains.retain(|_, state| state.other.is_some());
-        self.asked.clear();
+        self.asked = Questions::default();
         self.look_again();
     }
 
     pub(super) fn clear(&mut self) {
         self.domains.clear();
-        self.asked.clear();
+        self.asked = Questions::default();
         self.look_again();
     }
 
     /// Asks no hosts behind a port. The querier there is heard no more, which ends it in time.
     pub(super) fn remove_port(&mut self, port: PortId) {
-        self.asked.retain(|&(_, _, at), _| at != port);
+        self.asked.remove_port(port);
         let is_there = |other: Other| other.port == port;
         self.domains.retain(|_, state| !state.other.is_some_and(is_there));
     }
@@ -237,5 +232,62 @@ impl Querier {
     ) -> impl Iterator<Item = (Domain, Option<Other>)> + '_ {
         let known = self.domains.iter().map(|(domain, state)| (*domain, state.other));
         known.filter(move |(_, other)| has_querier || other.is_some())
+    }
+}
+
+impl Questions {
+    /// Adds a question, unless it is open. `false`: too many are.
+    fn add(&mut self, domain: Domain, group: IpAddr, port: PortId, now: Now) -> bool {
+        let key = (domain, group, port);
+        // One that is open is asked in its time.
+        if self.open.contains_key(&key) {
+            return true;
+        }
+        let of_port = self.of_ports.get(&port).copied().unwrap_or(0);
+        if self.open.len() >= ASKED_MAX || of_port >= ASKED_PORT_MAX {
+            return false;
+        }
+        self.open.insert(key, (now, LAST_MEMBER_COUNT));
+        self.of_ports.insert(port, of_port + 1);
+        self.due = Some(self.due.map_or(now, |due| due.min(now)));
+        true
+    }
+
+    /// The queries to send now, a round at most.
+    fn take_due(&mut self, now: Now) -> Vec<OwnQuery> {
+        let mut due = Vec::new();
+        if self.due.is_none_or(|at| now < at) {
+            return due;
+        }
+        self.open.retain(|&(domain, group, port), (next, left)| {
+            if *next <= now && due.len() < ROUND {
+                due.push(OwnQuery { domain, group: Some((group, port)) });
+                (*next, *left) = (after_ms(now, LAST_MEMBER_MS.into()), *left - 1);
+            }
+            if *left == 0 {
+                forget(&mut self.of_ports, port);
+            }
+            *left > 0
+        });
+        self.due = self.open.values().map(|(next, _)| *next).min();
+        assert!(self.open.len() <= ASKED_MAX && self.of_ports.len() <= self.open.len(), "counted");
+        due
+    }
+
+    fn remove_port(&mut self, port: PortId) {
+        if self.of_ports.remove(&port).is_some() {
+            self.open.retain(|&(_, _, at), _| at != port);
+            self.due = self.open.values().map(|(next, _)| *next).min();
+        }
+    }
+}
+
+/// Counts one question less to a port.
+fn forget(of_ports: &mut BTreeMap<PortId, usize>, port: PortId) {
+    if let Some(count) = of_ports.get_mut(&port) {
+        *count -= 1;
+        if *count == 0 {
+            of_ports.remove(&port);
+        }
     }
 }

@@ -65,7 +65,8 @@ impl Snooping {
         &self,
         has_querier: bool,
         now: Now,
-        (from, max): (usize, usize),
+        from: usize,
+        max: usize,
     ) -> Vec<McastRow> {
         let left = move |until: Now| until.ms_since(now);
         let queriers = self.querier.all(has_querier).map(|(domain, other)| {

@@ -164,3 +164,84 @@ fn test_what_one_worker_hears_all_know_until_snooping_ends() {
     }
     assert_eq!(two.mcast_stats().1, [1, 1], "the static entry");
 }
+
+fn hello(snooping: &mut Snooping, index: usize, domain: Domain, ms: u64) {
+    let message = (Ok(Message::Hello), &Members::default());
+    let records = snooping.observe(listener(index), domain, message, (false, at(ms)));
+    assert_eq!(records, 1);
+}
+
+#[test]
+fn test_a_table_full_of_routers_restricts_nothing_and_ends_in_parts() {
+    let mut snooping = Snooping::new(1);
+    let families = [McastFamily::Ipv4, McastFamily::Ipv6];
+    for index in 0..3 {
+        for vlan in (1..=4094).map(|vlan| VlanId::new(vlan).expect("a VLAN")) {
+            families.iter().for_each(|&family| {
+                hello(&mut snooping, index, Domain { vlan, family }, 0);
+            });
+        }
+    }
+    assert_eq!(snooping.router_until.len(), ROUTERS_MAX);
+    assert_eq!(snooping.stats.refused_full, 3 * 2 * 4094 - 16_384);
+    assert_eq!(snooping.open_until, at(255_000));
+    let refused = snooping.stats.refused_full;
+    hello(&mut snooping, 0, IGMP, 100);
+    assert_eq!(snooping.stats.refused_full, refused, "one that is known");
+    snooping.expire(at(255_000));
+    assert_eq!(snooping.router_until.len(), ROUTERS_MAX - EXPIRED_MAX);
+    (0..ROUTERS_MAX / EXPIRED_MAX).for_each(|_| snooping.expire(at(255_000)));
+    assert_eq!(snooping.router_until, BTreeMap::from([((IGMP, port(0)), at(255_100))]));
+    assert_eq!((snooping.routers.len(), snooping.timers.len()), (1, 1));
+}
+
+#[test]
+fn test_a_port_stays_a_member_of_frames_until_it_leaves_the_last_group_that_has_them() {
+    let mut snooping = Snooping::new(1);
+    // 32 groups of IPv4 have the same frames.
+    let groups: Vec<IpAddr> = (0..32)
+        .map(|at| std::net::Ipv4Addr::new(224 + at / 2, at % 2 * 128 + 1, 1, 1).into())
+        .collect();
+    for &group in &groups {
+        for index in [0, 1] {
+            snooping.join(listener(index), VLAN, group, at(0));
+        }
+    }
+    assert_eq!((counts(&snooping), snooping.with_frames.len()), ([1, 64], 2));
+    for &address in &groups {
+        let mac = group_mac(address).expect("a group");
+        assert_eq!(snooping.groups[&Frames { vlan: VLAN, mac }].iter().count(), 2);
+        snooping.remove_member(Group::new(VLAN, mac, Some(address)), port(0));
+    }
+    assert_eq!((counts(&snooping), snooping.with_frames.len()), ([1, 32], 1));
+    snooping.remove_port(port(1));
+    assert!(snooping.groups.is_empty() && snooping.with_frames.is_empty());
+}
+
+fn question(querier: &mut Querier, index: usize, number: u32, ms: u64) -> bool {
+    querier.ask(OwnQuery { domain: IGMP, group: Some((group(number), port(index))) }, at(ms))
+}
+
+#[test]
+fn test_questions_of_a_port_are_bounded_and_one_that_is_open_is_asked_in_its_time() {
+    let mut querier = Querier::new(1);
+    assert_eq!(querier.take_due(std::iter::once(VLAN), at(0)).len(), 2);
+    assert!((0..64).all(|number| question(&mut querier, 0, number, 1)));
+    assert!(!question(&mut querier, 0, 64, 1) && question(&mut querier, 1, 64, 1));
+    assert_eq!(querier.due(), at(1));
+    // For questions no VLAN is looked at.
+    let asked = |querier: &mut Querier, ms: u64| {
+        let no_vlan = std::iter::from_fn(|| -> Option<VlanId> { panic!("a look at VLANs") });
+        querier.take_due(no_vlan, at(ms)).len()
+    };
+    assert_eq!([1, 1, 1].map(|ms| asked(&mut querier, ms)), [32, 32, 1], "a round at a time");
+    assert_eq!(querier.due(), at(1_001));
+    assert!(question(&mut querier, 0, 7, 500), "the question is open");
+    assert_eq!((querier.due(), asked(&mut querier, 500)), (at(1_001), 0));
+    assert_eq!([1_001; 3].map(|ms| asked(&mut querier, ms)), [32, 32, 1], "the last time");
+    assert_eq!(querier.due(), at(31_250));
+    assert!((0..64).all(|number| question(&mut querier, 0, number, 1_002)), "all are closed");
+    querier.remove_port(port(0));
+    assert_eq!(querier.due(), at(31_250));
+    assert!((0..64).all(|number| question(&mut querier, 0, number, 1_003)));
+}
