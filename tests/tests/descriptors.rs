@@ -20,11 +20,7 @@ struct Crowd {
 }
 
 fn said(error: &ControlError) -> (Option<ErrorCode>, String) {
-    let code = match error {
-        ControlError::Refused(failure) => Some(failure.code),
-        _ => None,
-    };
-    (code, error.to_string())
+    (error.code(), error.to_string())
 }
 
 /// A user that opens connections until one is refused, and then ports over the first.

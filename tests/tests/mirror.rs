@@ -273,6 +273,38 @@ fn mirror_ports_of_a_switch_of_all_workers_come_and_go_while_all_of_them_move_fr
     assert_eq!(mirrors(&daemon), json!([]));
 }
 
+/// The port's own worker learns what is behind it until that worker has heard of the change.
+#[test]
+fn a_port_of_a_switch_of_all_workers_becomes_a_mirror_port_while_it_sends_from_new_stations() {
+    let daemon = Setup::spread(&[("p", 1), ("x", 2)]).start();
+    let (mut port, stop) = (daemon.open("vale0:p"), AtomicBool::new(false));
+    let add = ["mirror", "add", "vale0:p", "--from", "vale0:x"];
+    let (answers, sent) = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut station = 0;
+            while !stop.load(Ordering::Relaxed) {
+                station += 1;
+                // A daemon that has died is what the answers say.
+                let _ = port.send_timeout(&frame(station, u32::MAX, 0), Some(wait::PATIENCE));
+            }
+            station
+        });
+        let change = |args: &[&str]| daemon.uvala(args).status.success();
+        let rounds = (0..40).map(|_| [change(&add), change(&["mirror", "del", "vale0:p"])]);
+        let answers: Vec<_> = rounds.collect();
+        stop.store(true, Ordering::Relaxed);
+        (answers, sender.join().unwrap())
+    });
+    assert_eq!(answers, [[true; 2]; 40]);
+    assert!(sent > 1000, "{sent} stations");
+    let mut x = daemon.open("vale0:x");
+    assert!(port.drain(Some(wait::PATIENCE)).unwrap());
+    heard(&mut x);
+    let last = frame(1, u32::MAX, 1);
+    send(&mut port, std::slice::from_ref(&last));
+    assert_eq!(heard(&mut x), [last]);
+}
+
 #[test]
 fn what_cannot_be_mirrored_is_refused_with_the_reason() {
     let daemon = Setup::new("[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n").start();

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! So a frame that ends a pause of less than 4 ms waits for 0.5 ms at most, one that ends a longer
-//! pause for 8 ms at most, and a program that waits for nothing is woken 125 times a second. A
-//! timer that is not read does not tick.
+//! pause for 8 ms at most, and a program that waits for nothing is woken 125 times a second, unless
+//! it waits by `epoll`, whose descriptor looks at the rings more often. A timer that is not read
+//! does not tick.
 //!
 //! Copies of the port in several processes have one timer, and each its own count of ticks: the
 //! last that changes the timer is right. All stay within these bounds.

@@ -263,9 +263,8 @@ impl Workers {
         let heartbeat = Heartbeat::default();
         let name = "the control thread".to_owned();
         let control = Watched { heartbeat: heartbeat.reader(), thread: gettid(), name };
-        let watched = (0..).zip(&workers);
-        let watched =
-            watched.map(|(at, it): (usize, &Crew)| it.handle.watched(format!("worker {at}")));
+        let watched = workers.iter().enumerate();
+        let watched = watched.map(|(at, crew)| crew.handle.watched(format!("worker {at}")));
         let watched = watched.chain([control]);
         let slow_reports = SlowWakeReports::default();
         let (slow_memory, queue) = SlowMemory::start(slow_reports.sender()).map_err(failed)?;

@@ -80,7 +80,7 @@ pub struct Path<'a> {
 pub struct Change {
     /// The route.
     pub route: Encoded,
-    /// The route goes.
+    /// The route is withdrawn.
     pub is_withdraw: bool,
 }
 

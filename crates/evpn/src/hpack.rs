@@ -40,10 +40,10 @@ fn integer(block: &mut Vec<u8>, bits: u8, value: usize) {
     block.push((rest & 0x7f).to_le_bytes()[0]);
 }
 
-/// The headers in a block whose names stand there.
+/// The headers of a block, without those whose names are in a table.
 ///
 /// # Errors
-/// The block is none.
+/// The bytes are no header block.
 pub fn decode(block: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let (mut rest, mut headers) = (block, Vec::new());
     while let Some(&first) = rest.first() {

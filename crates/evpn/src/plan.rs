@@ -80,7 +80,7 @@ pub struct Station {
     pub is_static: bool,
 }
 
-/// Until when something counts: for ever, or not for long.
+/// The time in milliseconds until which something counts; `None`: it has no end.
 type Until = Option<u64>;
 /// IP addresses of a station, and whether it says there that it is a router.
 type Addresses = BTreeMap<IpAddr, bool>;
@@ -133,7 +133,7 @@ impl Announced {
         }
     }
 
-    /// Takes that out.
+    /// Removes what a route says.
     pub fn remove(&mut self, subject: Subject) {
         match subject {
             Subject::Floods => self.floods = false,
@@ -470,7 +470,7 @@ impl Plan {
         }
         let claim = match self.here.get(&mac).map(|it| (it.is_static, it.claim)) {
             None => None,
-            Some(here) => self.claim(mac, here, there, now),
+            Some((is_sticky, before)) => self.claim(mac, is_sticky, before, there, now),
         };
         match self.here.get_mut(&mac) {
             Some(here) if claim.is_some() => here.claim = claim,
@@ -499,7 +499,8 @@ impl Plan {
     fn claim(
         &mut self,
         mac: MacAddr,
-        (is_sticky, before): (bool, Option<Mobility>),
+        is_sticky: bool,
+        before: Option<Mobility>,
         there: Option<(Mobility, IpAddr)>,
         now: u64,
     ) -> Option<Mobility> {
@@ -538,9 +539,10 @@ impl Plan {
         }
         let has = &self.announced.neighbours;
         let gone = has.iter().filter(|(key, _)| !wanted.contains_key(key));
-        todo.withdraw.extend(gone.map(|(key, said)| neighbour(*key, *said)));
+        let subject = |(&(mac, ip), &(said, is_router))| neighbour(mac, ip, said, is_router);
+        todo.withdraw.extend(gone.map(subject));
         let new = wanted.iter().filter(|(key, said)| has.get(key) != Some(said));
-        todo.announce.extend(new.map(|(key, said)| neighbour(*key, *said)));
+        todo.announce.extend(new.map(subject));
     }
 
     /// The IP addresses that the port is to answer for: each of one station, which is elsewhere.
@@ -635,7 +637,7 @@ fn see_station(
     }
 }
 
-fn neighbour((mac, ip): (MacAddr, IpAddr), (said, is_router): (Mobility, bool)) -> Subject {
+fn neighbour(mac: MacAddr, ip: IpAddr, said: Mobility, is_router: bool) -> Subject {
     Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
 }
 

@@ -83,7 +83,8 @@ pub const DROP_REASONS: [DropReason; 44] = [
     reason(
         "nested_tag",
         "A second tag would be the frame's first (native VLAN, vlan_vni).",
-        "Give the trunk another native VLAN, or none: uvala port set --vlan.",
+        "Give the trunk another native VLAN, or none: uvala port set --vlan; with vlan_vni, send \
+         frames with one tag.",
     ),
     reason(
         "isolated",
@@ -215,7 +216,7 @@ pub const DROP_REASONS: [DropReason; 44] = [
     reason(
         "vxlan_vni",
         "The VNI is not the VXLAN port's, or the VLAN has none (vlan_vni).",
-        "Give both ends the same VNI: uvala port show.",
+        "Give both ends the same VNI, or the VLAN one: uvala port set --add-vlan-vni.",
     ),
     reason(
         "program",

@@ -158,7 +158,8 @@ pub struct McastCounters {
     pub expired: u64,
     /// Memberships not learned because of a port's limit (`mcast_max_groups`).
     pub refused_limit: u64,
-    /// Memberships not learned because the database was full; nothing is restricted then.
+    /// Memberships and router ports not learned because the database was full; nothing is
+    /// restricted then.
     pub refused_full: u64,
 }
 

@@ -22,8 +22,9 @@ pub const EXTERN_LEARN_MAX: usize = 65_536;
 /// Most neighbours that a routing daemon may name behind the remotes of a port.
 pub const EXTERN_NEIGH_MAX: usize = 65_536;
 /// What every tunnel has.
-pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network, and \
-                                      local, an address of this host: --vni 100 --local 10.0.0.1";
+pub(crate) const VXLAN_NEEDS: &str = "kind vxlan needs vni, the number of the virtual network (or \
+                                      vlan_vni, one for each VLAN), and local, an address of this \
+                                      host: --vni 100 --local 10.0.0.1";
 
 /// The tunnel of a port of kind [`Vxlan`](super::PortKind::Vxlan).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -328,7 +328,8 @@ impl PortMirrors {
     #[cold]
     pub fn mirror_received(
         &mut self,
-        (queue, from): (usize, Index),
+        queue: usize,
+        from: Index,
         rx: &RxKring,
         mirrors: &mut Mirrors,
         heartbeat: &mut Heartbeat,

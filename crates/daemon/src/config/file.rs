@@ -19,11 +19,13 @@ use super::values::{
     Bytes, ExtraBufs, FrameCount, GroupMemory, Log, Rings, Slots, Stride, WorkerCount,
 };
 use super::{Config, SocketConfig, WaitPolicy, WorkersConfig};
-use crate::engine::worker::BATCH;
 use crate::log::LogFormat;
 use crate::model::plan::{GroupPlan, Quota};
 use crate::model::policy::Grant;
 use crate::model::specs::{NEW_GROUP, RingSpec};
+
+/// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
+const BATCH: u16 = 256;
 
 /// The file.
 #[derive(Default, Deserialize)]

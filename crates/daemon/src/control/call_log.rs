@@ -2,10 +2,10 @@
 //! memory at warn, every request at debug.
 //!
 //! Any user that may connect can make the log grow, and the log usually shares a tmpfs with the
-//! state. So each user has a [`Budget`] of lines about attaches, leaves and changes, and one line
-//! in [`PAUSE`] about refusals; what is left out is counted. No user spends another one's, and
-//! changes of a privileged user, the operator's, are all in the log. What a routing daemon finds is
-//! not: a router elsewhere can cause any number of such changes.
+//! state. So each user has a [`Budget`] of lines about attaches, leaves, changes and what its ports
+//! cause, and one line in [`PAUSE`] about refusals; what is left out is counted. No user spends
+//! another one's, and changes of a privileged user, the operator's, are all in the log. What a
+//! routing daemon finds is not: a router elsewhere can cause any number of such changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -42,9 +42,15 @@ pub(super) struct CallLog {
 #[derive(Debug)]
 struct UserLog {
     /// Attaches, leaves and changes.
-    deeds: Budget,
-    /// Refusals, and the number of those that were not logged.
-    refusals: (RateLimit, u64),
+    changes: Budget,
+    refusals: Refusals,
+}
+
+#[derive(Debug)]
+struct Refusals {
+    limit: RateLimit,
+    /// The number of those that were not logged since the last one that was.
+    unlogged: u64,
 }
 
 impl CallLog {
@@ -53,26 +59,26 @@ impl CallLog {
             self.users.clear();
         }
         self.users.entry(uid).or_insert_with(|| UserLog {
-            deeds: Budget::new(now),
-            refusals: (RateLimit::new(PAUSE), 0),
+            changes: Budget::new(now),
+            refusals: Refusals { limit: RateLimit::new(PAUSE), unlogged: 0 },
         })
     }
 
     /// `None`: a refusal of this user is not logged `now`. Else the number of those that were not
     /// logged since the last one.
-    fn may_say(&mut self, uid: u32, now: Instant) -> Option<u64> {
-        let (limit, silent) = &mut self.of(uid, now).refusals;
+    fn logs_refusal(&mut self, uid: u32, now: Instant) -> Option<u64> {
+        let Refusals { limit, unlogged } = &mut self.of(uid, now).refusals;
         if limit.allows(now) {
-            return Some(std::mem::take(silent));
+            return Some(std::mem::take(unlogged));
         }
-        *silent += 1;
+        *unlogged += 1;
         None
     }
 
-    /// True if a line about an attach, a leave or a change of this user is to be logged `now`.
-    /// Logs the number of those that were not.
-    fn may_tell(&mut self, uid: u32, now: Instant) -> bool {
-        match self.of(uid, now).deeds.turn(now) {
+    /// True if a line about an attach, a leave or a change of this user, or one about its ports or
+    /// its program, is to be logged `now`. Logs the number of those that were not.
+    pub(super) fn logs_change(&mut self, uid: u32, now: Instant) -> bool {
+        match self.of(uid, now).changes.turn(now) {
             Turn::Say(0) => return true,
             Turn::Say(unsaid) => {
                 tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(uid));
@@ -91,7 +97,7 @@ impl CallLog {
 impl Drop for CallLog {
     fn drop(&mut self) {
         for (uid, log) in &self.users {
-            let unsaid = u64::from(log.deeds.left_out()) + log.refusals.1;
+            let unsaid = u64::from(log.changes.left_out()) + log.refusals.unlogged;
             if unsaid > 0 {
                 tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(*uid));
             }
@@ -105,17 +111,17 @@ impl<D: Datapath> Control<D> {
         let call = || cut(format!("{request:?}"));
         tracing::debug!("{}: {}", who(&client.caller, &client.name), call());
         let info = tracing::enabled!(tracing::Level::INFO);
-        let deed = info.then(|| deed(&request)).flatten();
+        let change = info.then(|| change(&request)).flatten();
         let limited = !client.caller.privileged
             || matches!(request, Request::Session(SessionRequest::Detach(_)));
         let answer = self.carry_out(client, request);
         match &answer {
             Ok(_) => {
                 let uid = client.caller.uid;
-                if let Some(deed) = deed
-                    && (!limited || self.call_log.may_tell(uid, Instant::now()))
+                if let Some(change) = change
+                    && (!limited || self.call_log.logs_change(uid, Instant::now()))
                 {
-                    tracing::info!("{} {deed}", who(&client.caller, &client.name));
+                    tracing::info!("{} {change}", who(&client.caller, &client.name));
                 }
             }
             Err(refusal) => self.note_refusal(&client.caller, &client.name, refusal),
@@ -132,7 +138,7 @@ impl<D: Datapath> Control<D> {
         {
             return;
         }
-        match self.call_log.may_say(caller.uid, Instant::now()) {
+        match self.call_log.logs_refusal(caller.uid, Instant::now()) {
             None => {}
             Some(0) => tracing::warn!("{} refused: {}", who(caller, name), text()),
             Some(more) => {
@@ -150,7 +156,7 @@ impl<D: Datapath> Control<D> {
     pub(super) fn note_bound(&mut self, conn: ConnKey, name: &PortName) {
         let Some(shared) = self.state.shared(name) else { return };
         if let Some(holder) = shared.holders.iter().find(|holder| holder.conn == conn)
-            && self.call_log.may_tell(shared.uid, Instant::now())
+            && self.call_log.logs_change(shared.uid, Instant::now())
         {
             let process = shown_process(holder.pid, shared.uid);
             tracing::info!("{process} ({}) bound {name}", named(&holder.name));
@@ -169,13 +175,13 @@ impl<D: Datapath> Control<D> {
         let Some(name) = self.state.bound_by(conn) else { return };
         let shared = self.state.unswitched_of(conn).map(|unswitched| &unswitched.shared);
         let uid = shared.or_else(|| self.state.shared(name)).map_or(0, |shared| shared.uid);
-        if self.call_log.may_tell(uid, Instant::now()) {
+        if self.call_log.logs_change(uid, Instant::now()) {
             tracing::info!("a netmap descriptor or a capture of {name} was closed");
         }
     }
 
     fn note_of(&mut self, holder: &Holder, did: &str, port: &PortName) {
-        if self.call_log.may_tell(holder.uid, Instant::now()) {
+        if self.call_log.logs_change(holder.uid, Instant::now()) {
             let process = shown_process(holder.pid, holder.uid);
             tracing::info!("{process} ({}) {did} {port}", named(&holder.name));
         }
@@ -191,79 +197,79 @@ fn named(name: &str) -> &str {
 }
 
 /// The change that a request makes, if it makes one.
-fn deed(request: &Request) -> Option<String> {
-    let deed = match request {
-        Request::Session(SessionRequest::Detach(port)) => format!("detached {}", port.port),
-        Request::Interface(InterfaceRequest::Add(add)) => format!("added interface {}", add.port),
-        Request::Interface(InterfaceRequest::Del(port)) => {
-            format!("deleted interface {}", port.port)
-        }
-        Request::Interface(InterfaceRequest::Attach(attach)) => {
-            format!("put an interface into {}", attach.port)
-        }
-        Request::Interface(InterfaceRequest::Poll(poll)) => {
-            format!("changed the polling of {}", poll.port)
-        }
-        Request::Interface(InterfaceRequest::Detach(port)) => {
-            format!("took the interface {} out", port.port)
-        }
+fn change(request: &Request) -> Option<String> {
+    match request {
+        Request::Session(SessionRequest::Detach(port)) => Some(format!("detached {}", port.port)),
+        Request::Switch(call) => switch_change(call),
+        Request::Port(call) => port_change(call),
+        Request::Interface(call) => Some(interface_change(call)),
+        Request::Fdb(call) => fdb_change(call),
+        Request::Mdb(call) => mdb_change(call),
+        Request::Chain(call) => chain_change(call),
+        Request::Rule(call) => rule_change(call),
+        Request::Program(call) => program_change(call),
         Request::Worker(WorkerRequest::Move(wanted)) => {
-            format!("moved {} to worker {}", wanted.port, wanted.worker)
+            Some(format!("moved {} to worker {}", wanted.port, wanted.worker))
         }
-        Request::Switch(SwitchRequest::Add(spec)) => {
+        _ => None,
+    }
+}
+
+fn switch_change(call: &SwitchRequest) -> Option<String> {
+    Some(match call {
+        SwitchRequest::Add(spec) => {
             format!("added switch {} with {}", spec.switch, shown(&spec.settings))
         }
-        Request::Switch(SwitchRequest::Set(spec)) => {
-            format!("set switch {} {}", spec.switch, shown(&spec.settings))
-        }
-        Request::Switch(SwitchRequest::Del(switch)) => format!("deleted switch {}", switch.switch),
-        Request::Port(PortRequest::Add(add)) => {
+        SwitchRequest::Set(spec) => format!("set switch {} {}", spec.switch, shown(&spec.settings)),
+        SwitchRequest::Del(switch) => format!("deleted switch {}", switch.switch),
+        _ => return None,
+    })
+}
+
+fn port_change(call: &PortRequest) -> Option<String> {
+    Some(match call {
+        PortRequest::Add(add) => {
             let host = add.host.as_ref().map(|host| format!(" {}", json(host))).unwrap_or_default();
             let tunnel = add.vxlan.as_ref().map(|vxlan| format!(" {}", json(vxlan)));
             let (kind, settings) = (json(&add.kind), json(&add.settings));
             let (kind, of) = (kind.trim_matches('"'), tunnel.unwrap_or(host));
             format!("added {kind} port {}{of} with {settings}", add.port)
         }
-        Request::Port(PortRequest::Set(set)) if set.is_of_a_routing_daemon() => return None,
-        Request::Port(PortRequest::Set(set)) => {
+        PortRequest::Set(set) if set.is_of_a_routing_daemon() => return None,
+        PortRequest::Set(set) => {
             let tunnel = set.vxlan.as_ref().map(|change| format!(" {}", json(change)));
             format!("set port {} {}{}", set.port, json(&set.settings), tunnel.unwrap_or_default())
         }
-        Request::Port(PortRequest::Enable(port)) => format!("enabled {}", port.port),
-        Request::Port(PortRequest::Del(port)) => format!("deleted port {}", port.port),
-        Request::Fdb(FdbRequest::Add(add)) => {
-            format!("added static address {}, VLAN {}, to {}", add.mac, add.vlan, add.port)
-        }
-        Request::Fdb(FdbRequest::Del(del)) => {
-            format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
-        }
-        Request::Mdb(call) => return group_deed(call),
-        Request::Chain(ChainRequest::Add(add)) => {
-            format!("set chain {} of {}", json(&add.chain), add.switch)
-        }
-        Request::Chain(ChainRequest::Del(del)) => {
-            format!("deleted chain {} of {}", del.chain, del.switch)
-        }
-        Request::Rule(RuleRequest::Add(add)) => {
-            format!("added {} rules to {}", add.rules.len(), add.switch)
-        }
-        Request::Rule(RuleRequest::Del(del)) => {
-            format!("deleted rules {:?} of {}", del.rules, del.switch)
-        }
-        Request::Program(ProgramRequest::MapSet(ProgramEntrySet { switch, entry })) => {
-            format!("set {} to {} in map {} of {switch}", entry.key, entry.value, entry.map)
-        }
-        Request::Program(ProgramRequest::MapDel(of)) => {
-            format!("deleted {} in map {} of {}", of.key, of.map, of.switch)
-        }
-        Request::Fdb(FdbRequest::Flush(flush)) => format!("flushed addresses of {}", flush.switch),
+        PortRequest::Enable(port) => format!("enabled {}", port.port),
+        PortRequest::Del(port) => format!("deleted port {}", port.port),
         _ => return None,
-    };
-    Some(deed)
+    })
 }
 
-/// The change that a call about multicast groups makes.
-fn group_deed(call: &MdbRequest) -> Option<String> {
+fn interface_change(call: &InterfaceRequest) -> String {
+    match call {
+        InterfaceRequest::Add(add) => format!("added interface {}", add.port),
+        InterfaceRequest::Del(port) => format!("deleted interface {}", port.port),
+        InterfaceRequest::Attach(attach) => format!("put an interface into {}", attach.port),
+        InterfaceRequest::Poll(poll) => format!("changed the polling of {}", poll.port),
+        InterfaceRequest::Detach(port) => format!("took the interface {} out", port.port),
+    }
+}
+
+fn fdb_change(call: &FdbRequest) -> Option<String> {
+    Some(match call {
+        FdbRequest::Add(add) => {
+            format!("added static address {}, VLAN {}, to {}", add.mac, add.vlan, add.port)
+        }
+        FdbRequest::Del(del) => {
+            format!("deleted {} in VLAN {} of {}", del.mac, del.vlan, del.switch)
+        }
+        FdbRequest::Flush(flush) => format!("flushed addresses of {}", flush.switch),
+        _ => return None,
+    })
+}
+
+fn mdb_change(call: &MdbRequest) -> Option<String> {
     let (what, change) = match call {
         MdbRequest::List(_) => return None,
         MdbRequest::Add(add) => ("added", add),
@@ -271,6 +277,34 @@ fn group_deed(call: &MdbRequest) -> Option<String> {
     };
     let MdbChange { port, group, vlan } = change;
     Some(format!("{what} static group {group}, VLAN {vlan}, of {port}"))
+}
+
+fn chain_change(call: &ChainRequest) -> Option<String> {
+    Some(match call {
+        ChainRequest::Add(add) => format!("set chain {} of {}", json(&add.chain), add.switch),
+        ChainRequest::Del(del) => format!("deleted chain {} of {}", del.chain, del.switch),
+        ChainRequest::List(_) => return None,
+    })
+}
+
+fn rule_change(call: &RuleRequest) -> Option<String> {
+    Some(match call {
+        RuleRequest::Add(add) => format!("added {} rules to {}", add.rules.len(), add.switch),
+        RuleRequest::Del(del) => format!("deleted rules {:?} of {}", del.rules, del.switch),
+        RuleRequest::List(_) => return None,
+    })
+}
+
+fn program_change(call: &ProgramRequest) -> Option<String> {
+    Some(match call {
+        ProgramRequest::MapSet(ProgramEntrySet { switch, entry }) => {
+            format!("set {} to {} in map {} of {switch}", entry.key, entry.value, entry.map)
+        }
+        ProgramRequest::MapDel(of) => {
+            format!("deleted {} in map {} of {}", of.key, of.map, of.switch)
+        }
+        _ => return None,
+    })
 }
 
 /// The settings of a switch, without the code of a program.
@@ -293,10 +327,10 @@ mod tests {
     fn test_refusals_of_one_user_are_logged_seldom_and_counted() {
         let (mut log, start) = (CallLog::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(log.may_say(1, at(0)), Some(0));
-        assert_eq!(log.may_say(1, at(1)), None);
-        assert_eq!(log.may_say(2, at(1)), Some(0), "another user");
-        assert_eq!(log.may_say(1, at(9)), None);
-        assert_eq!(log.may_say(1, at(10)), Some(2));
+        assert_eq!(log.logs_refusal(1, at(0)), Some(0));
+        assert_eq!(log.logs_refusal(1, at(1)), None);
+        assert_eq!(log.logs_refusal(2, at(1)), Some(0), "another user");
+        assert_eq!(log.logs_refusal(1, at(9)), None);
+        assert_eq!(log.logs_refusal(1, at(10)), Some(2));
     }
 }

@@ -29,7 +29,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::{Build, Opening};
 
-/// An interface that was openings to be opened for a port.
+/// A network interface that another thread opens for the port that a call makes.
 #[derive(Debug)]
 pub(super) struct Opened {
     kind: PortKind,
@@ -127,8 +127,8 @@ impl<D: Datapath> Control<D> {
     /// What was opened for a port of the call that is answered, if anything was. What the port does
     /// not take of it is closed by another thread.
     pub(super) fn opened(&self, kind: PortKind, host: &HostIf) -> Option<Opening> {
-        let openings = self.pending.opened.iter().find(|it| it.kind == kind && it.host == *host);
-        openings.map(|it| it.opening.clone())
+        let opening = self.pending.opened.iter().find(|it| it.kind == kind && it.host == *host);
+        opening.map(|it| it.opening.clone())
     }
 
     fn cancel_openings(&mut self, openings: Vec<Opened>) {

@@ -10,6 +10,7 @@ use protocol::name::PortName;
 use protocol::{Attached, Counter, ExternLearn, Vxlan};
 use switch::{MirrorPoint, PortConfig, SwitchConfig};
 
+use crate::control::datapath::security::Notice;
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, GroupKey, PipeKey, PortKey, SwitchKey};
@@ -66,6 +67,8 @@ pub struct Fake {
     pub(super) reports: usize,
     /// Messages with changes of maps.
     pub(super) map_changes: usize,
+    /// What workers have found out about ports and loops.
+    pub(super) notices: Vec<Notice>,
     /// Stalls that the watchdog has seen.
     pub(super) stalls: Vec<WorkerStall>,
     /// Ports whose VMM was disconnected, and why.

@@ -23,7 +23,7 @@ use crate::model::settings::show_groups;
 
 /// Rows of a page; one takes at most 250 bytes.
 const MDB_PAGE: usize = 200;
-/// Where the entries of ports begin that no worker knows, behind all that a switch can have.
+/// Cursors from here on count entries of ports that no worker knows. A switch has fewer rows.
 const AWAY: u64 = 1 << 40;
 
 impl<D: Datapath> Control<D> {
@@ -56,7 +56,7 @@ impl<D: Datapath> Control<D> {
             let skipped = usize::try_from(from).unwrap_or(usize::MAX);
             let mut away = self.entries_away(&list.switch).skip(skipped);
             items.extend(away.by_ref().take(room));
-            next = away.next().map(|_| AWAY.saturating_add(from).saturating_add(room as u64));
+            next = away.next().map(|_| cursor.max(AWAY).saturating_add(room as u64));
         }
         Ok(Reply::Mdb(Page { items, next: next.map(|next| next.to_string()) }))
     }

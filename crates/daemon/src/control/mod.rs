@@ -79,6 +79,7 @@ use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::time::Instant;
 
+use packet::shown::is_shown;
 use protocol::name::PortName;
 use protocol::{
     DaemonInfo, FdbRequest, FunctionRequest, GroupRequest, Hello, InterfaceRequest, Page, PortRef,
@@ -92,7 +93,7 @@ use crate::model::keys::{ConnKey, GroupKey};
 use crate::model::opening::Build;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Caller, Permissions};
-use crate::model::replies::Lease;
+use crate::model::replies::{Lease, count};
 use call_log::CallLog;
 use datapath::Datapath;
 use events::Listeners;
@@ -145,11 +146,13 @@ pub type Answer = Result<(Reply, Vec<OwnedFd>), Refusal>;
 /// What comes of a call.
 #[expect(clippy::large_enum_variant, reason = "taken apart at once, never kept")]
 pub enum Step {
-    /// This.
+    /// The answer.
     Answer(Answer),
-    /// The answer of [`Control::finish`], when this is done. Until then the client waits.
+    /// Work for another thread. The client waits for it, and then gets the answer of
+    /// [`Control::finish`].
     Build(Build),
-    /// One of those that [`Control::saved`] has, when the change is on the disk, likewise.
+    /// A change that is being written to the disk. The client waits for it, and then gets its
+    /// answer of [`Control::saved`].
     Save,
 }
 
@@ -374,7 +377,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn hello(&self, client: &mut Client, hello: &Hello) -> Reply {
-        client.name = hello.client.chars().filter(is_shown).take(64).collect();
+        client.name = hello.client.chars().filter(|it| is_shown(*it)).take(64).collect();
         let (switches, ports) = self.state.counts();
         Reply::Daemon(DaemonInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -411,16 +414,6 @@ fn page<T: Serialize>(rows: impl Iterator<Item = (String, T)>) -> Page<T> {
         page.items.push(row);
     }
     page
-}
-
-/// Whether a log or a listing shows a character as itself. Those that control a terminal, end a
-/// line, or turn the direction of the text behind them are not.
-fn is_shown(letter: &char) -> bool {
-    matches!(letter, '"' | '\'' | '\\') || letter.escape_debug().count() == 1
-}
-
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 /// Rows of a page, in bytes of JSON: a message less ample room for what is around them.

@@ -45,7 +45,7 @@ pub use message::MessageRefusal;
 pub use quota::QuotaRefusal;
 
 /// Why the daemon refuses a request. A refused request has changed nothing, with one exception:
-/// [`Refusal::NotKept`].
+/// [`Refusal::NotSaved`].
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// The caller lacks a permission.
@@ -101,7 +101,7 @@ pub enum Refusal {
         "done, but not saved: a restart of the daemon undoes it; free disk space or repair {0}; \
          the daemon tries again every few seconds"
     )]
-    NotKept(NotWritten),
+    NotSaved(NotWritten),
     /// The next daemon would not have what this one could not store.
     #[error(
         "it has changes that it could not save, and the next daemon would not have them; free \
@@ -138,7 +138,7 @@ impl Refusal {
             Self::Socket(error) => host::code_of_socket(error),
             Self::Host(error) => host::code_of_host(error),
             Self::Vxlan(error) => host::code_of_vxlan(error),
-            Self::NotKept(_) => ErrorCode::NotKept,
+            Self::NotSaved(_) => ErrorCode::NotKept,
             Self::Unsaved(_) => ErrorCode::InUse,
             Self::Datapath(_) => ErrorCode::NoMemory,
         }

@@ -138,8 +138,8 @@ impl<D: Datapath> Control<D> {
         while let Some(saving) = &mut self.saving
             && saving.pending.get(switch).is_some_and(|entry| entry.noted.is_some())
         {
-            let kept = saving.writer.wait();
-            let early = self.note_saved(kept);
+            let written = saving.writer.wait();
+            let early = self.note_saved(written);
             self.saving.as_mut().expect("it was there just now").early.extend(early);
         }
     }
@@ -147,8 +147,8 @@ impl<D: Datapath> Control<D> {
     /// Takes the answers of commands whose changes are written, or cannot be, since the last call.
     pub fn saved(&mut self) -> Vec<(ConnKey, Answer)> {
         let Some(saving) = &mut self.saving else { return Vec::new() };
-        let (mut answers, kept) = (std::mem::take(&mut saving.early), saving.writer.written());
-        answers.extend(kept.into_iter().flat_map(|kept| self.note_saved(kept)));
+        let (mut answers, all) = (std::mem::take(&mut saving.early), saving.writer.written());
+        answers.extend(all.into_iter().flat_map(|written| self.note_saved(written)));
         answers
     }
 
@@ -159,8 +159,8 @@ impl<D: Datapath> Control<D> {
         while let Some(saving) = &mut self.saving
             && saving.pending.values().any(|entry| entry.now.is_some())
         {
-            let kept = saving.writer.wait();
-            answers.extend(self.note_saved(kept));
+            let written = saving.writer.wait();
+            answers.extend(self.note_saved(written));
         }
         answers
     }
@@ -204,10 +204,10 @@ impl<D: Datapath> Control<D> {
 
     fn change_of(&self, name: &SwitchName, changed: Changed, plans: &Plans) -> Change {
         let Changed { ports, whole } = changed;
-        let kept = |switch: &&Switch| {
-            switch.persistent || self.state.ports_of(name).any(|(_, port)| is_kept(port))
+        let saved = |switch: &&Switch| {
+            switch.persistent || self.state.ports_of(name).any(|(_, port)| is_saved(port))
         };
-        let record = self.state.find_switch(name).filter(kept).map(|switch| {
+        let record = self.state.find_switch(name).filter(saved).map(|switch| {
             let all = || self.state.ports_of(name).map(|(name, _)| name.clone()).collect();
             let ports: BTreeSet<PortName> = if whole { all() } else { ports };
             let record = |name: PortName| {
@@ -227,7 +227,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn record_of(&self, name: &PortName, plans: &Plans) -> Option<PortRecord> {
-        let port = self.state.find_port(name).filter(|port| is_kept(port))?;
+        let port = self.state.find_port(name).filter(|port| is_saved(port))?;
         let stations = self.statics.stations(name).collect();
         let (kind, settings) = (port.kind, show_port(&port.config, port.grant));
         let host = port.host.as_deref().map(show_host);
@@ -301,7 +301,7 @@ impl Saving {
             return None;
         }
         let Waiting { answer, failed, .. } = self.waiting.remove(&conn)?;
-        Some((conn, failed.map_or(Ok(answer), |failed| Err(Refusal::NotKept(failed)))))
+        Some((conn, failed.map_or(Ok(answer), |failed| Err(Refusal::NotSaved(failed)))))
     }
 }
 
@@ -323,7 +323,7 @@ fn touch_alone(port: &PortName) -> Vec<(SwitchName, Changed)> {
 }
 
 /// Whether state files hold the port.
-fn is_kept(port: &Port) -> bool {
+fn is_saved(port: &Port) -> bool {
     // The first switch saves an interface that is in two.
     let is_second = port.cable.is_some() && port.interface.is_none();
     port.persistent && !is_second

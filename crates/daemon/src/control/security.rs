@@ -1,6 +1,8 @@
 //! Port security: the limits of ordinary users' ports, disabled ports, loops.
 
-use packet::MacList;
+use std::time::Instant;
+
+use packet::{MacAddr, MacList, VlanId};
 use protocol::name::{PortName, SwitchName};
 use protocol::{Change, LoopInfo, Reply};
 use switch::{Disabled, PortConfig, SecurityState};
@@ -96,31 +98,38 @@ impl<D: Datapath> Control<D> {
     pub(super) fn log_notices(&mut self) {
         for notice in self.datapath.take_notices() {
             match notice {
-                Notice::Loop { ports: [a, b], mac, vlan } => {
-                    let name = |key: PortKey| {
-                        let mut ports = self.state.ports();
-                        ports.find_map(|(name, port)| (port.key == key).then_some(name))
-                    };
-                    if let (Some(a), Some(b)) = (name(a), name(b)) {
-                        let ports = [a.clone(), b.clone()];
-                        tracing::warn!(
-                            "loop between {a} and {b}: {mac} of VLAN {vlan} moves back and forth; \
-                             disconnect one of them, or give the stations different addresses"
-                        );
-                        let vlan = vlan.get();
-                        self.listeners.tell(&Change::Loop { ports, mac, vlan });
-                    }
-                }
+                Notice::Loop { ports, mac, vlan } => self.note_loop(ports, mac, vlan),
                 Notice::Disabled(port, why) => self.note_disabled(port, why),
             }
         }
     }
 
+    /// The line is one of those of the user that has both ports. Of two users either may be
+    /// another one's victim, so it is one of the switch's owner.
+    fn note_loop(&mut self, ports: [PortKey; 2], mac: MacAddr, vlan: VlanId) {
+        let ends = ports.map(|key| self.state.port_with(key));
+        let [Some((a, one)), Some((b, other))] = ends else { return };
+        let owner = self.state.find_switch(a.switch()).map(|switch| switch.permissions.owner);
+        let both = (one.config.user == other.config.user).then_some(one.config.user);
+        let ports = [a.clone(), b.clone()];
+        if both.or(owner).is_some_and(|uid| self.call_log.logs_change(uid, Instant::now())) {
+            let [a, b] = &ports;
+            tracing::warn!(
+                "loop between {a} and {b}: {mac} of VLAN {vlan} moves back and forth; disconnect \
+                 one of them, or give the stations different addresses"
+            );
+        }
+        self.listeners.tell(&Change::Loop { ports, mac, vlan: vlan.get() });
+    }
+
     fn note_disabled(&mut self, key: PortKey, why: Disabled) {
-        let its = self.state.ports().find(|(_, port)| port.key == key);
-        let Some(name) = its.map(|(name, _)| name.clone()) else { return };
+        let Some((name, port)) = self.state.port_with(key) else { return };
+        let (name, uid) = (name.clone(), port.config.user);
         if let Some(port) = self.state.port_mut(&name) {
             port.config.security_state.disabled = Some(why);
+        }
+        if !self.call_log.logs_change(uid, Instant::now()) {
+            return;
         }
         let cause = match why {
             Disabled::BpduGuard => "it has sent a BPDU",

@@ -29,7 +29,7 @@ pub struct Shares {
     limit: u64,
 }
 
-/// A thing that takes descriptors, and that users have a number of.
+/// What takes descriptors, and has a quota.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
     /// The quota's key.
@@ -71,9 +71,7 @@ impl Shares {
         quota: u32,
     ) -> Result<(), QuotaRefusal> {
         let (uid, what) = (caller.uid, item.name);
-        if have >= u64::from(quota) {
-            return Err(QuotaRefusal::Count { uid, what, have });
-        }
+        QuotaRefusal::count(uid, what, have, quota.into())?;
         if !caller.privileged && have >= self.limit / SHARES / item.each {
             return Err(QuotaRefusal::Share { uid, what, have, descriptors: self.limit });
         }

@@ -63,14 +63,14 @@ use super::datapath::Datapath;
 use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::shares::{CONNECTION, Shares};
 use super::{Answer, Client, Control, Step};
-use crate::cpu_time::thread_time;
+use crate::cpu_time::caused_time;
 use crate::log::RateLimit;
 use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
 use crate::model::policy::Caller;
 use crate::store::writer::NotWritten;
-use allowance::Allowance;
+use allowance::{Allowance, Payer};
 use builders::Builders;
 use fair_queue::FairQueue;
 use unread::Unread;
@@ -121,7 +121,7 @@ struct Connection {
 /// What a client has to wait for.
 enum Wait {
     Build(Build),
-    Keep,
+    Save,
 }
 
 /// A call, or why it is none, and what came with it.
@@ -152,7 +152,7 @@ impl<D: Datapath> Server<D> {
         let builders = Builders::new()?;
         epoll::add(&epoll, &builders, epoll::EventData::new_u64(BUILT), readable)?;
         if let Some(writer) = control.writer() {
-            epoll::add(&epoll, writer, epoll::EventData::new_u64(KEPT), readable)?;
+            epoll::add(&epoll, writer, epoll::EventData::new_u64(SAVED), readable)?;
         }
         if let Some(bell) = control.stall_bell() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(STALLS), readable)?;
@@ -240,7 +240,7 @@ impl<D: Datapath> Server<D> {
                     STOP => return Ok(false),
                     LISTENER => self.accept(),
                     BUILT => self.finish(),
-                    KEPT => self.answer_written(),
+                    SAVED => self.answer_written(),
                     HANGUP => self.log_hangup(),
                     HOST => self.control.poll_host(),
                     STALLS => self.control.poll_stalls(),
@@ -263,15 +263,15 @@ impl<D: Datapath> Server<D> {
 
     /// Does something for a client, and charges its user for the time: not for what is done for
     /// others meanwhile.
-    fn charged<T>(&mut self, caller: (u32, bool), work: impl FnOnce(&mut Self) -> T) -> T {
-        let ((uid, is_privileged), begin) = (caller, thread_time());
+    fn charged<T>(&mut self, payer: Payer, work: impl FnOnce(&mut Self) -> T) -> T {
+        let begin = caused_time();
         let before = std::mem::take(&mut self.charged);
         let done = work(self);
-        let took = thread_time().saturating_sub(begin);
+        let took = caused_time().saturating_sub(begin);
         let own = took.saturating_sub(self.charged);
         self.charged = before + took;
-        if !is_privileged {
-            self.allowance.charge(uid, own, Instant::now());
+        if !payer.privileged {
+            self.allowance.charge(payer.uid, own, Instant::now());
         }
         done
     }
@@ -282,9 +282,9 @@ impl<D: Datapath> Server<D> {
         let now = Instant::now();
         for conn in self.control.find_events(now) {
             let Some(connection) = self.connections.get(&conn.0) else { continue };
-            let Caller { uid, privileged, .. } = connection.client.caller;
-            if !connection.gone && self.allowance.wait(uid, now).is_zero() {
-                self.charged((uid, privileged), |server| server.tell(conn));
+            let payer = Payer::of(&connection.client.caller);
+            if !connection.gone && self.allowance.wait(payer.uid, now).is_zero() {
+                self.charged(payer, |server| server.tell(conn));
             }
         }
     }
@@ -344,7 +344,7 @@ impl<D: Datapath> Server<D> {
                     }
                     return self.listen(false);
                 }
-                // The client has gone, or a client that left while it waited.
+                // No other client waits, or the one that did has left.
                 Err(_) => return,
             }
         }
@@ -398,11 +398,11 @@ impl<D: Datapath> Server<D> {
     fn serve(&mut self, key: u64) {
         // It may have been closed while it was in line.
         let Some(connection) = self.connections.get(&key).filter(|it| !it.gone) else { return };
-        let Caller { uid, privileged, .. } = connection.client.caller;
-        self.charged((uid, privileged), |server| server.serve_call(key, uid, privileged));
+        let payer = Payer::of(&connection.client.caller);
+        self.charged(payer, |server| server.serve_call(key, payer));
     }
 
-    fn serve_call(&mut self, key: u64, uid: u32, privileged: bool) {
+    fn serve_call(&mut self, key: u64, payer: Payer) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.account(&mut self.unread, &self.epoll) {
             connection.parked = true;
@@ -414,18 +414,18 @@ impl<D: Datapath> Server<D> {
         };
         self.close_hung_up();
         let call =
-            call.and_then(|call| Ok(self.shares.afford(privileged, call, &self.listener)?));
+            call.and_then(|call| Ok(self.shares.afford(payer.privileged, call, &self.listener)?));
         let Some(connection) = self.connections.get_mut(&key) else { return };
         match connection.answer(&mut self.control, call, given) {
             Ok((answer, after)) => match self.reply(key, answer) {
-                After::Stays if after == After::Stays => self.queue.push(uid, key),
+                After::Stays if after == After::Stays => self.queue.push(payer.uid, key),
                 _ => self.close_if(After::Closes, key),
             },
             Err(Wait::Build(build)) => {
                 connection.waits = true;
-                self.builders.start(uid, ConnKey(key), build);
+                self.builders.start(payer.uid, ConnKey(key), build);
             }
-            Err(Wait::Keep) => connection.waits = true,
+            Err(Wait::Save) => connection.waits = true,
         }
     }
 
@@ -450,11 +450,11 @@ impl<D: Datapath> Server<D> {
         for (conn, built) in self.builders.finished() {
             // Connections that closed meanwhile had everything taken back.
             let Some(connection) = self.connections.get(&conn.0) else { continue };
-            let Caller { uid, privileged, .. } = connection.client.caller;
+            let payer = Payer::of(&connection.client.caller);
             let finish = |server: &mut Self| server.control.finish(conn, built);
-            match self.charged((uid, privileged), finish) {
+            match self.charged(payer, finish) {
                 Step::Answer(answer) => self.answer_all(vec![(conn, answer)]),
-                Step::Build(build) => self.builders.start(uid, conn, build),
+                Step::Build(build) => self.builders.start(payer.uid, conn, build),
                 Step::Save => {}
             }
         }
@@ -539,8 +539,8 @@ impl<D: Datapath> Server<D> {
         if !std::mem::replace(&mut connection.gone, true) {
             // Epoll would report it again and again.
             let _ = epoll::delete(&self.farewells, &connection.socket);
-            let Caller { uid, privileged, .. } = connection.client.caller;
-            self.charged((uid, privileged), |server| server.control.hang_up(ConnKey(key)));
+            let payer = Payer::of(&connection.client.caller);
+            self.charged(payer, |server| server.control.hang_up(ConnKey(key)));
         }
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.account(&mut self.unread, &self.epoll) {
@@ -620,7 +620,7 @@ impl Connection {
         match call {
             Ok(request) => match control.call_given(&mut self.client, request, given) {
                 Step::Build(build) => Err(Wait::Build(build)),
-                Step::Save => Err(Wait::Keep),
+                Step::Save => Err(Wait::Save),
                 Step::Answer(answer) => Ok((answer, After::Stays)),
             },
             Err(refusal @ (Refusal::Message(MessageRefusal::Unknown(_)) | Refusal::Quota(_))) => {
@@ -679,7 +679,7 @@ const HANGUP: u64 = 2;
 const BUILT: u64 = 3;
 const HOST: u64 = 4;
 const STALLS: u64 = 6;
-const KEPT: u64 = 5;
+const SAVED: u64 = 5;
 const FIRST_CONNECTION: u64 = 7;
 /// Events of one turn.
 const EVENTS: usize = 64;

@@ -89,9 +89,9 @@ pub struct Switch {
     pub program: Option<LoadedProgram>,
     /// A saved program that this daemon refuses.
     pub refused_program: Option<ProgramSpec>,
-    /// The plan of them that its worker has.
+    /// The plan of chains and rules that the switch's worker has.
     pub planner: Option<chain::Planner>,
-    /// The counters of its worker when a client began to list them.
+    /// What the worker had counted of chains and rules when a client began to list them.
     pub listed: Option<Arc<chain::Report>>,
 }
 
@@ -206,6 +206,7 @@ impl State {
         let port = match self.ports.remove(name) {
             Some(port) => {
                 assert!(!port.is_live(), "a port is made once");
+                self.index.leave(name, &port);
                 Port { key: new.key, bound: new.bound, ..port }
             }
             None => new,
@@ -241,6 +242,7 @@ impl State {
         let port = match self.ports.remove(name) {
             Some(port) => {
                 assert!(port.holder.is_none(), "a port has one holder");
+                self.index.leave(name, &port);
                 Port { key: new.key, holder: new.holder, ..port }
             }
             None => new,
@@ -303,6 +305,15 @@ impl State {
         let before = self.ports.insert(to, port);
         assert!(before.is_none(), "a port is entered once");
         self.forget_switch(from.switch())
+    }
+
+    /// Joins a port to one of another switch: workers know it by this key now.
+    pub fn join_port(&mut self, name: &PortName, key: PortKey, other: PortName) {
+        self.touch_port(name);
+        let port = self.ports.get_mut(name).expect("only a known port is joined");
+        self.index.leave(name, port);
+        (port.key, port.cable) = (key, Some(other));
+        self.index.enter(name, port);
     }
 
     /// A port is not held any more.
@@ -460,14 +471,8 @@ impl State {
     /// Whether the caller may create one more switch, for this many addresses.
     pub fn claim_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
         let have = self.switches_of(caller.uid).count();
-        if have >= self.quota.switches as usize {
-            return Err(QuotaRefusal::Count {
-                uid: caller.uid,
-                what: "switches",
-                have: have as u64,
-            }
-            .into());
-        }
+        let (limit, have) = (self.quota.switches.into(), have as u64);
+        QuotaRefusal::count(caller.uid, "switches", have, limit)?;
         self.claim_addresses(caller.uid, fdb_capacity)
     }
 
@@ -493,10 +498,8 @@ impl State {
 
     /// Whether a user that has this many static addresses may have one more.
     pub fn claim_static_address(&self, uid: u32, have: u64) -> Result<(), Refusal> {
-        if have < u64::from(self.quota.static_addresses) {
-            return Ok(());
-        }
-        Err(QuotaRefusal::Count { uid, what: "static_addresses", have }.into())
+        let limit = self.quota.static_addresses.into();
+        Ok(QuotaRefusal::count(uid, "static_addresses", have, limit)?)
     }
 
     /// The rules and chains of all switches of a user.

@@ -11,12 +11,13 @@ use protocol::{
 use switch::{Learned, McastScope};
 
 use super::Control;
+use crate::control::PAGE_BYTES;
 use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
-use crate::control::{PAGE_BYTES, count};
 use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
+use crate::model::replies::count;
 
 impl<D: Datapath> Control<D> {
     /// Says what a switch would do with a frame, to callers that may look at it.

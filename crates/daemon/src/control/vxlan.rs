@@ -1,5 +1,7 @@
 //! Ports of tunnels to other hosts: permission, creation and change.
 
+use std::net::IpAddr;
+
 use protocol::name::PortName;
 use protocol::{
     ExternLearn, NeighList, Page, PortAdd, Reply, VNIS_MAX, Vxlan, VxlanChange, VxlanInfo, check,
@@ -146,24 +148,8 @@ pub(super) fn changed(
         new = Vxlan { extern_remote: now.extern_remote.clone(), ..all };
     }
     delete(&mut new, change).map_err(wrong)?;
-    for &remote in &change.add_remote {
-        if !new.remote.contains(&remote) {
-            new.remote.push(remote);
-        }
-    }
-    let is_replaced = |vlan| change.add_vlan_vni.iter().any(|it| it.vlan == vlan);
-    new.vlan_vni.retain(|it| !is_replaced(it.vlan));
-    new.vlan_vni.extend(&change.add_vlan_vni);
+    add(&mut new, change);
     new.neigh_suppress = change.neigh_suppress.unwrap_or(new.neigh_suppress);
-    new.extern_remote.retain(|remote| !change.del_extern_remote.contains(remote));
-    for &remote in &change.add_extern_remote {
-        if !new.extern_remote.contains(&remote) {
-            new.extern_remote.push(remote);
-        }
-    }
-    let is_replaced = |mac| change.add_fdb.iter().any(|station| station.mac == mac);
-    new.fdb.retain(|station| !is_replaced(station.mac));
-    new.fdb.extend(&change.add_fdb);
     let new = check::vxlan(port.kind, Some(&new)).map_err(wrong)?;
     Ok(new.expect("the kind has one"))
 }
@@ -186,7 +172,28 @@ fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
     vxlan.fdb.retain(|station| {
         !change.del_remote.contains(&station.remote) && !change.del_fdb.contains(&station.mac)
     });
+    vxlan.extern_remote.retain(|remote| !change.del_extern_remote.contains(remote));
     Ok(())
+}
+
+/// Brings remotes, stations and VLANs in; those that are there already get the new values.
+fn add(vxlan: &mut Vxlan, change: &VxlanChange) {
+    add_missing(&mut vxlan.remote, &change.add_remote);
+    add_missing(&mut vxlan.extern_remote, &change.add_extern_remote);
+    let is_replaced = |vlan| change.add_vlan_vni.iter().any(|it| it.vlan == vlan);
+    vxlan.vlan_vni.retain(|it| !is_replaced(it.vlan));
+    vxlan.vlan_vni.extend(&change.add_vlan_vni);
+    let is_replaced = |mac| change.add_fdb.iter().any(|station| station.mac == mac);
+    vxlan.fdb.retain(|station| !is_replaced(station.mac));
+    vxlan.fdb.extend(&change.add_fdb);
+}
+
+fn add_missing(remotes: &mut Vec<IpAddr>, more: &[IpAddr]) {
+    for &remote in more {
+        if !remotes.contains(&remote) {
+            remotes.push(remote);
+        }
+    }
 }
 
 /// Entries of a page of neighbours; one takes at most 200 bytes.

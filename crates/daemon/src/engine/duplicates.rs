@@ -20,7 +20,7 @@ use protocol::{HostIf, Peer, PortKind, PortOption};
 #[derive(Debug, Default)]
 pub(super) struct Others(pub Vec<Other>);
 
-/// One of them.
+/// An interface that is a port of a switch already.
 #[derive(Debug)]
 pub(super) struct Other {
     pub port: PortName,
@@ -54,7 +54,7 @@ impl Side {
         }
     }
 
-    /// Why not both of them in one switch, if not.
+    /// Why one switch may not have both sides of an interface, if it may not.
     fn beside(self, other: Self) -> Option<fn(String, String) -> HostError> {
         match (self, other) {
             (Self::Host, Self::Cable) | (Self::Cable, Self::Host) => None,

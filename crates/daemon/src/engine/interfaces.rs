@@ -22,8 +22,8 @@
 //! While another program has the interface, or the namespace does not exist yet, the daemon tries
 //! again every second. If netlink loses events, [`lost`] looks the interfaces up.
 //!
-//! Each change is one line in the log. When a port goes down, the bridge forgets the addresses that
-//! it learned there, so that it finds the stations elsewhere.
+//! Each change is one line in the log, up to a number of them in a minute. When a port goes down,
+//! the bridge forgets the addresses that it learned there, so that it finds the stations elsewhere.
 
 mod lost;
 mod place;
@@ -41,6 +41,7 @@ use hostif::namespace::{self, Home};
 use hostif::netlink::{Event, Interface, Monitor};
 use port::group::Share;
 use port::host::{Absent, Link, Opened, State, bell};
+use port::machine::log::Budget;
 use port::sys::Waker;
 use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, LinkState, PortKind};
@@ -291,6 +292,12 @@ impl HostPorts {
             if std::mem::replace(&mut place.logged, state) == state {
                 continue;
             }
+            if state != LinkState::Up {
+                silent.push(key);
+            }
+            if !place.may_log() {
+                continue;
+            }
             let (port, ifname) = (&place.name, &place.interface.name);
             match state {
                 LinkState::Up => tracing::info!("{port}: interface {ifname} is up"),
@@ -302,9 +309,6 @@ impl HostPorts {
                     "{port}: interface {ifname} is gone; to have it again, delete the port and add \
                      it"
                 ),
-            }
-            if state != LinkState::Up {
-                silent.push(key);
             }
         }
         silent
@@ -355,7 +359,8 @@ impl Workers {
     fn accept(
         &self,
         switch: SwitchKey,
-        (kind, wanted): (PortKind, &HostIf),
+        kind: PortKind,
+        wanted: &HostIf,
         mut opened: Opened,
     ) -> Result<Opened, HostError> {
         let mut undo = opened.undo.take();
@@ -392,7 +397,8 @@ impl Workers {
         spec: &HostSpec,
         adapter: Box<dyn Adapter>,
         link: Option<Arc<Link>>,
-        (home, interface): (Home, Interface),
+        home: Home,
+        interface: Interface,
     ) -> Result<(), MakeHostError> {
         let place = self.new_place(spec.switch, &spec.config)?;
         let absent = link.is_none();
@@ -405,6 +411,7 @@ impl Workers {
             interface,
             home,
             logged: LinkState::Gone,
+            lines: Budget::new(Instant::now()),
             trouble: String::new(),
             // The daemon looks once more for an interface that is not there now.
             retry: absent,
@@ -417,7 +424,7 @@ impl Workers {
             self.host.try_again();
         }
         place.logged = place.state();
-        if place.logged == LinkState::Down {
+        if place.logged == LinkState::Down && place.may_log() {
             tracing::info!("{}: interface {} is down", place.name, place.interface.name);
         }
         self.host.ports.insert(spec.key, place);
@@ -479,7 +486,9 @@ impl Workers {
     /// The interface cannot be opened now: the daemon tries again later.
     fn put_off(&mut self, key: PortKey, why: &str) {
         if let Some(place) = self.host.ports.get_mut(&key) {
-            tracing::warn!("{}: {why}", place.name);
+            if place.may_log() {
+                tracing::warn!("{}: {why}", place.name);
+            }
             place.retry = true;
         }
         self.host.try_again();
@@ -489,8 +498,8 @@ impl Workers {
     fn take_back(&mut self, key: PortKey, opened: Result<Opened, HostError>) {
         let PortPlace { switch, worker, number, .. } = self.ports[&key];
         let Some(place) = self.host.ports.get(&key) else { return };
-        let wanted = (place.kind, &place.wanted);
-        let accepted = opened.and_then(|opened| self.accept(switch, wanted, opened));
+        let (kind, wanted) = (place.kind, &place.wanted);
+        let accepted = opened.and_then(|opened| self.accept(switch, kind, wanted, opened));
         let Some(place) = self.host.ports.get_mut(&key) else { return };
         match accepted {
             Ok(opened) => {
@@ -565,10 +574,10 @@ impl Interfaces for Workers {
                 open(spec.kind, &spec.host, Given::default(), &means)?
             }
         };
-        let opened = self.accept(spec.switch, (spec.kind, &spec.host), opened)?;
+        let opened = self.accept(spec.switch, spec.kind, &spec.host, opened)?;
         let Opened { adapter, link, interface, home, .. } = opened;
         let index = interface.index;
-        self.plug_host(spec, adapter, Some(link), (home, interface))?;
+        self.plug_host(spec, adapter, Some(link), home, interface)?;
         self.host.keep(spec.key, &self.reclaimer);
         self.host.catch_up(index);
         Ok(())
@@ -578,7 +587,7 @@ impl Interfaces for Workers {
         self.host.monitor()?;
         let name = spec.host.ifname.clone().unwrap_or_default();
         let interface = Interface { name, ..Interface::default() };
-        self.plug_host(spec, Box::new(Absent), None, (Home::Ours, interface))?;
+        self.plug_host(spec, Box::new(Absent), None, Home::Ours, interface)?;
         let inherits = self.host.inherits(&spec.name, spec.kind, &spec.host);
         let of_process = spec.host.netns.as_deref().is_some_and(namespace::is_of_process);
         if let Some(place) = self.host.ports.get_mut(&spec.key) {
@@ -654,6 +663,7 @@ mod tests {
             interface: Interface::default(),
             home: Home::Ours,
             logged: LinkState::Gone,
+            lines: Budget::new(Instant::now()),
             trouble: String::new(),
             retry: false,
             inherited: false,
@@ -687,6 +697,27 @@ mod tests {
         assert_eq!(ports.note(&[Event::Is(interface(8, "b", false))]), [b]);
         assert_eq!(ports.note(&[Event::Gone(7), Event::Is(interface(10, "a", true))]), [a]);
         assert_eq!((link.state(), ports.log()), (State::Gone, vec![a]));
+    }
+
+    #[test]
+    fn an_interface_that_is_up_and_down_does_not_fill_the_log() {
+        let mut ports = HostPorts::new().expect("descriptors");
+        let key = PortKey(1);
+        let link = Link::new(&interface(7, "a", true), false, &ports.ringer);
+        let there = HostPlace {
+            link: Some(link.clone()),
+            logged: LinkState::Up,
+            interface: interface(7, "a", true),
+            ..place("a")
+        };
+        ports.ports = BTreeMap::from([(key, there)]);
+        for _ in 0..100 {
+            ports.note(&[Event::Is(interface(7, "a", false))]);
+            assert_eq!(ports.log(), [key], "its addresses are forgotten each time");
+            ports.note(&[Event::Is(interface(7, "a", true))]);
+            assert_eq!(ports.log(), []);
+        }
+        assert_eq!(ports.ports[&key].lines.left_out(), 160);
     }
 
     #[test]

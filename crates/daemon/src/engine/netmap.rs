@@ -37,7 +37,7 @@ use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
 use ring::held::{HeldRings, HeldSides};
 use ring::krings::Krings;
-use ring::layout::PAGE;
+use ring::layout::{PAGE, RingCounts};
 use ring::leaver::Leaver;
 use switch::{Clock, Mirror, PortConfig, Wake};
 
@@ -113,6 +113,18 @@ pub(super) struct HolderPlace {
 }
 
 impl BoundPlace {
+    /// A port with this memory, which no program holds yet.
+    pub(super) fn new(
+        name: PortName,
+        label: String,
+        served_by: ServedBy,
+        region: u16,
+        reservation: Arc<Reservation>,
+    ) -> Self {
+        let (holders, making, kick) = (BTreeMap::new(), Arc::default(), None);
+        Self { name, label, served_by, region, reservation, holders, making, kick }
+    }
+
     /// Sizes of the port's rings.
     pub fn rings(&self) -> RingSpec {
         let stride = self.reservation.region().stride();
@@ -126,7 +138,23 @@ impl BoundPlace {
 }
 
 impl Workers {
-    pub(super) fn find_or_make_region(
+    /// Reserves rings for a port in a region, which is made if need be, with this name in the
+    /// port's own `netmap_if`. Returns the number of the region.
+    pub(super) fn reserve_in(
+        &mut self,
+        region: &RegionSpec,
+        name: &PortName,
+        label: &str,
+        counts: RingCounts,
+    ) -> Result<(u16, Arc<Reservation>), DatapathError> {
+        let region = self.find_or_make_region(name, region)?;
+        let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
+        let joined = memory.add_port(label, counts);
+        self.drop_region_if_empty(region);
+        Ok((region, joined?.reservation))
+    }
+
+    fn find_or_make_region(
         &mut self,
         name: &PortName,
         region: &RegionSpec,
@@ -147,7 +175,7 @@ impl Workers {
         self.region_numbers.next(|number| self.regions.contains_key(&number))
     }
 
-    pub(super) fn drop_region_if_empty(&mut self, region: u16) {
+    fn drop_region_if_empty(&mut self, region: u16) {
         if !self.kept.contains(&region)
             && self.regions.get(&region).is_some_and(NetmapRegion::is_empty)
             && let Some(region) = self.regions.remove(&region)
@@ -312,17 +340,11 @@ fn pool(part: &Range<usize>, size: usize) -> Pool {
 impl NetmapPorts for Workers {
     fn reserve_bound(&mut self, spec: &BoundSpec) -> Result<u16, DatapathError> {
         self.next_place(spec.switch, self.place(spec.switch).home)?;
-        let region = self.find_or_make_region(&spec.name, &spec.region)?;
-        let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = memory.add_port(&spec.name.to_string(), spec.rings.counts);
-        self.drop_region_if_empty(region);
-        let (name, label, reservation) =
-            (spec.name.clone(), spec.name.netmap_name(), joined?.reservation);
-        let (served_by, holders) = (ServedBy::Switch(spec.switch), BTreeMap::new());
-        let (making, kick) = (Arc::default(), None);
-        let bound =
-            BoundPlace { name, label, served_by, region, reservation, holders, making, kick };
-        self.bound.insert(spec.key, bound);
+        let (name, counts) = (spec.name.clone(), spec.rings.counts);
+        let (region, reservation) =
+            self.reserve_in(&spec.region, &name, &name.to_string(), counts)?;
+        let (label, served_by) = (name.netmap_name(), ServedBy::Switch(spec.switch));
+        self.bound.insert(spec.key, BoundPlace::new(name, label, served_by, region, reservation));
         Ok(region)
     }
 

@@ -15,6 +15,7 @@ use super::memory::{Memory, geometry};
 use super::netmap::BoundPlace;
 use super::open::Closing;
 use super::stats::shown;
+use super::worker::Worker;
 use super::{PortPlace, Site, Unplugged, Workers};
 use crate::control::datapath::interfaces::Interfaces;
 use crate::control::datapath::ports::Ports;
@@ -149,8 +150,12 @@ impl Ports for Workers {
     fn set_port(&mut self, port: PortKey, config: PortConfig) {
         let learning = config.learning;
         self.on_vxlan(port, move |port| port.set_learning(learning));
-        if let Some((switch, id)) = self.switch_of(port) {
-            self.on_replicas(switch, move |worker, at| worker.switch(at).set_port(id, config));
+        let Some(place) = self.ports.get(&port) else { return };
+        let (id, at) = (place.id, self.place(place.switch).at);
+        for worker in self.order_to_set(place, config.mirror.is_some()) {
+            let config = config.clone();
+            let set = move |worker: &mut Worker| worker.switch(at).set_port(id, config);
+            self.workers[worker].handle.call(set);
         }
     }
 
@@ -161,5 +166,17 @@ impl Ports for Workers {
 
     fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
         ports.iter().map(|(key, name)| self.stats_of(*key, name.clone())).collect()
+    }
+}
+
+impl Workers {
+    /// The workers of a port's switch, in the order in which they hear of its settings. The port's
+    /// own is the first that sets a mirror port aside, as the first that unplugs a port: none
+    /// learns an address behind it from then on, which another would have to forget. It is the last
+    /// that lets the port take part again, as the last that plugs one in.
+    pub(super) fn order_to_set(&self, place: &PortPlace, is_mirror: bool) -> Vec<usize> {
+        let mut order: Vec<usize> = self.workers_of(place.switch).collect();
+        order.sort_by_key(|&worker| (worker == place.worker) != is_mirror);
+        order
     }
 }

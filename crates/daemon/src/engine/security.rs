@@ -56,7 +56,7 @@ impl Security for Workers {
                 }
             })
         };
-        self.notices.take().filter_map(notice).collect()
+        self.notices.take(self.host.ringer()).into_iter().filter_map(notice).collect()
     }
 }
 

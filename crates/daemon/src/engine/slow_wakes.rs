@@ -65,8 +65,8 @@ impl Workers {
         SlowWakes::new(report)
     }
 
-    /// A doorbell for a holder of a bound port. Who holds a monitor answers for it with the port
-    /// that it mirrors, and who captures drops with the capture.
+    /// A doorbell for a holder of a bound port. A slow monitor costs the port that it mirrors its
+    /// place, and a slow capture of drops costs the capture its own.
     pub(super) fn bound_waker(&self, port: PortKey) -> io::Result<(OwnedFd, Waker)> {
         let (port, switch) = match &self.bound[&port].served_by {
             ServedBy::Switch(switch) => (port, Some(*switch)),

@@ -18,7 +18,6 @@
 //! its switch (`ServedBy::Drops`), and orphaned when the switch goes. Where all workers run the
 //! switch, each of them has a handle of the mirror ([`switch::Mirror::handle`]).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -191,20 +190,11 @@ impl Workers {
 
 impl Unswitched for Workers {
     fn reserve_unswitched(&mut self, spec: &UnswitchedSpec) -> Result<u16, DatapathError> {
-        let region = self.find_or_make_region(&spec.name, &spec.region)?;
-        let bound_region =
-            self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = bound_region.add_port(&spec.label, spec.rings.counts);
-        self.drop_region_if_empty(region);
-        let (name, label, reservation) =
-            (spec.name.clone(), spec.label.clone(), joined?.reservation);
+        let (name, label, counts) = (spec.name.clone(), spec.label.clone(), spec.rings.counts);
+        let (region, reservation) = self.reserve_in(&spec.region, &name, &label, counts)?;
         let clock = spec.is_stamped.then_some(unix_time_ns as Clock);
         let served_by = ServedBy::Reserved(spec.mirrored.clone(), clock);
-        let holders = BTreeMap::new();
-        let (making, kick) = (Arc::default(), None);
-        let bound =
-            BoundPlace { name, label, served_by, region, reservation, holders, making, kick };
-        self.bound.insert(spec.key, bound);
+        self.bound.insert(spec.key, BoundPlace::new(name, label, served_by, region, reservation));
         Ok(region)
     }
 

@@ -16,6 +16,7 @@ use super::system::random_seed;
 use crate::control::datapath::vxlan::VxlanPorts;
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::replies::count;
 use crate::model::specs::VxlanSpec;
 
 /// Stations that a job of a worker changes: its ports wait meanwhile.
@@ -25,10 +26,8 @@ const STATIONS_IN_JOB: usize = 1024;
 #[derive(Debug)]
 pub(super) struct VxlanPlace {
     vxlan: Vxlan,
-    /// Where its datagrams arrive, if it has sockets.
-    place: Option<Place>,
-    /// Why it has none.
-    trouble: Option<String>,
+    /// Where its datagrams arrive, or why it has no sockets.
+    arrival: Result<Place, String>,
     /// Where a routing daemon says that stations are.
     externs: BTreeMap<MacAddr, Extern>,
 }
@@ -46,10 +45,6 @@ struct Extern {
 }
 
 impl VxlanPlace {
-    fn new(vxlan: Vxlan, place: Option<Place>, trouble: Option<String>) -> Self {
-        Self { vxlan, place, trouble, externs: BTreeMap::new() }
-    }
-
     /// Takes stations out, and returns them.
     fn take(&mut self, gone: impl Fn(MacAddr, &Extern) -> bool) -> Externs {
         self.externs.extract_if(.., |mac, there| gone(*mac, there)).collect()
@@ -86,12 +81,12 @@ impl Workers {
         &mut self,
         spec: &VxlanSpec,
         adapter: Box<dyn Adapter>,
-        known: (Option<Place>, Option<String>),
+        arrival: Result<Place, String>,
     ) -> Result<(), MakeVxlanError> {
-        let (arrival, trouble) = known;
         let place = self.new_place(spec.switch, &spec.config)?;
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
-        self.tunnels.insert(spec.key, VxlanPlace::new(spec.vxlan.clone(), arrival, trouble));
+        let (vxlan, externs) = (spec.vxlan.clone(), BTreeMap::new());
+        self.tunnels.insert(spec.key, VxlanPlace { vxlan, arrival, externs });
         Ok(())
     }
 
@@ -151,7 +146,7 @@ impl VxlanPorts for Workers {
         let around = Around { ageing_ms, learning, seed: random_seed() };
         let adapter = open(&mut self.addresses, &spec.vxlan, around, may_wait)?;
         let place = adapter.place();
-        self.plug_vxlan(spec, Box::new(adapter), (Some(place), None))
+        self.plug_vxlan(spec, Box::new(adapter), Ok(place))
     }
 
     fn add_vxlan_without_sockets(
@@ -159,7 +154,7 @@ impl VxlanPorts for Workers {
         spec: &VxlanSpec,
         why: String,
     ) -> Result<(), MakeVxlanError> {
-        self.plug_vxlan(spec, Box::new(Absent), (None, Some(why)))
+        self.plug_vxlan(spec, Box::new(Absent), Err(why))
     }
 
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
@@ -177,8 +172,9 @@ impl VxlanPorts for Workers {
             port.set(&remotes, &stations);
             port.neighbours().set(neigh_suppress);
         });
-        let place = self.tunnels.get(&port).and_then(|tunnel| tunnel.place.clone());
-        if let Some(Err(error)) = place.map(|place| place.set(vnis)) {
+        if let Some(Ok(place)) = self.tunnels.get(&port).map(|tunnel| &tunnel.arrival)
+            && let Err(error) = place.set(vnis)
+        {
             tracing::warn!("cannot steer datagrams of {}: {error}", vxlan.address());
         }
     }
@@ -215,7 +211,7 @@ impl VxlanPorts for Workers {
     }
 
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo> {
-        let VxlanPlace { vxlan, trouble, externs, .. } = self.tunnels.get(&port)?;
+        let VxlanPlace { vxlan, arrival, externs } = self.tunnels.get(&port)?;
         let seen = self.on_vxlan(port, |port| (port.remotes().learned(), port.neighbours().info()));
         let (learned, neigh) = seen.map_or((None, None), |(learned, neigh)| (Some(learned), neigh));
         let none = || vxlan.all_remotes().into_iter().map(|remote| (remote, 0)).collect();
@@ -237,9 +233,9 @@ impl VxlanPorts for Workers {
             df: vxlan.df.unwrap_or(true),
             remotes: learned.map(shown).collect(),
             fdb: vxlan.fdb.clone(),
-            extern_learned: u32::try_from(externs.len()).unwrap_or(u32::MAX),
+            extern_learned: count(externs.len()),
             neigh,
-            trouble: trouble.clone(),
+            trouble: arrival.as_ref().err().cloned(),
         })
     }
 }

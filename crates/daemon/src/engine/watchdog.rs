@@ -88,7 +88,7 @@ impl StallBell {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into()))
     }
 
-    /// Rings.
+    /// Tells the control thread that a worker stands still.
     pub fn ring(&self) {
         // A full counter has told control already.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());

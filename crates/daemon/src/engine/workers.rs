@@ -2,15 +2,17 @@
 
 use std::os::fd::BorrowedFd;
 
+use packet::PortId;
 use protocol::{StallCause, StallStage};
-use switch::{Beat, Heartbeat, Stage};
+use switch::{Heartbeat, Stage};
 
 use super::watchdog::judge::{Cause, Stall};
 use super::worker::Worker;
 use super::worker::health::Health;
-use super::{Crew, Workers};
+use super::{Crew, SwitchPlace, Workers};
 use crate::control::datapath::workers::{WorkerHealth, WorkerStall, WorkerWatch};
 use crate::model::keys::PortKey;
+use crate::model::replies::count;
 
 impl WorkerWatch for Workers {
     fn control_heartbeat(&mut self) -> Option<Heartbeat> {
@@ -56,10 +58,7 @@ impl Workers {
             cpu_time,
             kicks,
             longest_turn: times.longest(),
-            longest_port: longest_port.and_then(|&(at, id, _)| {
-                let here = |place: &&super::SwitchPlace| place.at == at;
-                self.switches.values().find(here)?.keys.get(&id).copied()
-            }),
+            longest_port: longest_port.and_then(|&(at, id, _)| self.key_at(at, id)),
         }
     }
 
@@ -67,7 +66,7 @@ impl Workers {
         let Stall { beat, lasted, cause } = *stall;
         WorkerStall {
             worker: (number < self.workers.len()).then(|| count(number)),
-            port: self.port_at(beat),
+            port: beat.port.and_then(|id| self.key_at(beat.switch, id)),
             stage: stage(beat.stage),
             cause: match cause {
                 Cause::NoCpu => StallCause::NoCpu,
@@ -78,9 +77,10 @@ impl Workers {
         }
     }
 
-    fn port_at(&self, beat: Beat) -> Option<PortKey> {
-        let here = |place: &&super::SwitchPlace| place.at == beat.switch;
-        self.switches.values().find(here)?.keys.get(&beat.port?).copied()
+    /// The port with this number in the switch at a place of the workers.
+    fn key_at(&self, at: usize, id: PortId) -> Option<PortKey> {
+        let here = |place: &&SwitchPlace| place.at == at;
+        self.switches.values().find(here)?.keys.get(&id).copied()
     }
 }
 
@@ -92,8 +92,4 @@ fn stage(stage: Stage) -> StallStage {
         Stage::Send => StallStage::Send,
         Stage::Wake => StallStage::Wake,
     }
-}
-
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -58,7 +58,7 @@ impl FdStore {
         Arc::new(Manager { socket, state })
     }
 
-    /// Whether there is one.
+    /// Whether there is a service manager that stores descriptors.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.is_some()

@@ -5,8 +5,8 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Takes them, with their names; nothing, when they are taken already. A child of this process does
-/// not inherit them.
+/// Takes the descriptors that the service manager has passed, with their names; nothing, when they
+/// are taken already. A child of this process does not inherit them.
 pub(super) fn take() -> Vec<(String, OwnedFd)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::Relaxed) {

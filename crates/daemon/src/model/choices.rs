@@ -40,7 +40,7 @@ pub fn on_full(name: protocol::OnFull) -> OnFull {
     }
 }
 
-/// The name of that.
+/// The name of what the switch does with a frame for a full port.
 #[must_use]
 pub fn show_on_full(on_full: OnFull) -> protocol::OnFull {
     match on_full {
@@ -59,7 +59,7 @@ pub fn mcast_router(name: protocol::McastRouter) -> McastRouter {
     }
 }
 
-/// The name of that.
+/// The name of how a port leads to a multicast router.
 #[must_use]
 pub fn show_mcast_router(router: McastRouter) -> protocol::McastRouter {
     match router {

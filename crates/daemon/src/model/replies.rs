@@ -109,3 +109,9 @@ pub struct MdbRow {
     /// What the switch says of it.
     pub row: McastRow,
 }
+
+/// A number of things, as replies show it.
+#[must_use]
+pub fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}

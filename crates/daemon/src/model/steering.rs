@@ -22,7 +22,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use packet::PortId;
 use packet::rule::Rule;
-use protocol::check::steering::{self, distinct_names, numbered, ports_of, rule_number};
+use protocol::check::steering::{
+    self, RuleNumbers, check_rule_count, distinct_names, numbered, ports_of,
+};
 use protocol::{ChainSpec, RuleSpec, sent_by_function};
 use switch::Role;
 use switch::chain::{NUMBERS, PAST};
@@ -168,12 +170,17 @@ impl Steering {
         *order = order.wrapping_add(1);
     }
 
-    /// Adds a rule, or replaces the one with its number. Returns the number: by default the next,
-    /// or the first free one if the last is taken.
-    pub fn put_rule(&mut self, rule: RuleSpec) -> Result<u32, String> {
-        let id = rule_number(&rule, &self.rules)?;
-        self.rules.insert(id, RuleSpec { id: Some(id), ..rule });
-        Ok(id)
+    /// Adds rules, or replaces those with their numbers. Returns the number of each: by default the
+    /// next, or the first free one if the last is taken.
+    pub fn put_rules(&mut self, rules: Vec<RuleSpec>) -> Result<Vec<u32>, String> {
+        check_rule_count(rules.len())?;
+        let (mut ids, mut numbers) = (Vec::with_capacity(rules.len()), RuleNumbers::default());
+        for rule in rules {
+            let id = numbers.of(&rule, &self.rules)?;
+            self.rules.insert(id, RuleSpec { id: Some(id), ..rule });
+            ids.push(id);
+        }
+        Ok(ids)
     }
 
     /// Removes a rule.
@@ -297,7 +304,7 @@ fn no_port(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use packet::metadata::POSITIONS;
-    use packet::rule::Action;
+    use packet::rule::{Action, RULES_MAX};
     use switch::chain::service::Balance;
     use switch::chain::{Chain, Out, ServicePlan};
 
@@ -343,7 +350,7 @@ mod tests {
         let mut steering = Steering::default();
         steering.put_chain(chain("web", &["fw@least"])).unwrap();
         let rule = r#"{"action":"port:b","in":"a","dport":"80-90","priority":3}"#;
-        assert_eq!(steering.put_rule(serde_json::from_str(rule).unwrap()), Ok(1));
+        assert_eq!(steering.put_rules(vec![serde_json::from_str(rule).unwrap()]), Ok(vec![1]));
         let id = |at: usize| PortId::new(at).unwrap();
         with(&roles(), |ports| {
             steering.check(None).and_then(|()| steering.check_names(None, ports)).unwrap();
@@ -399,10 +406,22 @@ mod tests {
         let mut steering = Steering::default();
         let mut put = |id| {
             let rule = serde_json::json!({ "action": "drop", "id": id });
-            steering.put_rule(serde_json::from_value(rule).unwrap())
+            steering.put_rules(vec![serde_json::from_value(rule).unwrap()]).unwrap()[0]
         };
-        assert_eq!([put(None), put(Some(7)), put(None)], [Ok(1), Ok(7), Ok(8)]);
-        assert_eq!([put(Some(u32::MAX)), put(None), put(None)], [Ok(u32::MAX), Ok(2), Ok(3)]);
+        assert_eq!([put(None), put(Some(7)), put(None)], [1, 7, 8]);
+        assert_eq!([put(Some(u32::MAX)), put(None), put(None)], [u32::MAX, 2, 3]);
+        let ids = steering.put_rules(vec![RuleSpec::default(); 5]).unwrap();
+        assert_eq!(ids, [4, 5, 6, 9, 10], "all at once");
+    }
+
+    #[test]
+    fn test_more_rules_than_a_switch_has_are_refused_before_they_are_numbered() {
+        let mut steering = Steering::default();
+        let many = vec![RuleSpec::default(); RULES_MAX + 1];
+        let why = "more than 4096 rules of a switch";
+        assert_eq!(steering.put_rules(many.clone()), Err(why.to_owned()));
+        assert_eq!(steering.replace(None, Some(&many)), Err(why.to_owned()));
+        assert_eq!(steering.size(), 0);
     }
 
     #[test]

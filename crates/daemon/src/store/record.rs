@@ -384,8 +384,7 @@ impl Checked {
         let (ours, name) = (self.plan, &plan.name);
         if !same {
             tracing::info!(
-                "{name}: the configuration was edited and replaces what commands had \
-                 set"
+                "{name}: the configuration was edited and replaces what commands had set"
             );
         }
         let mut switch = if same { ours.clone() } else { plan.clone() };

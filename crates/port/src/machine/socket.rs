@@ -16,8 +16,8 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, listen, socket_with,
 };
 
-use crate::machine::RETRY_MS;
 use crate::machine::quota::QuotaExceeded;
+use crate::machine::{RETRY_MS, Spec};
 use crate::sys::descriptors::refuse;
 
 /// The access rights of a socket: user, group and mode. `None` leaves the default.
@@ -146,6 +146,14 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
+    /// The origin of a port's connections, whose peers may send this.
+    pub(crate) fn of(spec: &Spec, beside: Beside) -> Result<Self, SocketError> {
+        match spec.connects {
+            true => Ok(Self::Remote(spec.path.clone(), beside)),
+            false => bind(&spec.path, spec.access, beside),
+        }
+    }
+
     /// The descriptor that is readable when a connection can be accepted.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -240,7 +248,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Makes the listening socket of a port. It replaces a stale socket, on which no process listens.
-pub(crate) fn bind(path: &Path, access: Access, beside: Beside) -> Result<Listener, SocketError> {
+fn bind(path: &Path, access: Access, beside: Beside) -> Result<Listener, SocketError> {
     let listener = bind_as(path, access, SocketType::STREAM, beside)?;
     if let Listener::Bound(socket, ..) = &listener {
         listen(socket, 4).map_err(|errno| failed(path)(errno.into()))?;

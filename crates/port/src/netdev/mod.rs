@@ -32,7 +32,7 @@ use std::sync::Arc;
 use switch::Adapter;
 
 use crate::machine::quota::Resource;
-use crate::machine::socket::{Beside, Listener, bind, bind_datagrams, failed};
+use crate::machine::socket::{Beside, Listener, bind_datagrams, failed};
 use crate::machine::{MachinePort, SocketError, Spec, Status};
 use crate::sys::Waker;
 use connector::{Connector, Source};
@@ -54,11 +54,7 @@ pub fn open_stream(
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let system = failed(&spec.path);
-    let listener = if spec.connects {
-        Listener::Remote(spec.path.clone(), Beside::Nothing)
-    } else {
-        bind(&spec.path, spec.access, Beside::Nothing)?
-    };
+    let listener = Listener::of(spec, Beside::Nothing)?;
     let (connector, channel) =
         connector::pair(spec, charge, Source::Accept, listener, Status::new(bell))
             .map_err(&system)?;

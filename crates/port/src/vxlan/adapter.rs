@@ -1,4 +1,30 @@
 //! The worker's side of a VXLAN port: sockets read and written.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!  recv   1. answers of the port itself
+//!         2. what is left of the inbox ──────────┐
+//!         3. socket ──► inbox ───────────────────┼──► inlet ──► batch
+//!            mailbox (`address`) ──► letters ────┘
+//!
+//!  send   frame ──► outbox ─┬─ answered from here
+//!                           ├─ to the remote of its station ─┬──► runs ──► senders
+//!                           └─ to all remotes ───────────────┘
+//! ```
+//!
+//! *In.* A batch takes what it has room for, and the next one goes on there: a message may hold
+//! many datagrams (`next`). Socket and mailbox come first by turns, so that neither starves the
+//! other.
+//!
+//! *Out.* A frame is copied into the outbox first, where the checks find its bytes in one piece.
+//! The outbox is sent when it is full and at the end of a list. It knows then what became of each
+//! frame, which counts once, however many copies it had.
+//!
+//! *Cost.* Copies of floods and messages that the kernel refuses are bounded for each turn
+//! ([`Budget`]), which `flush` ends. Of a run that is too long, or that the kernel cannot cut, the
+//! frames are sent one by one; the sender of a frame that is too long for the path is told
+//! (`answers`).
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -6,8 +32,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use packet::VlanId;
-use packet::vxlan;
+use packet::{VlanId, VlanSet, vxlan};
 use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
 use ring::frame::FRAME_MAX;
 use rustix::io::Errno;
@@ -68,7 +93,9 @@ pub struct VxlanPort {
 
 impl VxlanPort {
     pub(super) fn new(
-        (receiver, seat, watched): (OwnedFd, Seat, Arc<OwnedFd>),
+        receiver: OwnedFd,
+        seat: Seat,
+        watched: Arc<OwnedFd>,
         senders: Vec<OwnedFd>,
         inlet: Inlet,
         answers: Answers,
@@ -99,14 +126,17 @@ impl VxlanPort {
         self.seat.set_remotes(remotes);
     }
 
-    /// Sets the networks, of which the [place](Self::place) gets datagrams; what was learned in
-    /// others is forgotten.
+    /// Sets the networks, and forgets what was learned in those that go. The
+    /// [place](Self::place) says which datagrams come.
     pub fn set_networks(&mut self, networks: Networks) {
         let before = std::mem::replace(&mut self.inlet.networks, networks);
         let Inlet { networks, remotes, .. } = &mut self.inlet;
         let is_gone = |vlan, vni| networks.inside(vni).is_none_or(|it| it.vlan() != vlan);
         let gone = before.vlans().filter(|&(vlan, vni)| is_gone(vlan, vni));
-        gone.for_each(|(vlan, _)| remotes.flush_vlan(vlan));
+        let gone: VlanSet = gone.map(|(vlan, _)| vlan).collect();
+        if gone.count() > 0 {
+            remotes.flush_vlans(&gone);
+        }
     }
 
     /// The port's place at its address.
@@ -315,7 +345,7 @@ fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, way: &mut 
             }
             Err(errno) => {
                 *way.failures -= 1;
-                give_up(socket, first, errno, (outbox, way));
+                give_up(socket, first, errno, outbox, way);
                 1
             }
         };
@@ -325,15 +355,15 @@ fn send_runs(socket: &OwnedFd, mut runs: &[Run], outbox: &mut Outbox, way: &mut 
 
 /// What is left to do about a run that the kernel refused: its frames may go one by one, and the
 /// sender of one that is too long is told.
-fn give_up(socket: &OwnedFd, run: Run, why: Errno, (outbox, way): (&mut Outbox, &mut Way<'_>)) {
+fn give_up(socket: &OwnedFd, run: Run, why: Errno, outbox: &mut Outbox, way: &mut Way<'_>) {
     // Too long for the path; or the kernel cannot cut it for this one.
     let may_be_cut = matches!(why, Errno::MSGSIZE | Errno::INVAL | Errno::IO);
     if run.split().is_some() && may_be_cut {
         return send_split(socket, run, outbox, way);
     }
     if why == Errno::MSGSIZE {
-        let known = (way.networks, way.remotes);
-        way.answers.answer_refused(message(run, outbox, way.remotes), known, way.now);
+        let message = message(run, outbox, way.remotes);
+        way.answers.answer_refused(message, way.networks, way.remotes, way.now);
     }
     outbox.note(run, Err(refused(why)));
 }

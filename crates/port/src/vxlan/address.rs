@@ -60,7 +60,7 @@ const LETTER: usize = 64;
 pub struct Addresses(BTreeMap<SocketAddr, Weak<Address>>);
 
 impl Addresses {
-    /// Binds a socket for these networks, of which no other port of the address has one.
+    /// Binds a socket for these networks. No other port of the address may have one of them.
     /// `anywhere`: the host need not have the address yet.
     ///
     /// # Errors
@@ -118,10 +118,13 @@ impl Address {
     fn join(self: &Arc<Self>, vnis: Vec<Vni>, anywhere: bool) -> io::Result<(OwnedFd, Seat)> {
         let mut group = self.group();
         let mailbox = Arc::new(Mailbox::new()?);
-        group.members.iter().try_for_each(|member| udp::share(&member.socket, true))?;
-        let receiver = udp::receiver(self.local, anywhere, !group.members.is_empty());
-        let receiver = receiver.or_else(|error| group.steer().and(Err(error)))?;
-        let (id, socket) = (group.next, receiver.try_clone()?);
+        if let [only] = &group.members[..] {
+            udp::share(&only.socket, true)?;
+        }
+        let opened = udp::receiver(self.local, anywhere, !group.members.is_empty())
+            .and_then(|receiver| Ok((receiver.try_clone()?, receiver)));
+        let (socket, receiver) = opened.inspect_err(|_| drop(group.steer()))?;
+        let id = group.next;
         group.next += 1;
         group.members.push(Member { id, socket, vnis, mailbox: mailbox.clone() });
         let published = self.publish(&group);
@@ -153,7 +156,7 @@ impl Address {
 
     /// Tells workers and the kernel which VNIs the members have.
     fn publish(&self, group: &Group) -> io::Result<()> {
-        let all = group.by_age();
+        let all = group.by_age().into_iter();
         let owners = all.flat_map(|(_, it)| it.vnis.iter().map(|&vni| (vni, it.mailbox.clone())));
         let mut owners = owners.collect();
         // What was there is freed without the lock.
@@ -166,12 +169,12 @@ impl Address {
 }
 
 impl Group {
-    /// The members with their indexes, the oldest first. One that is about to leave may have a VNI
-    /// that a later one has, which gets it.
-    fn by_age(&self) -> impl Iterator<Item = (u32, &Member)> {
+    /// The members with their indexes, the oldest first. Where one that is about to leave and a
+    /// later one have the same VNI, the later one gets it: it comes last into a map.
+    fn by_age(&self) -> Vec<(u32, &Member)> {
         let mut all: Vec<_> = (0..).zip(&self.members).collect();
         all.sort_by_key(|(_, member)| member.id);
-        all.into_iter()
+        all
     }
 
     fn steer(&self) -> io::Result<()> {
@@ -180,8 +183,9 @@ impl Group {
             [only] => return udp::share(&only.socket, false),
             [first, ..] => first,
         };
-        let oldest = self.by_age().next().map_or(0, |(at, _)| at);
-        let vnis = self.by_age();
+        let all = self.by_age();
+        let oldest = all[0].0;
+        let vnis = all.into_iter();
         let vnis = vnis.flat_map(|(at, it)| it.vnis.iter().map(move |vni| (vni.get(), at)));
         steer(&first.socket, &vnis.collect(), oldest)
     }
@@ -203,7 +207,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Sets the networks, of which no other port of the address has one.
+    /// Sets the networks. No other port of the address may have one of them.
     ///
     /// # Errors
     /// The system refused: other ports hand datagrams over, more slowly.

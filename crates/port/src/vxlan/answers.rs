@@ -91,7 +91,8 @@ impl Answers {
     pub fn answer_refused(
         &mut self,
         message: Message<'_>,
-        (networks, remotes): (&Networks, &Remotes),
+        networks: &Networks,
+        remotes: &Remotes,
         now: Now,
     ) {
         let Some((vni, frame)) = vxlan::read(message.bytes) else { return };

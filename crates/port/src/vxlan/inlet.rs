@@ -1,8 +1,8 @@
 //! What others have sent to a VXLAN port: checked, learned from, and put into the batch.
 //!
-//! No byte of a datagram is trusted. One of another port's network is that one's
-//! ([`address`](super::address)). Others are dropped and counted if they come from an address that
-//! is no remote's, unless it is the port's own: a datagram without a frame, which wakes its worker.
+//! No byte of a datagram is trusted. A datagram of another port's network goes to that port
+//! ([`address`](super::address)). Any other has to come from a remote, or the port drops and counts
+//! it; but one without a frame, from the port's own address, only wakes its worker.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,26 +16,16 @@ use switch::receive::batch::Batch;
 use switch::{DropReason, Drops, Now};
 
 use super::neighbours::Neighbours;
-use super::networks::{Inside, Networks, TAG};
+use super::networks::{Networks, TAG};
 use super::remotes::{Remotes, Stolen};
 use crate::sys::udp::Received;
 
 /// Where the source address is in a frame.
 const SOURCE: usize = 6;
 
-/// What a datagram holds.
-enum Content {
-    /// A frame for this port, or nothing that it knows.
-    Frame,
-    /// A frame of this network, which another port may have.
-    Other(Vni),
-    /// Nothing: the port has sent it to wake its worker.
-    WakeUp,
-}
-
 /// The way in of a port.
 pub struct Inlet {
-    /// The networks.
+    /// The networks whose frames it takes.
     pub networks: Networks,
     local: IpAddr,
     /// Source addresses are learned.
@@ -88,14 +78,9 @@ impl Inlet {
             }
             let end = bytes.len().min(at + segment);
             let datagram = bytes.get(at..end).unwrap_or_default();
-            match self.content(datagram, from) {
-                Content::WakeUp => {}
-                Content::Other(vni) if hand_over(vni, from, datagram) => {}
-                _ => {
-                    if let Err(why) = self.admit(datagram, remote, now, batch) {
-                        drops.add(why, 1);
-                    }
-                }
+            let hand_over = &mut hand_over;
+            if let Err(why) = self.take_one(datagram, from, remote, now, batch, hand_over) {
+                drops.add(why, 1);
             }
             at = end;
             if at >= bytes.len() {
@@ -118,40 +103,37 @@ impl Inlet {
         batch.push_received(first, u32::try_from(len).expect("bounded"));
     }
 
-    fn content(&self, datagram: &[u8], from: IpAddr) -> Content {
-        match vxlan::read(datagram) {
-            Some((vni, _)) if self.networks.inside(vni).is_none() => Content::Other(vni),
-            Some((_, [])) if from == self.local => Content::WakeUp,
-            _ => Content::Frame,
-        }
-    }
-
-    /// Puts the frame of a datagram into the batch, if it may enter.
-    fn admit(
+    /// Puts the frame of a datagram into the batch, if it may enter; or hands the datagram over.
+    fn take_one(
         &mut self,
         datagram: &[u8],
+        from: IpAddr,
         remote: Option<PortId>,
         now: Now,
         batch: &mut Batch,
+        hand_over: &mut impl FnMut(Vni, IpAddr, &[u8]) -> bool,
     ) -> Result<(), DropReason> {
+        let read = vxlan::read(datagram);
+        let inside = read.and_then(|(vni, _)| self.networks.inside(vni));
+        match (read, inside) {
+            (Some((vni, _)), None) if hand_over(vni, from, datagram) => return Ok(()),
+            // The port has sent it to wake its worker.
+            (Some((_, [])), Some(_)) if from == self.local => return Ok(()),
+            _ => {}
+        }
         let remote = remote.ok_or(DropReason::VxlanRemote)?;
-        let (inside, frame) = self.inner(datagram)?;
+        let (_, frame) = read.ok_or(DropReason::VxlanHeader)?;
+        let inside = inside.ok_or(DropReason::VxlanVni)?;
+        match frame.len() {
+            0..ETHERNET => return Err(DropReason::TooShort),
+            len if len + inside.more() > FRAME_MAX as usize => return Err(DropReason::TooLong),
+            _ => inside.check(frame)?,
+        }
         self.learn(inside.vlan(), frame, remote, now)?;
         let is_behind = |mac| self.remotes.find(inside.vlan(), mac, now) == Some(remote);
         self.neighbours.hear_remote(frame, is_behind);
         self.put(&inside.tagged(frame, &mut [0; TAG]), batch);
         Ok(())
-    }
-
-    /// The frame in a datagram, and where it belongs.
-    fn inner<'a>(&self, datagram: &'a [u8]) -> Result<(Inside, &'a [u8]), DropReason> {
-        let (vni, frame) = vxlan::read(datagram).ok_or(DropReason::VxlanHeader)?;
-        let inside = self.networks.inside(vni).ok_or(DropReason::VxlanVni)?;
-        match frame.len() {
-            0..ETHERNET => Err(DropReason::TooShort),
-            len if len + inside.more() > FRAME_MAX as usize => Err(DropReason::TooLong),
-            _ => inside.check(frame).map(|()| (inside, frame)),
-        }
     }
 
     fn learn(

@@ -129,8 +129,8 @@ pub struct Around {
     pub seed: u64,
 }
 
-/// Opens the sockets of a port, of whose VNIs no other port of the address has one. `anywhere`: the
-/// host may have the local address only later, as at boot.
+/// Opens the sockets of a port. No other port of its address may have one of its VNIs. `anywhere`:
+/// the host may have the local address only later, as at boot.
 ///
 /// # Errors
 /// The host does not have the address, another socket has it, or the system refused.
@@ -143,12 +143,11 @@ pub fn open(
     around: Around,
     anywhere: bool,
 ) -> Result<VxlanPort, VxlanError> {
-    let local = SocketAddr::new(spec.local, spec.udp_port());
+    let local = spec.address();
     let failed = VxlanError::of(local);
     let networks = Networks::of(spec);
     let (receiver, seat) = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
     let watched = seat.watch(&receiver).map_err(&failed)?;
-    seat.set_remotes(&spec.all_remotes());
     let options = PacketOptions {
         ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
@@ -156,15 +155,16 @@ pub fn open(
     };
     let sender = |_| udp::sender(spec.local, options, anywhere).map_err(&failed);
     let senders = (0..SENDERS).map(sender).collect::<Result<_, _>>()?;
-    let mut remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
-    remotes.set(&spec.all_remotes(), &spec.fdb);
+    let remotes = Remotes::new(spec.udp_port(), around.ageing_ms, around.seed);
     let mut neighbours = Neighbours::default();
     neighbours.set(spec.neigh_suppress);
     let inlet =
         Inlet::new(networks, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
-    Ok(VxlanPort::new((receiver, seat, watched), senders, inlet, answers, spec.mtu))
+    let mut port = VxlanPort::new(receiver, seat, watched, senders, inlet, answers, spec.mtu);
+    port.set(&spec.all_remotes(), &spec.fdb);
+    Ok(port)
 }
 
 /// Bytes of the IP header of packets from this address.

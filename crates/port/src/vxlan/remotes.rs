@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use packet::{MacAddr, PortId, VlanId};
+use packet::{MacAddr, PortId, VlanId, VlanSet};
 use protocol::VxlanStation;
 use switch::{Fdb, Flush, Learned, Now};
 
@@ -176,9 +176,9 @@ impl Remotes {
         self.table.flush(Flush::All);
     }
 
-    /// Forgets what was learned in a VLAN.
-    pub fn flush_vlan(&mut self, vlan: VlanId) {
-        self.table.flush(Flush::Vlan(vlan));
+    /// Forgets what was learned in these VLANs.
+    pub fn flush_vlans(&mut self, vlans: &VlanSet) {
+        self.table.flush_vlans(vlans);
     }
 
     /// Removes some of the entries that have expired; the next call goes on behind them.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packet::fields::Fields;
 use packet::metadata::POSITIONS;
-use packet::rule::{self, Action, Rule};
+use packet::rule::{self, Action, RULES_MAX, Rule, RuleError};
 use packet::text::{ethertype, network, protocol, range};
 use packet::{MAX_PORTS, PortId, VlanId};
 
@@ -60,11 +60,12 @@ pub fn distinct_names(chains: &[ChainSpec]) -> Result<(), String> {
 /// The rules by number. One without a number gets the next.
 ///
 /// # Errors
-/// Two rules have one number.
+/// There are too many, or two rules have one number.
 pub fn numbered(rules: &[RuleSpec]) -> Result<BTreeMap<u32, RuleSpec>, String> {
-    let mut all = BTreeMap::new();
+    check_rule_count(rules.len())?;
+    let (mut all, mut numbers) = (BTreeMap::new(), RuleNumbers::default());
     for rule in rules {
-        let id = rule_number(rule, &all)?;
+        let id = numbers.of(rule, &all)?;
         if all.insert(id, RuleSpec { id: Some(id), ..rule.clone() }).is_some() {
             return Err(format!("two rules {id}"));
         }
@@ -72,16 +73,45 @@ pub fn numbered(rules: &[RuleSpec]) -> Result<BTreeMap<u32, RuleSpec>, String> {
     Ok(all)
 }
 
-/// The number of one more rule: its own, or the next one, or where the last is taken, the first
-/// that is free.
+/// Refuses more rules than a switch has, before anything is done for them.
 ///
 /// # Errors
-/// No number is left.
-pub fn rule_number(rule: &RuleSpec, all: &BTreeMap<u32, RuleSpec>) -> Result<u32, String> {
-    let next = all.last_key_value().map_or(Some(1), |(last, _)| last.checked_add(1));
-    let next = || next.or_else(|| (1..).find(|id| !all.contains_key(id)));
-    let id = rule.id.or_else(next);
-    id.ok_or_else(|| "no number left for a rule; give it one".to_owned())
+/// There are more than [`RULES_MAX`].
+pub fn check_rule_count(rules: usize) -> Result<(), String> {
+    if rules > RULES_MAX { Err(RuleError::TooMany.to_string()) } else { Ok(()) }
+}
+
+/// Gives numbers to rules that are added one after the other; none goes meanwhile.
+///
+/// Where the last number is taken, the free ones are sought from the bottom. The search goes on
+/// where it stopped for the rule before: all rules together cost one walk over the numbers.
+#[derive(Debug)]
+pub struct RuleNumbers {
+    /// All numbers from 1 up to this one, without it, are taken.
+    free: u32,
+}
+
+impl Default for RuleNumbers {
+    fn default() -> Self {
+        Self { free: 1 }
+    }
+}
+
+impl RuleNumbers {
+    /// The number of one more rule: its own, or the next one, or where the last is taken, the first
+    /// that is free.
+    ///
+    /// # Errors
+    /// No number is left.
+    pub fn of(&mut self, rule: &RuleSpec, all: &BTreeMap<u32, RuleSpec>) -> Result<u32, String> {
+        let next = all.last_key_value().map_or(Some(1), |(last, _)| last.checked_add(1));
+        if let Some(id) = rule.id.or(next) {
+            return Ok(id);
+        }
+        let free = (self.free..=u32::MAX).find(|id| !all.contains_key(id));
+        self.free = free.ok_or_else(|| "no number left for a rule; give it one".to_owned())?;
+        Ok(self.free)
+    }
 }
 
 /// The ports that a rule names.
@@ -207,5 +237,37 @@ fn read_action(
             Err("action is missing: drop, forward, chain:NAME or port:NAME".to_owned())
         }
         _ => Err(format!("action {text:?}: expected drop, forward, chain:NAME or port:NAME")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rule with the last number, then rules without one: as many as a switch has.
+    fn behind_the_last(count: usize) -> Vec<RuleSpec> {
+        let last = RuleSpec { id: Some(u32::MAX), ..RuleSpec::default() };
+        [last].into_iter().chain(vec![RuleSpec::default(); count - 1]).collect()
+    }
+
+    #[test]
+    fn test_rules_behind_the_last_number_get_the_free_ones_in_one_walk() {
+        let all = numbered(&behind_the_last(RULES_MAX)).unwrap();
+        assert_eq!((all.len(), all.contains_key(&u32::MAX)), (RULES_MAX, true));
+        assert!((1..=4095).all(|id| all.contains_key(&id)));
+        // The search for the next begins behind those that were found to be taken.
+        let mut numbers = RuleNumbers::default();
+        assert_eq!(numbers.of(&RuleSpec::default(), &all), Ok(4096));
+        assert_eq!(numbers.free, 4096);
+        let taken = RuleSpec { id: Some(7), ..RuleSpec::default() };
+        assert_eq!((numbers.of(&taken, &all), numbers.free), (Ok(7), 4096));
+    }
+
+    #[test]
+    fn test_more_rules_than_a_switch_has_are_refused_before_they_are_numbered() {
+        let many = behind_the_last(RULES_MAX + 1);
+        let why = "more than 4096 rules of a switch";
+        assert_eq!(numbered(&many), Err(why.to_owned()));
+        assert_eq!(check_all(&[], &many), Err(why.to_owned()));
     }
 }

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A slot with a frame comes first, so that no frame gets another's bytes; one that loses its
-//! buffer all the same has no frame any more. Buffers in the list of extra buffers stay there.
+//! buffer all the same has no frame any more. Buffers in the list of extra buffers stay there; the
+//! list is the client's word, so it is followed to a bound.
 //!
 //! *Not for all clients.* One that exchanges buffers between two ports of its group has buffers of
 //! the one in slots of the other. This takes them out.
@@ -23,6 +24,7 @@ use crate::format::slot::SlotWord;
 use crate::group::owners::Owner;
 use crate::kring::krings::Krings;
 use crate::kring::{RingView, RxKring, TxKring};
+use crate::region::extra::LIST_MAX;
 use crate::shared::Shared;
 
 /// A ring, and the slots of it that hold frames.
@@ -41,15 +43,18 @@ struct Bare {
 
 impl Krings {
     /// Gives each slot a buffer of the port's that stands nowhere else; returns how many slots got
-    /// another one. To be called on the port's worker between two turns. It looks at all slots, and
-    /// at two bytes for each buffer of the region.
+    /// another one. To be called on the port's worker between two turns. It looks at all slots, at
+    /// two bytes for each buffer of the region, and at no more than [`LIST_MAX`] buffers of the
+    /// list, which may lie anywhere: behind a longer list no buffer is known to be free, and all
+    /// slots stay as they are.
     ///
     /// # Panics
     /// If the port is another worker's.
     pub fn recover(&mut self) -> u32 {
         assert!(!self.tx.is_empty(), "the port's own worker does it");
+        let Some(listed) = self.listed() else { return 0 };
         let mut placed = vec![false; self.region().layout().buffers as usize];
-        self.listed().iter().for_each(|buffer| placed[buffer.get() as usize] = true);
+        listed.iter().for_each(|buffer| placed[buffer.get() as usize] = true);
         let (region, owner) = (self.region().clone(), Owner::of(self.layout()));
         let owners = region.owners();
         let is_own = |buffer: BufferIndex| owners.is_empty() || owners.of(buffer) == owner;
@@ -79,15 +84,19 @@ impl Krings {
         mended
     }
 
-    /// Buffers in the port's list, as many as it can have beside those of its slots.
-    fn listed(&self) -> Vec<BufferIndex> {
+    /// Buffers in the port's list, as many as it can have beside those of its slots. `None`: more
+    /// than the worker follows.
+    fn listed(&self) -> Option<Vec<BufferIndex>> {
         let (region, owners) = (self.region(), self.region().owners());
         let all = match owners.is_empty() {
             true => region.buffers().count(),
             false => owners.count(Owner::of(self.layout())),
         };
         let extra = all.saturating_sub(self.counts().buffers() as usize);
-        region.extra_buffers(self.layout()).take(extra).collect()
+        let most = LIST_MAX as usize;
+        let list = region.extra_buffers(self.layout()).take(extra.min(most + 1));
+        let listed: Vec<_> = list.collect();
+        (listed.len() <= most).then_some(listed)
     }
 }
 
@@ -121,6 +130,10 @@ mod tests {
     use super::*;
     use crate::audit::{Held, Member, Tally};
     use crate::fixture::{BothHalves, port, ports};
+    use crate::format::cursor::RingSize;
+    use crate::format::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
+    use crate::region::Region;
+    use crate::user::TxRing;
 
     /// The buffers of both rings, each once.
     fn buffers(half: &BothHalves) -> BTreeSet<u32> {
@@ -201,5 +214,30 @@ mod tests {
         let all: Vec<_> = half.host.region().buffers().collect();
         half.host.region().format_extra(half.host.layout(), &all);
         assert_eq!(half.host.recover(), 0);
+    }
+
+    /// A port alone in its region, with so many extra buffers, all of them in its list.
+    fn with_list(extra: u32) -> (Krings, TxRing) {
+        let slots = RingSize::new(16).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let port = PortLayout::new(FIRST_BLOCK, counts);
+        let buffers = counts.buffers() + extra;
+        let layout = RegionLayout::new(port.end() - FIRST_BLOCK, 64, buffers).expect("legal");
+        let (region, _) = Region::create("test", layout).expect("memory");
+        region.format_port("test", &port, region.buffers(), true).expect("memory");
+        let rest: Vec<_> = region.buffers().skip(counts.buffers() as usize).collect();
+        region.format_extra(&port, &rest);
+        (Krings::new(&region, &port), TxRing::new(&region, &port, 0))
+    }
+
+    #[test]
+    fn a_list_is_followed_to_a_bound_and_behind_it_no_buffer_is_free() {
+        for (extra, mended) in [(LIST_MAX, 1), (LIST_MAX + 1, 0)] {
+            let (mut host, mut tx) = with_list(extra);
+            tx.refresh();
+            let twice = tx.buffer_index(1);
+            tx.set_buffer_index(0, twice);
+            assert_eq!(host.recover(), mended, "{extra} extra buffers");
+        }
     }
 }

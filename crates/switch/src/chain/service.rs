@@ -51,8 +51,9 @@ pub struct Instance {
     pub(crate) sent: u32,
     /// Frames in the ring, as of the last look.
     pub(crate) pending: u32,
-    /// Free slots of its ring, likewise, and how many there are.
+    /// Free slots of the ring, as of the last look.
     pub(crate) room: u32,
+    /// Slots of the ring.
     pub(crate) capacity: u32,
     /// There is less than half of its ring free.
     pub(crate) crowded: bool,

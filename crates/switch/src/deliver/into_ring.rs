@@ -107,7 +107,7 @@ pub(crate) fn send_to_ring(
         }
     }
     if let Some(Taps { queue, its, mirrors, heartbeat }) = taps {
-        its.mirror_received((*queue, before), rx, mirrors, heartbeat);
+        its.mirror_received(*queue, before, rx, mirrors, heartbeat);
     }
     rx.publish();
     debug_assert!(sent.delivered.frames + sent.drops.total() <= list.len() as u64);

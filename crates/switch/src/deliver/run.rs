@@ -80,7 +80,7 @@ impl Turn<'_> {
         if run.frames > 0 || run.end == End::BadSlot {
             if let Some(port_mirrors) = &mut to.mirrors {
                 let heartbeat = &mut self.scratch.heartbeat;
-                port_mirrors.mirror_received((rx_queue, before), rx, mirrors, heartbeat);
+                port_mirrors.mirror_received(rx_queue, before, rx, mirrors, heartbeat);
             }
             rx.publish();
             self.bytes += run.bytes;

@@ -1,4 +1,25 @@
 //! Staging, the general path of a turn: the switch decides a batch and delivers it list by list.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!         ┌─ drop                                     ┌─ list of port 1 ─┐
+//!  run ───┼─ to one port ──► what fits ──► linked ────┼─ list of port 2 ─┼─► one send for each
+//!         │                                           └─ …               │
+//!         └─ flood ──► lists are sent ──► what fits ──► within limits ───┴─► a send for each copy
+//! ```
+//!
+//! Frames that follow each other and have one header are a *run*: they get one decision. A run to
+//! one port is only linked to the port's list (`groups`), with its slots reserved in the port's
+//! ring. Lists are sent at the end of the batch, and before a flood, so that frames between two
+//! ports keep their order.
+//!
+//! A batch that was taken from a ring ends at the first frame that waits for room (`room`): what is
+//! in front of it is delivered, and the ring gets the rest back. A batch that an adapter has given
+//! cannot go back: none of it waits, and what finds no room is dropped.
+//!
+//! A list is sent in one call. Where frames carry offloads that the port does not accept, it is
+//! sent in parts (`edge`).
 
 use std::ops::Range;
 

@@ -551,7 +551,7 @@ impl Batch {
         (self.frame(entry), prologue(entry, delivery.tag))
     }
 
-    /// Appends it to `to`.
+    /// Appends a frame to `to`, as it is to be delivered.
     pub fn append(&self, delivery: Delivery, to: &mut Vec<u8>) {
         let (frame, head) = self.outgoing(delivery);
         frame.append_to(head, to);

@@ -1,4 +1,25 @@
 //! Chains, rules and services: changed, listed, and told to the workers.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!  call, settings ──► a changed copy ──► quota, checks ──┬──► refused: nothing has changed
+//!                                                        ▼
+//!  file, saved state ──► checks ──────────────► Steering of the switch ──┐
+//!                                                                        ▼
+//!  a port comes, goes or changes ──────────────────────────────► refresh_steering
+//!                                                                        │
+//!  worker ◄── tables, if they changed ◄── Planner ◄── plan: numbers ◄────┘
+//! ```
+//!
+//! [`Steering`] has everything by the names that operators use, and only it is saved. The worker
+//! gets numbers, of ports that carry frames now: so each port that comes or goes means another
+//! plan, and a plan that changes nothing does not reach the worker. A switch whose forwarding
+//! function is not `chain` keeps its chains and rules, and its worker has none. What a call names
+//! must exist; what the file or the saved state names may come later, and frames for it are dropped
+//! until then.
+//!
+//! A listing asks the worker once, for the first page; the pages behind it show the same moment.
 
 pub mod clash;
 mod followers;
@@ -14,8 +35,8 @@ use packet::PortId;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainRequest, ChainSpec,
-    FlowCacheInfo, FunctionInfo, FunctionNote, FunctionRequest, Reply, RuleAdd, RuleDel, RuleInfo,
-    RuleRequest, RuleSpec, SteeringQuery, SwitchSettings,
+    FlowCacheInfo, FunctionInfo, FunctionNote, FunctionRequest, PortStats, Reply, RuleAdd, RuleDel,
+    RuleInfo, RuleRequest, RuleSpec, SteeringQuery, SwitchSettings,
 };
 use switch::chain::Report;
 use switch::chain::cache::CacheStats;
@@ -180,8 +201,7 @@ impl<D: Datapath> Control<D> {
         if steering.check(None).is_err() {
             for why in steering.leave_out() {
                 tracing::warn!(
-                    "switch {name}: {why}; an older daemon accepted it, this one \
-                     ignores it"
+                    "switch {name}: {why}; an older daemon accepted it, this one ignores it"
                 );
             }
             steering.check(None).map_err(refused)?;
@@ -234,9 +254,7 @@ impl<D: Datapath> Control<D> {
     fn rule_add(&mut self, caller: &Caller, add: RuleAdd) -> Result<Reply, Refusal> {
         let mut ids = Vec::new();
         self.change_steering(caller, &add.switch, |steering| {
-            for rule in add.rules {
-                ids.push(steering.put_rule(rule)?);
-            }
+            ids = steering.put_rules(add.rules)?;
             Ok(())
         })?;
         Ok(Reply::RulesAdded(ids))
@@ -364,46 +382,58 @@ impl<D: Datapath> Control<D> {
             ports.iter().map(|(name, port)| PortCounters::new(name, port)).collect();
         let counted = PortCounters::all(&wanted, &mut self.datapath);
         let rows = ports.into_iter().zip(counted).map(|((name, port), counted)| {
-            let service = port.config.role.service.clone().unwrap_or_default();
-            let number = switch.steering.services().find(|(known, _)| *known == service);
-            let id = self.datapath.number_of(port.key).and_then(|n| PortId::new(n.into()));
-            let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
-            let holder = port.holder.as_ref().filter(|holder| holder.ready);
-            let used = holder.map(|holder| Usage::of(holder.pid, holder.thread));
-            let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
-            let info = FunctionInfo {
-                number: number.map_or(0, |(_, number)| number),
-                service,
-                instance: port.config.role.instance,
-                port: name.clone(),
-                pid: holder.map(|holder| holder.pid),
-                user: holder.map(|holder| holder.uid),
-                trust_group: holder.and_then(Holder::shown_group),
-                waiting: seen.map_or(0, |seen| seen.waiting),
-                capacity: seen.map_or(0, |seen| seen.capacity),
-                cpu_ms: used.as_ref().and_then(|used| used.cpu_ms),
-                thread: used.as_ref().and_then(|used| used.thread),
-                cores: used.and_then(|used| used.cores),
-                stalled: seen.is_some_and(|seen| seen.stalled),
-                // A function counts its calls itself, and may write any number.
-                frames_in: counted.rx.frames.saturating_add(counted.called_in),
-                frames_out: counted
-                    .tx
-                    .frames
-                    .saturating_add(counted.called_out)
-                    .saturating_sub(drops(DropReason::Function)),
-                called_in: counted.called_in,
-                called_out: counted.called_out,
-                lost: counted.abandoned,
-                no_room: drops(DropReason::NoRoom),
-                dropped: drops(DropReason::Function),
-                drops: counted.drops,
-                counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
-                gauges: holder.map(|holder| holder.gauges.clone()).unwrap_or_default(),
-            };
+            let info = self.function_info(&switch.steering, name, port, counted, &report);
             (name.to_string(), info)
         });
         Ok(Reply::Functions(page(rows)))
+    }
+
+    /// An instance of a service, with what its port and the worker have counted.
+    fn function_info(
+        &self,
+        steering: &Steering,
+        name: &PortName,
+        port: &Port,
+        counted: PortStats,
+        report: &Report,
+    ) -> FunctionInfo {
+        let service = port.config.role.service.clone().unwrap_or_default();
+        let number = steering.services().find(|(known, _)| *known == service);
+        let id = self.datapath.number_of(port.key).and_then(|n| PortId::new(n.into()));
+        let seen = report.instances.iter().find(|seen| Some(seen.port) == id);
+        let holder = port.holder.as_ref().filter(|holder| holder.ready);
+        let used = holder.map(|holder| Usage::of(holder.pid, holder.thread));
+        let drops = |reason: DropReason| counted.drops.get(reason.name()).copied().unwrap_or(0);
+        FunctionInfo {
+            number: number.map_or(0, |(_, number)| number),
+            service,
+            instance: port.config.role.instance,
+            port: name.clone(),
+            pid: holder.map(|holder| holder.pid),
+            user: holder.map(|holder| holder.uid),
+            trust_group: holder.and_then(Holder::shown_group),
+            waiting: seen.map_or(0, |seen| seen.waiting),
+            capacity: seen.map_or(0, |seen| seen.capacity),
+            cpu_ms: used.as_ref().and_then(|used| used.cpu_ms),
+            thread: used.as_ref().and_then(|used| used.thread),
+            cores: used.and_then(|used| used.cores),
+            stalled: seen.is_some_and(|seen| seen.stalled),
+            // A function counts its calls itself, and may write any number.
+            frames_in: counted.rx.frames.saturating_add(counted.called_in),
+            frames_out: counted
+                .tx
+                .frames
+                .saturating_add(counted.called_out)
+                .saturating_sub(drops(DropReason::Function)),
+            called_in: counted.called_in,
+            called_out: counted.called_out,
+            lost: counted.abandoned,
+            no_room: drops(DropReason::NoRoom),
+            dropped: drops(DropReason::Function),
+            drops: counted.drops,
+            counts: holder.map(|holder| holder.counts.clone()).unwrap_or_default(),
+            gauges: holder.map(|holder| holder.gauges.clone()).unwrap_or_default(),
+        }
     }
 
     /// The process that runs a function says what that has counted.
@@ -458,20 +488,13 @@ fn broken_chain(chain: &ChainSpec, views: &[View<'_>], report: &Report) -> Optio
         if running.peek().is_none() {
             return Some(format!("no process runs {service}"));
         }
-        running.all(stalls).then(|| {
-            format!(
-                "no instance of {service} takes frames; see: uvala nf \
-                 list"
-            )
-        })
+        let why = || format!("no instance of {service} takes frames; see: uvala nf list");
+        running.all(stalls).then(why)
     });
     let out = chain.out.as_ref().filter(|out| !is_live(out, views));
     let idle = idle.or_else(|| closed_exit(chain, views));
     idle.or(out.map(|out| {
-        format!(
-            "no client holds port {out}: the switch drops frames that leave \
-             the chain"
-        )
+        format!("no client holds port {out}: the switch drops frames that leave the chain")
     }))
 }
 
@@ -497,12 +520,10 @@ fn broken_rule(
         return Some(format!("no client holds port {port}: no frame arrives there"));
     }
     match rule.action.split_once(':')? {
-        ("port", to) => gone(&to).then(|| {
-            format!(
-                "no client holds port {to}: the switch drops the rule's \
-                 frames"
-            )
-        }),
+        ("port", to) => {
+            let why = || format!("no client holds port {to}: the switch drops the rule's frames");
+            gone(&to).then(why)
+        }
         (_, to) => {
             let (_, chain) = switch.steering.numbered().find(|(_, chain)| chain.name == to)?;
             broken_chain(chain, views, report).map(|why| format!("chain {to}: {why}"))

@@ -20,14 +20,15 @@ impl<D: Datapath> Control<D> {
         &self,
         name: &PortName,
         kind: PortKind,
-        (role, settings): (&mut Role, &PortSettings),
+        role: &mut Role,
+        settings: &PortSettings,
     ) -> Result<(), Refusal> {
         if role.service.is_some() && kind != PortKind::Shm {
             return Err(ChainRefusal::ServiceKind(name.clone()).into());
         }
         if let Some(service) = &role.service {
             let is_asked = settings.instance.is_some();
-            role.instance = self.number(name, service, (role.instance, is_asked))?;
+            role.instance = self.number(name, service, role.instance, is_asked)?;
             self.state.claim_services(name, service)?;
         }
         let switch = self.state.find_switch(name.switch());
@@ -44,7 +45,8 @@ impl<D: Datapath> Control<D> {
         &self,
         name: &PortName,
         service: &str,
-        (requested, is_asked): (u16, bool),
+        requested: u16,
+        is_asked: bool,
     ) -> Result<u16, Refusal> {
         let views = self.views(name.switch());
         let others = views.iter().filter(|port| port.name != name.port());

@@ -12,11 +12,11 @@ use crate::control::groups::refusal::GroupRefusal;
 use crate::model::keys::GroupKey;
 use crate::model::policy::{Access, Caller, Permissions};
 
-/// All of them, by name.
+/// The trust groups that the configuration declares, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Declared(BTreeMap<String, DeclaredGroup>);
 
-/// One of them.
+/// A trust group that the configuration declares.
 #[derive(Clone, Copy, Debug)]
 pub struct DeclaredGroup {
     /// Owner, group and mode: `w` to have ports in the group, `r` to list it. The owner pays.

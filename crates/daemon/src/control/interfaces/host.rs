@@ -29,7 +29,7 @@ impl<D: Datapath> Control<D> {
         self.datapath.host_events_fd()
     }
 
-    /// Takes note of it.
+    /// Handles what has happened to interfaces, and the notices of workers.
     pub fn poll_host(&mut self) {
         self.datapath.take_host_events();
         self.log_notices();
@@ -173,7 +173,9 @@ impl<D: Datapath> Control<D> {
             let key = PortKey(self.state.new_key());
             let (name, config) = (port.clone(), PortConfig::of_user(caller.uid));
             let opening = self.opened(kind, &host);
-            let spec = HostSpec { key, name, switch, kind, host: host.clone(), config, opening };
+            let entry = Port::persistent(key, kind, caller.uid, config.clone());
+            let entry = Port { host: Some(Box::new(host.clone())), ..entry };
+            let spec = HostSpec { key, name, switch, kind, host, config, opening };
             if let Err(refusal) = self.add_alone(spec) {
                 sides[..made].iter().for_each(|port| self.drop_port(port));
                 if let Some(switch) = self.state.forget_switch(to.switch()) {
@@ -181,8 +183,6 @@ impl<D: Datapath> Control<D> {
                 }
                 return Err(refusal);
             }
-            let port_of = Port::persistent(key, kind, caller.uid, PortConfig::of_user(caller.uid));
-            let entry = Port { host: Some(Box::new(host)), ..port_of };
             self.state.add_port(port.clone(), entry);
         }
         self.refresh_steering(to.switch());
@@ -199,7 +199,7 @@ impl<D: Datapath> Control<D> {
         self.state.port(caller, name, Access::Manage)?;
         self.drop_port(name);
         if let Ok(side) = name.host_side()
-            && self.state.port_mut(&side).is_some_and(|port| port.host.is_some())
+            && self.state.find_port(&side).is_some_and(|port| port.host.is_some())
         {
             self.drop_port(&side);
         }

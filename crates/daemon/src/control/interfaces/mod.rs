@@ -64,7 +64,8 @@ impl<D: Datapath> Control<D> {
         }
         let (region, common) = (place.region(mem_id), add.mem_id == COMMON);
         let interface = Interface { rings, region, common, group: caller.gid };
-        self.enter_interface(caller.uid, name, Default::default(), interface);
+        let (config, grant) = (PortConfig::default(), Grant::default());
+        self.enter_interface(caller.uid, name, config, grant, interface);
         Ok(Reply::PortGeometry(self.sizes(&RegionSpec::Known(mem_id), &rings)))
     }
 
@@ -78,8 +79,8 @@ impl<D: Datapath> Control<D> {
         let name = &plan.name;
         if PortName::interface(name.port()).is_ok_and(|own| self.state.home(&own).is_some()) {
             tracing::warn!(
-                "{name}: the interface is already in another switch; the daemon does \
-                 not restore it here"
+                "{name}: the interface is already in another switch; the daemon does not restore \
+                 it here"
             );
             return Ok(());
         }
@@ -88,7 +89,7 @@ impl<D: Datapath> Control<D> {
         let mem_id = self.datapath.keep_region(&place.spec(), name)?;
         let region = place.region(mem_id);
         let interface = Interface { rings, region, common: false, group: text.group };
-        self.enter_interface(owner, name, (plan.config.clone(), plan.grant), interface);
+        self.enter_interface(owner, name, plan.config.clone(), plan.grant, interface);
         Ok(())
     }
 
@@ -96,7 +97,8 @@ impl<D: Datapath> Control<D> {
         &mut self,
         owner: u32,
         name: &PortName,
-        (config, grant): (PortConfig, Grant),
+        config: PortConfig,
+        grant: Grant,
         interface: Interface,
     ) {
         let key = PortKey(self.state.new_key());
@@ -136,7 +138,7 @@ impl<D: Datapath> Control<D> {
         let interface = PortName::interface(to.port())?;
         let known = self.state.home(&interface);
         // This is not lost to a client that looks for it: a port of that name is no interface.
-        if self.state.port_mut(to).is_some() {
+        if self.state.find_port(to).is_some() {
             return Err(InterfaceRefusal::PortTaken(to.clone()).into());
         }
         match known.filter(|home| self.state.interface(home).is_some()) {
@@ -172,7 +174,7 @@ impl<D: Datapath> Control<D> {
         self.state.claim_persistent(caller, second)?;
         let keys = [(); 2].map(|()| PortKey(self.state.new_key()));
         let there = self.state.find_switch(first.switch()).expect("a port has a switch").key;
-        let config = self.state.port_mut(first).expect("it is there").config.clone();
+        let config = self.state.find_port(first).expect("it is there").config.clone();
         let here = self.find_or_make(caller, second.switch())?;
         let other = PortConfig::of_user(caller.uid);
         let ends = [(keys[0], there, config), (keys[1], here, other.clone())];
@@ -182,8 +184,7 @@ impl<D: Datapath> Control<D> {
             }
             return Err(error.into());
         }
-        let port = self.state.port_mut(first).expect("it is there");
-        (port.key, port.cable) = (keys[0], Some(second.clone()));
+        self.state.join_port(first, keys[0], second.clone());
         let end = Port::persistent(keys[1], PortKind::Shm, caller.uid, other);
         self.state.add_port(second.clone(), Port { cable: Some(first.clone()), ..end });
         self.refresh_port(first);
@@ -310,9 +311,7 @@ fn check_threads(threads: &PollThreads) -> Result<(), Refusal> {
     if fits && (count as usize) < cores {
         return Ok(());
     }
-    let text = format!(
-        "cannot poll on {count} cores from core {first}: expected one core of \
-         several"
-    );
+    let text =
+        format!("cannot poll on {count} cores from core {first}: expected one core of several");
     Err(Refusal::bad_value(text))
 }

@@ -1,4 +1,31 @@
 //! Calls of netmap programs: ports that several connections may hold, pipes, and regions to share.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!        ┌─ no such port: made, in a region, without a holder ─┐     another thread
+//!  bind ─┤                                                     ├─► joined ──► built ──► opened,
+//!   │    └─ there ─────────────────────────────────────────────┘     │                  answered
+//!   │ refused                    hang-up, port deleted, no memory: unbind
+//!   └────────────────────► retire: what no client needs goes ◄───────┘
+//! ```
+//!
+//! *Ports.* A port is made first and held afterwards, by any number of connections of one user, as
+//! far as the rings that they claim go together. The first that is built plugs the port in. With
+//! its last holder it goes, or loses its rings if it is permanent; the parent of pipes goes with
+//! its last pipe.
+//!
+//! *Two sides.* A bind may ask for an interface and the host's side of it together. Both are made,
+//! and held, or neither is, and the second is in the region of the first.
+//!
+//! *Pipes.* Both ends of a pipe are ports of a switch of their own, the *patch*, in the region of
+//! their parent, which is made with the first of them if need be.
+//!
+//! *Regions.* `Place` says where a port is to be: in the region that its program names, in that of
+//! its interface or of its other side, or in a new one, for which its user pays.
+//!
+//! Null ports, monitors and captures are `unswitched`: they have rings and one holder, and no name
+//! among the ports.
 
 pub mod refusal;
 pub mod regions;
@@ -57,7 +84,7 @@ impl<D: Datapath> Control<D> {
         let sides = self.state.sides_bound_by(conn);
         let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(side)).collect();
         for part in parts {
-            let port = self.state.port_mut(&part).expect("parts of a port are there");
+            let port = self.state.find_port(&part).expect("parts of a port are there");
             let (key, config) = (port.key, port.config.clone());
             if !port.is_live() {
                 self.datapath.attach_bound(key, config)?;
@@ -66,7 +93,7 @@ impl<D: Datapath> Control<D> {
                 self.refresh_port(&part);
             }
         }
-        let key = self.state.port_mut(name).expect("a port is a part of itself").key;
+        let key = self.state.find_port(name).expect("a port is a part of itself").key;
         let binding = self.datapath.open_bound(key, conn)?;
         Ok(self.bound_answer(conn, name, binding))
     }
@@ -78,7 +105,7 @@ impl<D: Datapath> Control<D> {
             return Ok(self.bound_answer(client.conn, &name, binding));
         }
         let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
-        let port = self.state.port_mut(&name).expect("it is bound");
+        let port = self.state.find_port(&name).expect("it is bound");
         let binding = self.datapath.open_bound(port.key, client.conn)?;
         Ok(self.bound_answer(client.conn, &name, binding))
     }
@@ -172,7 +199,7 @@ impl<D: Datapath> Control<D> {
         }
         self.check_place(caller, &bind.port)?;
         let rings = self.planned_rings(bind);
-        self.make_bound(client, bind, (&bind.port, rings), company)
+        self.make_bound(client, bind, &bind.port, rings, company)
     }
 
     /// Whether a port may come into being where there is none yet.
@@ -213,17 +240,18 @@ impl<D: Datapath> Control<D> {
         &mut self,
         client: &Client,
         bind: &Bind,
-        (name, rings): (&PortName, RingSpec),
+        name: &PortName,
+        rings: RingSpec,
         company: &[RingCounts],
     ) -> Result<(), Refusal> {
         let own = self.state.interface(name).cloned();
         let stride = bind.room.map_or(rings.stride, |room| room.stride);
         let rings = own.as_ref().map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
         let memory = self.claim_bound(&client.caller, name, &rings)?;
-        let place = self.place_in_region(&client.caller, bind, (name, rings), company)?;
+        let place = self.place_in_region(&client.caller, bind, name, rings, company)?;
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
-        let config = self.state.port_mut(name).map(|port| port.config.clone());
+        let config = self.state.find_port(name).map(|port| port.config.clone());
         let config = config.unwrap_or_default();
         let spec = BoundSpec { key, name: name.clone(), switch, rings, region: place.spec() };
         let made = self.datapath.reserve_bound(&spec).map_err(|error| place.refused(error));
@@ -253,7 +281,8 @@ impl<D: Datapath> Control<D> {
         &self,
         caller: &Caller,
         bind: &Bind,
-        (name, rings): (&PortName, RingSpec),
+        name: &PortName,
+        rings: RingSpec,
         company: &[RingCounts],
     ) -> Result<Place, Refusal> {
         let region = self.state.region(caller, bind.mem_id)?;
@@ -299,7 +328,7 @@ impl<D: Datapath> Control<D> {
             let rings = self.defaults.rings;
             let end = settings::bound_rings(&RequestedRings::from(bind), &of_a_pipe(rings));
             let ends = [end.counts, turned(end).counts];
-            self.make_bound(client, bind, (parent, rings), &ends)?;
+            self.make_bound(client, bind, parent, rings, &ends)?;
         }
         let shared = self.state.shared(parent).expect("made just now");
         let region = shared.region.clone();
@@ -314,7 +343,7 @@ impl<D: Datapath> Control<D> {
         }
         let patch = self.make_patch()?;
         for (name, rings) in ends {
-            let made = self.make_end(client, (name, rings), patch, &region);
+            let made = self.make_end(client, name, rings, patch, &region);
             if made.is_err() && self.state.shared(&bind.port).is_none() {
                 self.datapath.del_switch(patch);
             }
@@ -324,8 +353,8 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Rings of a pipe whose program does not say: one, of its parent's size.
-    fn pipe_rings(&mut self, parent: &PortName) -> RingSpec {
-        let slots = self.state.port_mut(parent).map(|port| port.key);
+    fn pipe_rings(&self, parent: &PortName) -> RingSpec {
+        let slots = self.state.find_port(parent).map(|port| port.key);
         let parent =
             slots.and_then(|key| self.datapath.rings_of(key)).unwrap_or(self.defaults.rings);
         of_a_pipe(parent)
@@ -342,7 +371,8 @@ impl<D: Datapath> Control<D> {
     fn make_end(
         &mut self,
         client: &Client,
-        (name, rings): (&PortName, RingSpec),
+        name: &PortName,
+        rings: RingSpec,
         patch: SwitchKey,
         region: &Region,
     ) -> Result<(), Refusal> {
@@ -373,7 +403,7 @@ impl<D: Datapath> Control<D> {
         let region = self.state.shared(&bind.port).expect("it is bound").region.clone();
         let parts: Vec<_> = sides.iter().flat_map(|side| self.state.parts(&side.port)).collect();
         let keys: Vec<PortKey> =
-            parts.iter().filter_map(|name| self.state.port_mut(name).map(|p| p.key)).collect();
+            parts.iter().filter_map(|name| self.state.find_port(name).map(|p| p.key)).collect();
         let held = self.datapath.reserve_holder(&holds, &keys, client.conn, bind.extra_bufs);
         let (build, mut granted) = held.map_err(|error| refused(error, &region))?;
         for (side, (_, claim)) in sides.iter().zip(holds) {

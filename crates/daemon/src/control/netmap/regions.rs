@@ -100,7 +100,7 @@ impl<D: Datapath> Control<D> {
             None => (share.min(USUAL_BYTES), left),
             Some(Room { bytes, .. }) => (bytes, bytes.min(left)),
         };
-        planned_region(uid, needs, (share, most))
+        planned_region(uid, needs, share, most)
     }
 
     /// A new region for an interface that was made before the daemon started, which no quota
@@ -111,11 +111,11 @@ impl<D: Datapath> Control<D> {
         needs: &Needs,
     ) -> Result<Place, Refusal> {
         let (_, share) = self.state.room_for_region(uid);
-        planned_region(uid, needs, (share.min(USUAL_BYTES), u64::MAX))
+        planned_region(uid, needs, share.min(USUAL_BYTES), u64::MAX)
     }
 }
 
-fn planned_region(uid: u32, needs: &Needs, (share, most): (u64, u64)) -> Result<Place, Refusal> {
+fn planned_region(uid: u32, needs: &Needs, share: u64, most: u64) -> Result<Place, Refusal> {
     let parts = needs.plan(share, most).ok_or(NetmapRefusal::TooLarge)?;
     Ok(Place::New(uid, NewRegion { parts, life: Arc::default() }))
 }

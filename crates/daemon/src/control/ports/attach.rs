@@ -92,10 +92,10 @@ impl<D: Datapath> Control<D> {
 
     /// What a port costs the user that attaches it. The end of a pipe that comes first pays for
     /// both.
-    fn price(&mut self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
+    fn price(&self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
         let price = match name.peer() {
             None => self.datapath.memory_of(rings),
-            Some(peer) if self.state.port_mut(&peer).is_some() => Some(0),
+            Some(peer) if self.state.find_port(&peer).is_some() => Some(0),
             Some(_) => self.datapath.pipe_memory_of(rings),
         };
         price.ok_or_else(|| Refusal::from(PortRefusal::TooLarge(name.clone())))
@@ -109,7 +109,7 @@ impl<D: Datapath> Control<D> {
         rings: RingSpec,
         key: PortKey,
     ) -> Result<(Port, Build), Refusal> {
-        let config = self.state.port_mut(&attach.port).map(|port| port.config.clone());
+        let config = self.state.find_port(&attach.port).map(|port| port.config.clone());
         let worker = config.as_ref().and_then(|config| config.worker);
         let (name, group) = (attach.port.clone(), wish.map(|wish| wish.key.clone()));
         let group_memory = wish.map_or(0, |wish| wish.memory);
@@ -122,7 +122,7 @@ impl<D: Datapath> Control<D> {
         }
         let memory = self.price(&attach.port, &rings)?;
         let config = config.unwrap_or_default();
-        Ok((Port { config, ..held_port(client, spec.group, (key, memory), attach) }, build))
+        Ok((Port { config, ..held_port(client, spec.group, key, memory, attach) }, build))
     }
 
     fn reserve_pipe(
@@ -133,12 +133,12 @@ impl<D: Datapath> Control<D> {
         key: PortKey,
     ) -> Result<(Port, Build), Refusal> {
         let memory = self.price(&attach.port, rings)?;
-        let peer = attach.port.peer().and_then(|peer| self.state.port_mut(&peer)?.pipe);
+        let peer = attach.port.peer().and_then(|peer| self.state.find_port(&peer)?.pipe);
         let pipe = peer.unwrap_or(PipeKey(key.0));
         if peer.is_none() {
             self.datapath.add_pipe(pipe, rings)?;
         }
-        let port = held_port(client, None, (key, memory), attach);
+        let port = held_port(client, None, key, memory, attach);
         let build = self.datapath.build_pipe(pipe);
         Ok((Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port }, build))
     }
@@ -154,7 +154,7 @@ impl<D: Datapath> Control<D> {
         if self.state.unswitched_of(conn).is_some() {
             return self.finish_unswitched(conn, key, built);
         }
-        let port = self.state.port_mut(&name).filter(|port| port.key == key);
+        let port = self.state.find_port(&name).filter(|port| port.key == key);
         let (pipe, config) = match port {
             Some(port) => (port.pipe, port.config.clone()),
             None => return Err(PortRefusal::Deleted(name).into()),
@@ -223,7 +223,8 @@ const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group cha
 fn held_port(
     client: &Client,
     group: Option<GroupKey>,
-    (key, memory): (PortKey, u64),
+    key: PortKey,
+    memory: u64,
     attach: &Attach,
 ) -> Port {
     let holder = client.holder(memory, group);

@@ -1,4 +1,20 @@
 //! Ports: added, changed, deleted, listed.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!  port_add ──► plan_of ──┐
+//!  file, saved state ─────┴─► make_port ──► datapath, by kind ──► State ─┐
+//!  port_set ──► checked_change ──► what can fail ──► datapath ──► State ─┼─► refresh_…: chains,
+//!  port_del ──► drop_port ──► State ──► datapath (account_gone) ─────────┘   programs, mirrors
+//! ```
+//!
+//! A call is checked as a whole before it changes anything. What the datapath may refuse comes
+//! before what `State` notes, and a switch that was made for a port goes if the port is refused. A
+//! port goes from `State` first, with what cannot be without it (its pipes, the other end of a
+//! cable), and then from the workers, which say what they have counted.
+//!
+//! Ports that come with their clients are made by `attach` and `netmap`.
 
 pub(super) mod attach;
 pub mod refusal;
@@ -8,7 +24,10 @@ use std::collections::{BTreeSet, HashMap};
 use packet::MacList;
 use port::queue::QueueMemory;
 use protocol::name::{PortName, SwitchName};
-use protocol::{Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply, check};
+use protocol::{
+    Peer, PortAdd, PortInfo, PortKind, PortList, PortSet, PortSettings, Reply, Vxlan, check,
+};
+use switch::PortConfig;
 
 use crate::control::chains::refusal::ChainRefusal;
 use crate::control::datapath::Datapath;
@@ -28,13 +47,24 @@ use crate::model::settings;
 use crate::model::specs::{HostSpec, VxlanSpec};
 use refusal::PortRefusal;
 
+/// A port after a change that a caller may make.
+struct PortChange {
+    key: PortKey,
+    is_live: bool,
+    config: PortConfig,
+    grant: Grant,
+    vxlan: Option<Vxlan>,
+    /// Frames of its queue, if that changes.
+    queue_frames: Option<u32>,
+}
+
 impl<D: Datapath> Control<D> {
     pub(in crate::control) fn detach(
         &mut self,
         conn: ConnKey,
         name: &PortName,
     ) -> Result<Reply, Refusal> {
-        let port = self.state.port_mut(name);
+        let port = self.state.find_port(name);
         let holder = port.and_then(|port| port.holder.as_ref());
         let is_held = holder.is_some_and(|holder| holder.conn == conn);
         if is_held {
@@ -71,35 +101,7 @@ impl<D: Datapath> Control<D> {
             self.check_stalls(caller)?;
         }
         self.state.claim_persistent(caller, &add.port)?;
-        let mut config = settings::new_port(add.kind, &add.settings)?;
-        self.check_worker(&add.settings)?;
-        self.assign_role(&add.port, add.kind, (&mut config.role, &add.settings))?;
-        check_header(add.kind, &add.settings)?;
-        check::queue_frames(add.kind, add.machine.as_ref(), add.settings.queue_frames)
-            .map_err(Refusal::bad_value)?;
-        self.state.claim_memory(caller.uid, QueueMemory::bytes(config.queue_frames))?;
-        let (name, host, stations) = (
-            add.port.clone(),
-            host::request_of(caller, add, &self.defaults.declared)?,
-            BTreeSet::new(),
-        );
-        let (machine, owner) = (machines::request_of(caller, add)?, None);
-        let vxlan = vxlan::request_of(caller, add)?;
-        check::vlan_vni(vxlan.as_ref(), &config.vlan).map_err(Refusal::bad_value)?;
-        let grant = settings::change_grant(Grant::default(), &add.settings)?;
-        let (kind, interface) = (add.kind, None);
-        let plan = PortPlan {
-            name,
-            kind,
-            config,
-            host,
-            machine,
-            vxlan,
-            interface,
-            stations,
-            owner,
-            grant,
-        };
+        let plan = self.plan_of(caller, add)?;
         self.find_or_make(caller, add.port.switch())?;
         let made = self.make_port(caller.uid, &plan, false);
         if made.is_err()
@@ -111,6 +113,34 @@ impl<D: Datapath> Control<D> {
             self.give(client, &add.port);
         }
         made.map(|()| Reply::Done)
+    }
+
+    /// The port that is asked for, if the caller may have it.
+    fn plan_of(&self, caller: &Caller, add: &PortAdd) -> Result<PortPlan, Refusal> {
+        let mut config = settings::new_port(add.kind, &add.settings)?;
+        self.check_worker(&add.settings)?;
+        self.assign_role(&add.port, add.kind, &mut config.role, &add.settings)?;
+        check_header(add.kind, &add.settings)?;
+        check::queue_frames(add.kind, add.machine.as_ref(), add.settings.queue_frames)
+            .map_err(Refusal::bad_value)?;
+        self.state.claim_memory(caller.uid, QueueMemory::bytes(config.queue_frames))?;
+        let host = host::request_of(caller, add, &self.defaults.declared)?;
+        let machine = machines::request_of(caller, add)?;
+        let vxlan = vxlan::request_of(caller, add)?;
+        check::vlan_vni(vxlan.as_ref(), &config.vlan).map_err(Refusal::bad_value)?;
+        let grant = settings::change_grant(Grant::default(), &add.settings)?;
+        Ok(PortPlan {
+            name: add.port.clone(),
+            kind: add.kind,
+            config,
+            host,
+            machine,
+            vxlan,
+            interface: None,
+            stations: BTreeSet::new(),
+            owner: None,
+            grant,
+        })
     }
 
     /// Makes a persistent port of a switch that exists; without the network interface that it
@@ -126,7 +156,7 @@ impl<D: Datapath> Control<D> {
         if kind.peer() == Peer::Machine {
             config.usual_max_macs = self.usual_max_macs(config.user);
         }
-        let home = self.state.switch_mut(name.switch()).expect("its switch comes first");
+        let home = self.state.find_switch(name.switch()).expect("its switch comes first");
         let (switch, ageing_ms) = (home.key, home.config.ageing_ms);
         if !kind.is_given() && plan.grant != Grant::default() {
             return Err(PortRefusal::GrantServed(name).into());
@@ -168,44 +198,10 @@ impl<D: Datapath> Control<D> {
     }
 
     pub(super) fn port_set(&mut self, caller: &Caller, set: &PortSet) -> Result<Reply, Refusal> {
-        let port = self.state.port(caller, &set.port, Access::Manage)?;
-        if port.kind == PortKind::Pipe {
-            return Err(PortRefusal::PipeSettings(set.port.clone()).into());
-        }
-        let mut config = settings::change_port(port.config.clone(), &set.settings)?;
-        self.check_worker(&set.settings)?;
-        let grant = settings::change_grant(port.grant, &set.settings)?;
-        check_gift(&set.port, port, grant)?;
-        check_header(port.kind, &set.settings)?;
-        check::queue_frames(port.kind, port.machine.as_deref(), set.settings.queue_frames)
-            .map_err(Refusal::bad_value)?;
-        let (queue, old_queue) = (config.queue_frames, port.config.queue_frames);
-        let more = QueueMemory::bytes(queue).saturating_sub(QueueMemory::bytes(old_queue));
-        self.state.claim_memory(port.owner, more)?;
-        if config.mirror.is_some() && !port.persistent {
-            return Err(MirrorRefusal::Transient(set.port.clone()).into());
-        }
-        self.check_mirror(&set.port, &config)?;
-        if config.role != port.config.role {
-            self.assign_role(&set.port, port.kind, (&mut config.role, &set.settings))?;
-        }
-        let service = port.config.role.service.as_ref();
-        if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
-            return Err(ChainRefusal::FunctionRuns(set.port.clone()).into());
-        }
-        if config.security.mac_lock != port.config.security.mac_lock {
-            config.security_state.first_macs = MacList::default();
-        }
-        let vxlan =
-            set.vxlan.as_ref().map(|change| vxlan::changed(caller, &set.port, port, change));
-        let (key, is_live, vxlan) = (port.key, port.is_live(), vxlan.transpose()?);
-        check::vlan_vni(vxlan.as_ref().or(port.vxlan.as_deref()), &config.vlan)
-            .map_err(Refusal::bad_value)?;
-        if let Some(vxlan) = vxlan.as_ref().filter(|vxlan| !vxlan.vlan_vni.is_empty()) {
-            self.check_vnis(&set.port, vxlan)?;
-        }
+        let PortChange { key, is_live, config, grant, vxlan, queue_frames } =
+            self.checked_change(caller, set)?;
         // First what can fail.
-        let memory = (queue != old_queue).then(|| QueueMemory::new(queue)).transpose();
+        let memory = queue_frames.map(QueueMemory::new).transpose();
         let memory = memory.map_err(DatapathError::System)?;
         if let Some(wanted) = wanted_worker(set)
             && self.movable(caller, &wanted).is_ok()
@@ -228,6 +224,49 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
+    /// What a call makes of a port, if the caller may change it so.
+    fn checked_change(&self, caller: &Caller, set: &PortSet) -> Result<PortChange, Refusal> {
+        let port = self.state.port(caller, &set.port, Access::Manage)?;
+        if port.kind == PortKind::Pipe {
+            return Err(PortRefusal::PipeSettings(set.port.clone()).into());
+        }
+        let mut config = settings::change_port(port.config.clone(), &set.settings)?;
+        self.check_worker(&set.settings)?;
+        let grant = settings::change_grant(port.grant, &set.settings)?;
+        check_gift(&set.port, port, grant)?;
+        check_header(port.kind, &set.settings)?;
+        check::queue_frames(port.kind, port.machine.as_deref(), set.settings.queue_frames)
+            .map_err(Refusal::bad_value)?;
+        let (queue, old_queue) = (config.queue_frames, port.config.queue_frames);
+        let more = QueueMemory::bytes(queue).saturating_sub(QueueMemory::bytes(old_queue));
+        self.state.claim_memory(port.owner, more)?;
+        if config.mirror.is_some() && !port.persistent {
+            return Err(MirrorRefusal::Transient(set.port.clone()).into());
+        }
+        self.check_mirror(&set.port, &config)?;
+        if config.role != port.config.role {
+            self.assign_role(&set.port, port.kind, &mut config.role, &set.settings)?;
+        }
+        let service = port.config.role.service.as_ref();
+        if service.is_some() && config.role.service.as_ref() != service && port.is_live() {
+            return Err(ChainRefusal::FunctionRuns(set.port.clone()).into());
+        }
+        if config.security.mac_lock != port.config.security.mac_lock {
+            config.security_state.first_macs = MacList::default();
+        }
+        let vxlan =
+            set.vxlan.as_ref().map(|change| vxlan::changed(caller, &set.port, port, change));
+        let vxlan = vxlan.transpose()?;
+        check::vlan_vni(vxlan.as_ref().or(port.vxlan.as_deref()), &config.vlan)
+            .map_err(Refusal::bad_value)?;
+        if let Some(vxlan) = vxlan.as_ref().filter(|vxlan| !vxlan.vlan_vni.is_empty()) {
+            self.check_vnis(&set.port, vxlan)?;
+        }
+        let (key, is_live) = (port.key, port.is_live());
+        let queue_frames = (queue != old_queue).then_some(queue);
+        Ok(PortChange { key, is_live, config, grant, vxlan, queue_frames })
+    }
+
     pub(super) fn port_del(&mut self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
         self.state.port(caller, name, Access::Manage)?;
         self.drop_port(name);
@@ -239,7 +278,7 @@ impl<D: Datapath> Control<D> {
         self.part_switches(name);
         for port in self.state.port_and_pipes(name) {
             let holders = self.state.binders(&port);
-            if self.state.port_mut(&port).is_some() {
+            if self.state.find_port(&port).is_some() {
                 let gone = self.state.remove_port(&port);
                 self.account_gone(&port, &gone);
             }

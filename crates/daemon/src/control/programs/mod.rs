@@ -3,6 +3,8 @@
 
 pub mod refusal;
 
+use std::time::Instant;
+
 use packet::PortId;
 use program::MapError;
 use program::image::to_hex;
@@ -13,7 +15,7 @@ use protocol::{
 };
 use switch::{Forwarding, SwitchConfig};
 
-use super::{Control, count, page_from};
+use super::{Control, page_from};
 use crate::control::datapath::Datapath;
 use crate::control::datapath::programs::{MapChange, MapDeed};
 use crate::control::refusal::Refusal;
@@ -24,6 +26,7 @@ use crate::model::policy::{Access, Caller};
 use crate::model::programs::{
     ENTRY_BYTES, LoadedProgram, SetEntry, bytes_of, canonical, check, names,
 };
+use crate::model::replies::count;
 use refusal::ProgramRefusal;
 
 /// Entries of a page; one takes at most 800 bytes.
@@ -101,9 +104,18 @@ impl<D: Datapath> Control<D> {
         let entries = entries.filter(|(_, set)| set.applied.is_none()).map(|(at, _)| at).collect();
         (switch.program, switch.refused_program) = (Some(program), None);
         self.datapath.set_program(key, Some(image));
-        self.apply_entries(name, entries).unwrap_or_else(|error| {
+        if let Err(error) = self.apply_entries(name, entries)
+            && self.logs_program(name)
+        {
             tracing::warn!("{name}: an entry of the program's maps is missing: {error}");
-        });
+        }
+    }
+
+    /// Whether a line about a program is to be logged. It is one of those of the switch's owner:
+    /// ports that come and go cause any number.
+    fn logs_program(&mut self, name: &SwitchName) -> bool {
+        let Some(switch) = self.state.find_switch(name) else { return false };
+        self.call_log.logs_change(switch.permissions.owner, Instant::now())
     }
 
     /// Unloads the program of a switch that forwards in another way now.
@@ -145,9 +157,11 @@ impl<D: Datapath> Control<D> {
         let entries = program.map(|it| it.entries.iter()).into_iter().flatten().enumerate();
         let named = entries.filter(|(_, it)| names(&it.entry, port.port()));
         let named: Vec<usize> = named.map(|(at, _)| at).collect();
-        self.apply_entries(port.switch(), named).unwrap_or_else(|error| {
+        if let Err(error) = self.apply_entries(port.switch(), named)
+            && self.logs_program(port.switch())
+        {
             tracing::warn!("an entry of a program's map for {port} is missing: {error}");
-        });
+        }
     }
 
     /// Brings entries that commands have set into their maps, or out of them, where they name a
@@ -268,7 +282,7 @@ impl<D: Datapath> Control<D> {
         let next = (rows.len() > ROWS).then(|| rows.pop()).flatten();
         let (_, program) = self.program_of(&query.switch)?;
         let entry = |(_, key, value): &(u32, Vec<u8>, Vec<u8>)| {
-            self.entry(&query.switch, program, (map, key, value))
+            self.entry(&query.switch, program, map, key, value)
         };
         let items = rows.iter().map(entry).collect();
         let next = next.map(|(behind, ..)| behind.saturating_sub(1).to_string());
@@ -309,7 +323,9 @@ impl<D: Datapath> Control<D> {
         &self,
         switch: &SwitchName,
         program: &LoadedProgram,
-        (map, key, value): (usize, &[u8], &[u8]),
+        map: usize,
+        key: &[u8],
+        value: &[u8],
     ) -> ProgramEntry {
         let def = &program.image.maps[map];
         let is_now = |text: &str| {
@@ -342,7 +358,7 @@ impl<D: Datapath> Control<D> {
         let value = self.datapath.program_get(switch, map, key.clone());
         let value = self.map_result(&of.switch, map, value)?;
         let (_, program) = self.program_of(&of.switch)?;
-        Ok(Reply::ProgramEntry(self.entry(&of.switch, program, (map, &key, &value))))
+        Ok(Reply::ProgramEntry(self.entry(&of.switch, program, map, &key, &value)))
     }
 
     fn program_map_set(&mut self, caller: &Caller, set: ProgramEntrySet) -> Result<Reply, Refusal> {

@@ -125,6 +125,13 @@ pub enum QuotaRefusal {
     },
 }
 
+impl QuotaRefusal {
+    /// Refuses one more to a user that has as many as one user may have.
+    pub fn count(uid: u32, what: &'static str, have: u64, limit: u64) -> Result<(), Self> {
+        if have < limit { Ok(()) } else { Err(Self::Count { uid, what, have }) }
+    }
+}
+
 /// Bytes as text in MiB.
 pub(in crate::control) fn mib(bytes: u64) -> String {
     format!("{} MiB", tenths(bytes))

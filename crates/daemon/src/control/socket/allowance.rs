@@ -4,10 +4,12 @@
 //! a program of the lowest priority could take half a core from workers and other programs by
 //! calls. So each user has an allowance of [`BURST`], and gets back a tenth of the time that
 //! passes. Calls of a user that has used it up wait, while others are served. What a hang-up costs
-//! is charged, too.
+//! is charged, too, and what workers do for a call while the control thread waits for them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use crate::model::policy::Caller;
 
 /// Processor time that a user may take at once: some thousand calls.
 const BURST: Duration = Duration::from_secs(1);
@@ -15,6 +17,23 @@ const BURST: Duration = Duration::from_secs(1);
 const SHARE: u32 = 10;
 /// Users to remember before those with a full allowance are forgotten.
 const USERS: usize = 256;
+
+/// The user that is charged for what the daemon does for a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Payer {
+    /// Number of the user.
+    pub uid: u32,
+    /// Root, or the daemon's own user: it pays nothing.
+    pub privileged: bool,
+}
+
+impl Payer {
+    /// The user of this client.
+    #[must_use]
+    pub fn of(caller: &Caller) -> Self {
+        Self { uid: caller.uid, privileged: caller.privileged }
+    }
+}
 
 /// What each user has taken.
 #[derive(Debug, Default)]

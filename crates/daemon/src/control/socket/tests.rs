@@ -130,6 +130,19 @@ fn test_calls_of_a_user_that_has_used_up_its_allowance_wait_and_are_answered() {
     daemon.call().hello("test").unwrap();
 }
 
+/// The thread sleeps while a worker does what a call asks for.
+#[test]
+fn test_what_workers_take_for_a_call_is_charged_to_its_user() {
+    let _running = Running::after(8, |server| {
+        for (uid, privileged) in [(1000, false), (1001, true)] {
+            let took = Duration::from_secs(2);
+            server.charged(Payer { uid, privileged }, |_| crate::cpu_time::add_caused(took));
+            let waits = server.allowance.wait(uid, Instant::now());
+            assert_eq!(waits > Duration::from_secs(5), !privileged, "{waits:?}: ten times 1 s");
+        }
+    });
+}
+
 /// A client that hangs up, and then asks over another connection, has already hung up.
 #[test]
 fn test_a_hang_up_is_heard_before_a_request_that_came_after_it() {

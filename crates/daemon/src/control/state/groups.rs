@@ -37,7 +37,7 @@ pub struct GroupSize {
 /// A group as a port wants it.
 #[derive(Clone, Debug)]
 pub struct GroupWish {
-    /// Which.
+    /// Key of the group.
     pub key: GroupKey,
     /// Bytes of its region, if there is none yet.
     pub memory: u64,

@@ -1,4 +1,4 @@
-//! The ports of each user and connection.
+//! The ports of each user and connection, and of each key.
 //!
 //! The entries say what is; the index says where to look. So a call of one user costs no more
 //! because other users have ports: the quota of a user is counted from that user's entries alone.
@@ -9,6 +9,7 @@
 //! | `binders` | a connection | ports that it has bound |
 //! | `unswitched` | a user | connections with rings that no switch serves, likewise |
 //! | `captures` | a port | connections that capture it |
+//! | `keys` | the key of a port at the workers | the port |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use protocol::name::PortName;
 
 use super::regions::regions_of;
 use super::{Port, State};
-use crate::model::keys::ConnKey;
+use crate::model::keys::{ConnKey, PortKey};
 
 /// Ports by users and connections.
 #[derive(Debug, Default)]
@@ -25,11 +26,13 @@ pub(super) struct Index {
     binders: BTreeMap<ConnKey, BTreeSet<PortName>>,
     unswitched: BTreeMap<u32, BTreeSet<ConnKey>>,
     captures: BTreeMap<PortName, BTreeSet<ConnKey>>,
+    keys: BTreeMap<PortKey, PortName>,
 }
 
 impl Index {
-    /// Notes the users and connections of a port.
+    /// Notes the users, the connections and the key of a port.
     pub(super) fn enter(&mut self, name: &PortName, port: &Port) {
+        self.keys.insert(port.key, name.clone());
         for uid in users(port) {
             self.stakes.entry(uid).or_default().insert(name.clone());
         }
@@ -38,14 +41,21 @@ impl Index {
         }
     }
 
-    /// Forgets them.
+    /// Forgets the users, the connections and the key of a port.
     pub(super) fn leave(&mut self, name: &PortName, port: &Port) {
+        self.keys.remove(&port.key);
         for uid in users(port) {
             remove(&mut self.stakes, uid, name);
         }
         for conn in binders(port) {
             remove(&mut self.binders, conn, name);
         }
+    }
+
+    /// How many keys are known.
+    #[cfg(test)]
+    pub(super) fn key_count(&self) -> usize {
+        self.keys.len()
     }
 
     /// The users with ports or rings; some of them twice.
@@ -90,6 +100,12 @@ impl State {
     #[must_use]
     pub fn captures_of(&self, port: &PortName) -> Vec<ConnKey> {
         self.index.captures.get(port).into_iter().flatten().copied().collect()
+    }
+
+    /// The port with this key at the workers.
+    #[must_use]
+    pub fn port_with(&self, key: PortKey) -> Option<(&PortName, &Port)> {
+        self.ports.get_key_value(self.index.keys.get(&key)?)
     }
 
     /// The ports that a connection has bound.

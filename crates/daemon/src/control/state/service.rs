@@ -56,20 +56,21 @@ impl State {
         alone: bool,
     ) -> Result<(), Refusal> {
         let service = self.find_port(name).and_then(|port| port.config.role.service.as_deref());
-        service.map_or(Ok(()), |service| self.goes_with(name, service, (process, alone)))
+        service.map_or(Ok(()), |service| self.goes_with(name, service, process, alone))
     }
 
     /// Whether holders of a port may be instances of this service with it.
     pub fn claim_services(&self, name: &PortName, service: &str) -> Result<(), Refusal> {
         let mut users = self.find_port(name).into_iter().flat_map(Port::users);
-        users.try_for_each(|user| self.goes_with(name, service, (user.process, user.alone)))
+        users.try_for_each(|user| self.goes_with(name, service, user.process, user.alone))
     }
 
     fn goes_with(
         &self,
         name: &PortName,
         service: &str,
-        (process, alone): (Process, bool),
+        process: Process,
+        alone: bool,
     ) -> Result<(), Refusal> {
         let others = self.ports_of(name.switch()).filter(|(port, it)| {
             *port != name && it.config.role.service.as_deref() == Some(service)

@@ -244,6 +244,10 @@ proptest! {
             let holders = state.ports.values().filter(|port| port.holder.is_some());
             let listed: usize = state.held.values().map(BTreeSet::len).sum();
             prop_assert_eq!(holders.count(), listed);
+            prop_assert_eq!(state.index.key_count(), state.ports.len());
+            for (name, port) in &state.ports {
+                prop_assert_eq!(state.port_with(port.key).map(|(known, _)| known), Some(name));
+            }
         }
         for conn in 0..3 {
             for port in state.held_by(ConnKey(conn)) {
@@ -251,5 +255,6 @@ proptest! {
             }
         }
         prop_assert_eq!(state.counts(), (0, 0));
+        prop_assert_eq!(state.index.key_count(), 0);
     }
 }

@@ -106,7 +106,7 @@ impl State {
         assert!(before.is_none(), "a connection binds once");
     }
 
-    /// Removes it.
+    /// Removes what a connection has for itself.
     pub fn remove_unswitched(&mut self, conn: ConnKey) -> Option<UnswitchedPort> {
         let port = self.unswitched.remove(&conn)?;
         users(&port).for_each(|uid| self.index.leave_unswitched(uid, conn));

@@ -7,7 +7,7 @@ use protocol::name::PortName;
 use protocol::{Counter, FdbCounters, McastCounters, PortStats};
 use switch::{Bridge, FdbStats};
 
-use crate::control::count;
+use crate::model::replies::count;
 
 /// Zeros.
 pub fn none(port: PortName) -> PortStats {

@@ -9,7 +9,7 @@ use protocol::name::{PortName, SwitchName};
 use protocol::{NewPorts, PageFrom, Reply, RunBy, SwitchInfo, SwitchSpec};
 use switch::{Forwarding, PortSecurity, SwitchConfig};
 
-use super::{Control, count, page};
+use super::{Control, page};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Gone, Switch, change_permissions};
@@ -17,6 +17,7 @@ use crate::control::stats::counters;
 use crate::model::choices::{show_forwarding, show_workers};
 use crate::model::keys::SwitchKey;
 use crate::model::policy::{Access, Caller, Permissions};
+use crate::model::replies::count;
 use crate::model::settings;
 use crate::model::steering::Steering;
 use refusal::SwitchRefusal;
@@ -75,7 +76,7 @@ impl<D: Datapath> Control<D> {
         let program = self.requested_program(owner, &spec.switch, config, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
         self.state.claim_addresses(switch.permissions.owner, more)?;
-        let old = switch.config;
+        let (old, access_before) = (switch.config, switch.permissions);
         // Loaded first, so that no frame meets a switch without its program. A switch that goes to
         // other workers has no ports, and begins there without a program.
         let (first, last) = match old.is_spread == config.is_spread {
@@ -101,7 +102,17 @@ impl<D: Datapath> Control<D> {
         }
         self.refresh_forwarding(&spec.switch);
         self.refresh_drop_captures(&spec.switch);
+        if permissions != access_before {
+            self.refresh_captures_in(&spec.switch);
+        }
         Ok(Reply::Done)
+    }
+
+    /// Other users may have a switch now: captures of its ports end if their callers may see the
+    /// frames no more.
+    fn refresh_captures_in(&mut self, name: &SwitchName) {
+        let ports: Vec<_> = self.state.ports_of(name).map(|(port, _)| port.clone()).collect();
+        ports.iter().for_each(|port| self.refresh_captures(port));
     }
 
     pub(super) fn switch_del(
@@ -175,7 +186,7 @@ impl<D: Datapath> Control<D> {
         caller: &Caller,
         name: &SwitchName,
     ) -> Result<SwitchKey, Refusal> {
-        if let Some(switch) = self.state.switch_mut(name) {
+        if let Some(switch) = self.state.find_switch(name) {
             return Ok(switch.key);
         }
         let permissions = self.new_permissions(caller);

@@ -1,8 +1,12 @@
 //! Chains and rules that do not fit one message: the first parts wait for the last.
 //!
 //! A draft is its connection's, and goes with it. What it may waste is bounded: parts of one draft,
-//! and drafts of a user. What is in it is looked at when the last part comes, all together.
+//! rules and chains in them, and drafts of a user. A rule takes far more memory than its shortest
+//! text, so the parts alone are no bound. What else is wrong with them is said when the last part
+//! comes, of all together.
 
+use packet::metadata::POSITIONS;
+use protocol::check::steering::{CHAINS_MAX, check_rule_count};
 use protocol::name::SwitchName;
 use protocol::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
 
@@ -41,9 +45,9 @@ impl<D: Datapath> Control<D> {
             return Err(bad("only chains and rules are drafted"));
         }
         let draft = self.draft(client, &switch)?;
-        if draft.parts == PARTS_MAX {
+        if let Err(why) = draft.admit(chains.as_deref(), rules.as_deref()) {
             self.pending.drafts.remove(&client.conn);
-            return Err(bad(&format!("more than {PARTS_MAX} parts; what came is forgotten")));
+            return Err(bad(&format!("{why}; what came is forgotten")));
         }
         draft.parts += 1;
         extend(&mut draft.chains, chains);
@@ -55,10 +59,8 @@ impl<D: Datapath> Control<D> {
     fn draft(&mut self, client: &Client, switch: &SwitchName) -> Result<&mut PartialPlan, Refusal> {
         let uid = client.caller.uid;
         let others = self.pending.drafts.iter().filter(|(conn, _)| **conn != client.conn);
-        let have = others.filter(|(_, draft)| draft.uid == uid).count();
-        if have >= DRAFTS_MAX {
-            return Err(QuotaRefusal::Count { uid, what: "drafts", have: have as u64 }.into());
-        }
+        let have = others.filter(|(_, draft)| draft.uid == uid).count() as u64;
+        QuotaRefusal::count(uid, "drafts", have, DRAFTS_MAX as u64)?;
         let new =
             || PartialPlan { uid, switch: switch.clone(), parts: 0, chains: None, rules: None };
         let draft = self.pending.drafts.entry(client.conn).or_insert_with(new);
@@ -84,6 +86,32 @@ impl<D: Datapath> Control<D> {
         }
         spec
     }
+}
+
+impl PartialPlan {
+    /// Whether the draft may have this part, too: no switch has more than such a draft.
+    fn admit(
+        &self,
+        chains: Option<&[ChainSpec]>,
+        rules: Option<&[RuleSpec]>,
+    ) -> Result<(), String> {
+        if self.parts == PARTS_MAX {
+            return Err(format!("more than {PARTS_MAX} parts"));
+        }
+        check_rule_count(count(self.rules.as_deref()) + count(rules))?;
+        if count(self.chains.as_deref()) + count(chains) > usize::from(CHAINS_MAX) {
+            return Err(format!("a switch has at most {CHAINS_MAX} chains"));
+        }
+        let is_long = |chain: &&ChainSpec| chain.services.len() > POSITIONS;
+        match chains.into_iter().flatten().find(is_long) {
+            Some(_) => Err(format!("a chain has at most {POSITIONS} services")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn count<T>(list: Option<&[T]>) -> usize {
+    list.map_or(0, <[T]>::len)
 }
 
 fn extend<T>(list: &mut Option<Vec<T>>, more: Option<Vec<T>>) {

@@ -3,7 +3,12 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use packet::{MacAddr, VlanId};
+use switch::Disabled;
+
 use super::*;
+use crate::control::datapath::security::Notice;
+use crate::control::state::index::take_visits;
 
 /// A log in memory.
 #[derive(Clone, Default)]
@@ -21,7 +26,7 @@ impl Write for Lines {
 }
 
 /// What is logged while `act` runs.
-fn logged(act: impl FnOnce(&mut Bench)) -> Vec<String> {
+pub(super) fn logged(act: impl FnOnce(&mut Bench)) -> Vec<String> {
     let lines = Lines::default();
     let writer = lines.clone();
     let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false);
@@ -51,6 +56,64 @@ fn test_a_loop_of_attaches_does_not_fill_the_log() {
     let count = left_out.filter_map(|word| word.parse::<u32>().ok()).next_back();
     assert!(count.is_some_and(|count| count >= 3960), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("vale0:other")), "another user's");
+}
+
+/// A user can have its port disabled and enable it, and make loops, as often as it wants.
+#[test]
+fn test_notices_of_a_users_ports_do_not_fill_the_log_nor_look_at_all_ports() {
+    let lines = logged(|bench| {
+        bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666"}}}"#);
+        let names = ["vale0:a", "vale0:b", "vale0:other"];
+        for (conn, (uid, name)) in (1..).zip([1000, 1000, 1001].into_iter().zip(names)) {
+            bench.attach(conn, uid, name).unwrap();
+        }
+        let port = |bench: &Bench, name: &str| {
+            bench.control.state.find_port(&name.parse().unwrap()).unwrap().clone()
+        };
+        let [a, b, other] = names.map(|name| port(bench, name).key);
+        let (mac, vlan) = (MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT);
+        let disabled = |key| Notice::Disabled(key, Disabled::BpduGuard);
+        take_visits();
+        for _ in 0..100 {
+            let notices = vec![disabled(a), Notice::Loop { ports: [a, b], mac, vlan }];
+            bench.control.datapath.notices = notices;
+            bench.control.log_notices();
+        }
+        bench.control.datapath.notices = vec![disabled(other)];
+        bench.control.log_notices();
+        assert_eq!(take_visits(), 0);
+        for name in ["vale0:a", "vale0:other"] {
+            let state = port(bench, name).config.security_state;
+            assert_eq!(state.disabled, Some(Disabled::BpduGuard), "{name}");
+        }
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    let (disabled, loops) = (count("vale0:a is disabled by bpdu_guard"), count("loop between"));
+    assert!(disabled > 0 && loops > 0 && disabled + loops <= 40, "{disabled} and {loops}");
+    assert_eq!(count("vale0:other is disabled by bpdu_guard"), 1, "another user's");
+    assert!(lines.len() < 60, "{} lines", lines.len());
+}
+
+/// Either of two users may be another one's victim.
+#[test]
+fn test_loops_between_two_users_are_of_the_switchs_owner_in_the_log() {
+    let lines = logged(|bench| {
+        bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666"}}}"#);
+        bench.attach(1, 1000, "vale0:a").unwrap();
+        bench.attach(2, 1001, "vale0:b").unwrap();
+        let ports = ["vale0:a", "vale0:b"]
+            .map(|name| bench.control.state.find_port(&name.parse().unwrap()).unwrap().key);
+        let (mac, vlan) = (MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT);
+        for _ in 0..100 {
+            bench.control.datapath.notices = vec![Notice::Loop { ports, mac, vlan }];
+            bench.control.log_notices();
+        }
+        bench.control.hang_up(ConnKey(1));
+        bench.control.hang_up(ConnKey(2));
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!((count("left vale0:a"), count("left vale0:b")), (1, 1));
+    assert!((1..=40).contains(&count("loop between")), "{}", count("loop between"));
 }
 
 #[test]

@@ -95,3 +95,58 @@ fn test_a_user_has_few_drafts_and_these_few_parts() {
     bench.control.hang_up(ConnKey(1));
     bench.draft(5, "");
 }
+
+/// Rules that differ in their ports, the first with this number.
+fn rules(first: Option<u32>, dports: std::ops::Range<u16>) -> String {
+    let one = |dport: u16| {
+        let id = first.filter(|_| dport == dports.start).map(|id| format!(r#""id":{id},"#));
+        format!(r#"{{{}"action":"drop","dport":"{dport}"}}"#, id.unwrap_or_default())
+    };
+    format!(r#""rules":[{}]"#, dports.clone().map(one).collect::<Vec<_>>().join(","))
+}
+
+#[test]
+fn test_a_draft_holds_the_rules_of_a_switch_and_no_more() {
+    let mut bench = Bench::with_switches();
+    let ids = |bench: &Bench| {
+        let switch = bench.control.state.find_switch(&"vale0".parse().unwrap()).unwrap();
+        switch.steering.rules().iter().filter_map(|rule| rule.id).collect::<Vec<_>>()
+    };
+    // Behind the last number, all get those that are free.
+    bench.draft(1, &rules(Some(u32::MAX), 0..1000));
+    bench.draft(1, &rules(None, 1000..4000));
+    bench.set(1, &rules(None, 4000..4096)).unwrap();
+    let all: Vec<u32> = (1..4096).chain([u32::MAX]).collect();
+    assert_eq!(ids(&bench), all);
+    for parts in [[0..4000, 4000..4097], [0..4097, 0..0]] {
+        let parts = parts.map(|part| spec("switch_draft", "vale0", &rules(None, part)));
+        let refused: Vec<_> = parts.iter().filter_map(|part| bench.ask(1, 0, part).err()).collect();
+        assert_eq!(refused.len(), 1);
+        let why = refused[0].to_string();
+        assert!(why.contains("more than 4096 rules") && why.contains("is forgotten"), "{why}");
+        bench.control.hang_up(ConnKey(1));
+    }
+    bench.draft(1, &rules(None, 0..4000));
+    let last = spec("switch_set", "vale0", &rules(None, 4000..4097));
+    assert!(bench.refused(1, 0, &last).1.contains("more than 4096 rules"));
+    let add = format!(r#"{{"rule_add":{{"switch":"vale0",{}}}}}"#, rules(None, 0..4097));
+    assert!(bench.refused(1, 0, &add).1.contains("more than 4096 rules"));
+    assert_eq!(ids(&bench), all, "what was in force still is");
+}
+
+#[test]
+fn test_a_draft_holds_the_chains_of_a_switch_and_no_more() {
+    let mut bench = Bench::with_switches();
+    let chains = |count: usize, services: usize| {
+        let services = vec![r#""s""#; services].join(",");
+        let chain = format!(r#"{{"name":"c","services":[{services}]}}"#);
+        format!(r#""chains":[{}]"#, vec![chain; count].join(","))
+    };
+    bench.draft(1, &chains(200, 8));
+    bench.draft(1, &chains(55, 1));
+    for (part, says) in [(chains(1, 1), "at most 255 chains"), (chains(1, 9), "8 services")] {
+        let why = bench.refused(1, 0, &spec("switch_draft", "vale0", &part)).1;
+        assert!(why.contains(says) && why.contains("is forgotten"), "{why}");
+        assert!(bench.control.pending.drafts.is_empty());
+    }
+}

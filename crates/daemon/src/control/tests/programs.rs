@@ -279,6 +279,31 @@ fn test_entries_that_name_a_port_cost_one_message_together() {
     assert_eq!(bench.control.datapath.map_changes - before, 2);
 }
 
+/// The map is full: whenever a client takes the port, its entry finds no room.
+#[test]
+fn test_entries_that_find_no_room_do_not_fill_the_log() {
+    let lines = log::logged(|bench| {
+        bench.done(&load("switch_add", &MAPS));
+        for key in ["0100", "0200", "0300", "0400"] {
+            bench.done(&set("stations", key, "05000000"));
+        }
+        bench.done(&set("stations", "0500", "port:web"));
+        for _ in 0..100 {
+            bench.attach(2, 0, "vale0:web").unwrap();
+            bench.control.hang_up(ConnKey(2));
+        }
+        // Root's changes are all in the log, and what they cause is not.
+        for _ in 0..3 {
+            bench.attach(2, 0, "vale0:web").unwrap();
+            bench.done(&load("switch_set", &MAPS));
+            bench.control.hang_up(ConnKey(2));
+        }
+    });
+    let missing = lines.iter().filter(|line| line.contains("is missing")).count();
+    assert!((1..=40).contains(&missing), "{missing}");
+    assert!(lines.len() < 60, "{} lines", lines.len());
+}
+
 #[test]
 fn test_a_replacement_leaves_what_the_program_has_made_of_entries() {
     let mut bench = Bench::with_program();

@@ -209,6 +209,38 @@ fn test_a_capture_goes_on_with_the_next_client_of_a_permanent_port_if_its_user_m
 }
 
 #[test]
+fn test_a_capture_ends_when_the_switch_is_closed_to_its_user_or_given_to_another() {
+    let mut bench = Bench::new();
+    let kind = BindKind::Capture(CaptureOf { entering: true, leaving: true });
+    let capture = |port: &str| Bind { kind, ..Bind::new(port.parse().unwrap()) };
+    let set = |settings: &str| {
+        format!(r#"{{"switch_set":{{"switch":"vale0","settings":{{{settings}}}}}}}"#)
+    };
+    bench.done(r#"{"switch_add":{"switch":"vale0","settings":{"mode":"666","owner":1000}}}"#);
+    bench.done(r#"{"port_add":{"port":"vale0:p","kind":"shm","settings":{"mode":"666"}}}"#);
+    bench.attach(1, 1001, "vale0:p").unwrap();
+    bench.attach(2, 1001, "vale0:e").unwrap();
+    // The user of a port, the switch's owner, and one that may attach to the port.
+    bench.bind_unswitched(3, 1001, capture("vale0:e")).unwrap();
+    bench.bind_unswitched(4, 1000, capture("vale0:e")).unwrap();
+    bench.bind_unswitched(5, 1002, capture("vale0:p")).unwrap();
+    let key = |bench: &Bench, conn| bench.control.state.unswitched_of(ConnKey(conn)).unwrap().key;
+    let [users, owners, others] = [3, 4, 5].map(|conn| key(&bench, conn));
+    bench.control.datapath.resumed.clear();
+    bench.done(&set(r#""age_s":9"#));
+    let fake = &bench.control.datapath;
+    assert!(fake.ended_captures.is_empty() && fake.resumed.is_empty(), "nothing of that");
+    bench.done(&set(r#""mode":"644""#));
+    assert_eq!(bench.control.datapath.ended_captures, [others]);
+    bench.done(&set(r#""owner":1003"#));
+    let ended = &bench.control.datapath.ended_captures;
+    assert!(ended.contains(&owners) && !ended.contains(&users), "{ended:?}");
+    bench.leave(1..6);
+    bench.done(r#"{"switch_del":{"switch":"vale0"}}"#);
+    assert!(bench.is_empty());
+}
+
+#[test]
 fn test_a_capture_ends_with_its_port_also_while_no_client_has_it() {
     let mut bench = Bench::new();
     let kind = BindKind::Capture(CaptureOf { entering: true, leaving: true });

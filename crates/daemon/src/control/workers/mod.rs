@@ -24,13 +24,14 @@ use protocol::{PageFrom, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
 use std::os::fd::BorrowedFd;
 use switch::Heartbeat;
 
-use super::{Control, count, page};
+use super::{Control, page};
 use crate::control::datapath::Datapath;
 use crate::control::datapath::workers::{WorkerHealth, WorkerStall};
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
+use crate::model::replies::count;
 use strikes::{Excluded, STRIKES, Strikes, WINDOW};
 
 /// What control remembers of stalls.

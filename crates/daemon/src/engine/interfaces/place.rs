@@ -1,10 +1,12 @@
 //! The interface of a port, as the control thread knows it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use port::host::{Link, State};
+use port::machine::log::{Budget, Turn};
 use protocol::name::PortName;
 use protocol::{HostIf, LinkState, PortKind};
 
@@ -23,8 +25,10 @@ pub(super) struct HostPlace {
     pub interface: Interface,
     /// The interface's network namespace.
     pub home: Home,
-    /// The state in the last log line.
+    /// The state that was logged last, or was left out.
     pub logged: LinkState,
+    /// Log lines about it: what is at the other end may change its state at any rate.
+    pub lines: Budget,
     /// Why the daemon could not open the interface when it appeared.
     pub trouble: String,
     /// The trouble may pass by itself: the daemon tries again.
@@ -57,9 +61,27 @@ impl HostPlace {
         self.is_ours() && self.wanted.fds == 0
     }
 
+    /// Whether one more line about it is to be logged. Logs the number of those that were not.
+    pub fn may_log(&self) -> bool {
+        let name = &self.name;
+        match self.lines.turn(Instant::now()) {
+            Turn::Say(0) => return true,
+            Turn::Say(unsaid) => {
+                tracing::info!("{name}: {unsaid} lines of its interface were suppressed");
+                return true;
+            }
+            Turn::SayNoMore => {
+                tracing::info!("{name}: more lines of its interface are suppressed, and counted");
+            }
+            Turn::LeaveOut => {}
+        }
+        false
+    }
+
     /// Logs how frames come and go, where there are several ways.
     pub fn say_how(&self) {
-        if let Some(how) = self.link.as_ref().and_then(|link| link.how()) {
+        let how = self.link.as_ref().and_then(|link| link.how());
+        if let Some(how) = how.filter(|_| self.may_log()) {
             tracing::info!("{}: interface {}: {how}", self.name, self.interface.name);
         }
     }
@@ -150,6 +172,7 @@ mod tests {
             interface,
             home,
             logged: LinkState::Gone,
+            lines: Budget::new(Instant::now()),
             trouble: String::new(),
             retry: false,
             inherited: false,

@@ -48,8 +48,8 @@ impl Worker {
         assert!(self.ports[at].is_none(), "one port for each number");
         let Self { switches, doorbell, shares, .. } = self;
         let mut switch_of = switches[switch].as_mut();
-        let config = switch_of.as_ref().and_then(|switch| switch.bridge().port(id));
-        let user = shares.join(config.map_or(0, |config| config.user));
+        let user = switch_of.as_ref().and_then(|switch| switch.bridge().user_of(id));
+        let user = shares.join(user.unwrap_or_default());
         let plug = switch_of.as_mut().and_then(|switch| switch.plug_mut(id));
         let watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
         self.numbers.insert((switch, id), number);

@@ -13,6 +13,7 @@ use switch::{HeartbeatReader, Scratch};
 
 use super::idle::IdleStrategy;
 use super::{Job, Worker};
+use crate::cpu_time::{add_caused, thread_time};
 use crate::engine::notices::NoticeSender;
 use crate::engine::reclaimer::Reclaimer;
 use crate::engine::watchdog::{Alarm, Watched};
@@ -87,7 +88,8 @@ impl WorkerHandle {
         Watched { heartbeat: self.heartbeat.clone(), thread: self.id, name }
     }
 
-    /// Runs `job` on the worker between two turns and waits for its result.
+    /// Runs `job` on the worker between two turns and waits for its result. What the job takes of
+    /// the worker counts as caused by this thread (`cpu_time::caused_time`).
     ///
     /// # Panics
     /// If the worker is gone: it ends only when it is told to, or by a bug.
@@ -97,10 +99,15 @@ impl WorkerHandle {
     ) -> R {
         let (reply, result) = channel();
         self.send(move |worker| {
+            let begin = thread_time();
+            let done = job(worker);
+            let took = thread_time().saturating_sub(begin);
             // The caller waits for it; only a bug can take the receiver away.
-            let _ = reply.send(job(worker));
+            let _ = reply.send((done, took));
         });
-        result.recv().expect("a worker runs until it is stopped")
+        let (done, took) = result.recv().expect("a worker runs until it is stopped");
+        add_caused(took);
+        done
     }
 
     fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {

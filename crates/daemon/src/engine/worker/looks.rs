@@ -1,18 +1,18 @@
 //! When a busy worker looks at its doorbell and its clock: a pure function of its work.
 //!
 //! A look is a system call. A worker that polls full ports needs none, but a port that was idle
-//! waits for it. So the worker looks about every 50 µs, which it estimates: by the frames
-//! since the last look, and how long they took.
+//! waits for it. So the worker looks about every 50 µs, which it estimates: by the work since the
+//! last look, in frames of 60 bytes, and how long that took.
 
 use switch::Now;
 
 /// Time between two looks: what a look costs is a hundredth of it.
 const PERIOD_US: u64 = 50;
-/// Most frames, or turns, between two looks.
+/// Most work between two looks.
 const MOST: u32 = 4096;
-/// Fewest of them, also where another thread had the core meanwhile.
+/// Least work, also where another thread had the core meanwhile.
 const FEWEST: u32 = 256;
-/// Turns without a frame count as so many frames.
+/// Turns without a frame count as so much work.
 const EMPTY_TURN: u32 = 16;
 /// Yields between two looks.
 const YIELDS: u32 = 4;
@@ -29,14 +29,14 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// None yet.
+    /// No work yet.
     pub const NEW: Self = Self { work: 0, period: MOST, rested: true, last: Now::START };
 
-    /// After a turn that took so many slots: whether to look.
+    /// After turns with so much work: whether to look.
     #[inline]
     #[must_use]
-    pub fn is_due_after_turn(&mut self, slots: u32) -> bool {
-        self.add(slots.max(EMPTY_TURN))
+    pub fn is_due_after_turn(&mut self, work: u32) -> bool {
+        self.add(work.max(EMPTY_TURN))
     }
 
     /// After a yield: whether to look.

@@ -47,7 +47,7 @@
 //! port for each look at the doorbell, and takes no kick of another client away.
 //!
 //! *Fair rounds.* A turn takes one batch of a port. The ports of one user together get a bounded
-//! share of a round (`shares`), and control's jobs run between two rounds at the latest.
+//! share of a round (`shares`). Jobs run between two rounds, so they do not wait long either.
 
 mod changes;
 pub mod handle;
@@ -81,8 +81,6 @@ use peers::Peers;
 use shares::{SHARE, Shares};
 use turn_times::TurnTimes;
 
-/// Frames of a batch unless configured otherwise: more do not fit the first-level cache.
-pub const BATCH: u16 = 256;
 /// Turns without a frame after which a port is armed while others have work.
 const QUIET_TURNS: u32 = 1024;
 /// Quiet turns of a port with a watched descriptor, of which each turn is a system call.
@@ -90,9 +88,6 @@ const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
-
-/// The work of a turn, in frames of 60 bytes, after which the worker looks at doorbell and clock.
-const DEAR: u32 = 4096;
 
 /// How long a worker sleeps beside others while a port of its own waits for a full one.
 const BLOCKED: Duration = Duration::from_millis(20);
@@ -137,9 +132,8 @@ pub struct Worker {
     looks: Looks,
     /// Whether a client was too slow in these turns.
     crowded: bool,
-    /// Whether one of these turns took more time than its slots say: it flooded, or a forwarding
-    /// program took all the time that it has.
-    is_dear: bool,
+    /// The work of the turns since the worker has thought of a look.
+    work: u32,
     shares: Shares,
     times: TurnTimes,
     /// Whether the turns of this round are timed.
@@ -204,7 +198,7 @@ impl Worker {
             ticked_ms: 0,
             looks: Looks::NEW,
             crowded: false,
-            is_dear: false,
+            work: 0,
             shares: Shares::default(),
             times: TurnTimes::default(),
             timed: false,
@@ -221,10 +215,10 @@ impl Worker {
             }
             let crowded = std::mem::take(&mut self.crowded);
             match self.idle.step(work, crowded) {
-                Next::Turn => self.look_now_and_then(work),
+                Next::Turn => self.look_now_and_then(),
                 Next::Pause => {
                     std::hint::spin_loop();
-                    self.look_now_and_then(work);
+                    self.look_now_and_then();
                 }
                 // The worker has yielded often enough, but has to look again soon.
                 Next::Park if !self.owing.is_empty() => self.look(),
@@ -258,13 +252,12 @@ impl Worker {
         self.timed = self.times.begin_round();
         self.shares.begin_round();
         while let Some(&number) = self.active.get(i) {
-            if self.has_had_share(number) {
+            let Some(taken) = self.turn_of(number) else {
                 // The port comes first in the next round.
                 self.active.swap(left_out, i);
                 (left_out, i) = (left_out + 1, i + 1);
                 continue;
-            }
-            let taken = self.turn_of(number);
+            };
             work += taken;
             // A port that left the active set was replaced by the last one.
             i += usize::from(self.active.get(i) == Some(&number));
@@ -272,16 +265,14 @@ impl Worker {
         work
     }
 
+    /// Gives a port a turn; returns the slots taken. `None`: its user has had its share.
     #[inline]
-    fn has_had_share(&self, number: u32) -> bool {
-        let port = self.ports[number as usize].as_ref();
-        port.is_some_and(|port| self.shares.is_over(port.user))
-    }
-
-    #[inline]
-    fn turn_of(&mut self, number: u32) -> u32 {
-        let Some(port) = &mut self.ports[number as usize] else { return 0 };
-        let Some(switch) = &mut self.switches[port.switch] else { return 0 };
+    fn turn_of(&mut self, number: u32) -> Option<u32> {
+        let Some(port) = &mut self.ports[number as usize] else { return Some(0) };
+        if self.shares.is_over(port.user) {
+            return None;
+        }
+        let Some(switch) = &mut self.switches[port.switch] else { return Some(0) };
         let at = port.switch;
         let begin = self.timed.then(Instant::now);
         self.scratch.heartbeat().enter(at);
@@ -292,7 +283,7 @@ impl Worker {
         self.crowded |= self.scratch.crowded();
         let is_spent = moved.slots > 0 && switch.bridge().has_spent_turn();
         let work = if is_spent { SHARE } else { self.scratch.work() };
-        self.is_dear |= work >= DEAR;
+        self.work = self.work.saturating_add(work);
         self.shares.charge(port.user, work);
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
@@ -327,7 +318,7 @@ impl Worker {
         if !self.scratch.owed_wakes().is_empty() {
             self.note_owing(at);
         }
-        moved.slots
+        Some(moved.slots)
     }
 
     #[cold]
@@ -400,7 +391,8 @@ impl Worker {
         self.switches[port.switch].as_mut()?.plug_mut(port.id)
     }
 
-    /// The switch with a port that is, or was, full, likewise.
+    /// The switch with a port that is, or was, full, to look at that port's memory, which the
+    /// watchdog is told.
     fn switch_with(&mut self, switch: usize, full: Full) -> &mut Switch {
         self.scratch.heartbeat().enter(switch);
         self.scratch.heartbeat().beat(Stage::Forward, full.port());
@@ -521,9 +513,9 @@ impl Worker {
     }
 
     #[inline]
-    fn look_now_and_then(&mut self, work: u32) {
-        let is_due = self.looks.is_due_after_turn(work);
-        if std::mem::take(&mut self.is_dear) || is_due {
+    fn look_now_and_then(&mut self) {
+        let work = std::mem::take(&mut self.work);
+        if self.looks.is_due_after_turn(work) {
             self.look();
         }
     }
@@ -564,14 +556,12 @@ impl Worker {
     }
 
     fn housekeep(&mut self, now: Now) {
-        for (at, switch) in self.switches.iter_mut().enumerate() {
-            let Some(switch) = switch else { continue };
+        for at in 0..self.switches.len() {
+            let Some(switch) = &mut self.switches[at] else { continue };
             if let Some(flows) = switch.housekeep(now) {
                 self.reclaimer.run(move || drop(flows));
             }
-            while let Some(news) = switch.take_news() {
-                self.notices.send(at, news);
-            }
+            self.send_news(at);
         }
         let is_due = |it: &Switch| it.next_query().is_some_and(|next| next <= now);
         for at in 0..self.switches.len() {
@@ -594,7 +584,7 @@ impl Worker {
         self.scratch.heartbeat().rest(Stage::Control);
     }
 
-    /// Reports what a turn has found.
+    /// Reports what a turn or the housekeeping has found.
     #[cold]
     fn send_news(&mut self, at: usize) {
         while let Some(news) = self.switch(at).take_news() {
