@@ -333,7 +333,7 @@ mod tests {
         std::thread::scope(|scope| {
             let second = scope.spawn(|| broker.namespace("/bb"));
             let (size, answer) = hear();
-            assert_eq!(size, 3);
+            assert_eq!(size, 4);
             // The daemon has closed the other end.
             send(first.as_fd(), &[0; 4], &[first.as_fd()]).expect_err("too late");
             send(answer.as_fd(), &libc::EACCES.to_ne_bytes(), &[]).expect("it waits");

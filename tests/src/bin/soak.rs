@@ -11,13 +11,14 @@
 //! It prints a line for each minute, and exits with status 1 if frames were lost, or if the daemon
 //! has more of what must stay flat than after the first minute.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::daemon::Daemon;
 use harness::measure::{own_memory, threads};
-use harness::process::Owned;
+use harness::process::Peer;
+use harness::role::{Become, Role};
 use harness::siege::{self, Attacker, Lives, Pair, Siege, rate};
 use harness::{Random, wait};
 use protocol::{PortAdd, PortKind, PortRef, PortRequest, PortSettings, Request};
@@ -124,10 +125,12 @@ fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
     }
 }
 
-fn busy_loop() -> Owned {
-    let process = Owned::spawn(Command::new("sh").args(["-c", "while :; do :; done"]));
-    process.run_idly();
-    process
+/// A program that ends with this one, however that ends.
+fn busy_loop() -> Peer {
+    let command = ["sh", "-c", "while :; do :; done"].map(str::to_owned).into();
+    let mut peer = Peer::launch(&Role::Become(Become { command, ..Become::default() }), None);
+    peer.process().run_idly();
+    peer
 }
 
 /// Works while ports come and go by calls.
