@@ -231,6 +231,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "32,768 buffers take Miri minutes")]
     fn a_list_is_followed_to_a_bound_and_behind_it_no_buffer_is_free() {
         for (extra, mended) in [(LIST_MAX, 1), (LIST_MAX + 1, 0)] {
             let (mut host, mut tx) = with_list(extra);
