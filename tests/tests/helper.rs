@@ -429,7 +429,7 @@ fn a_prefix_opens_no_tap_of_others(daemon: &Daemon) {
         let says = text.contains("was there before") && text.contains("user 65534");
         assert!(code == ErrorCode::Permission && says, "{text}");
     }
-    // Its whole name is in the policy.
+    // The policy has the whole name of this TAP.
     open("red").unwrap();
     delete(daemon, "vale0:there");
 }

@@ -33,7 +33,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::shares::{Entries, Shares, Source};
-use super::table::{Seed, Table};
+use super::table::{Seed, Table, places};
 use super::text::{Endpoint, entries, parse, seconds, tcp_or_udp, wrong};
 use super::{Counts, named};
 use packet::ipv4::{End, Fragment, Packet, Protocol, ReadError, Side, icmp, tcp_flag};
@@ -84,9 +84,6 @@ fn one() -> u16 {
 
 /// After a reset, or the end of one side, and before a client has sent anything but that it begins.
 const CLOSING: Duration = Duration::from_secs(60);
-/// Places that are looked at with each batch, and when nothing comes.
-const SWEEP: usize = 32;
-const SWEEP_IDLE: usize = 4096;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -405,7 +402,7 @@ impl Handler for Balancer {
 
     fn batch(&mut self, frames: u32, _: &mut Generated) {
         self.now = Instant::now();
-        self.sweep(if frames == 0 { SWEEP_IDLE } else { SWEEP });
+        self.sweep(places(frames));
     }
 }
 

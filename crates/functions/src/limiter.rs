@@ -26,7 +26,7 @@ use serde::{Deserialize, Deserializer, de::Error};
 use toml::Spanned;
 
 use super::Counts;
-use super::table::Table;
+use super::table::{Table, places};
 use super::text::{Match, entries, hidden, key_of, parse, wrong};
 
 #[derive(Deserialize)]
@@ -248,7 +248,7 @@ impl Handler for Limiter {
         let elapsed = Instant::now().duration_since(self.since);
         let now = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         self.now = now;
-        for _ in 0..if frames == 0 { 4096 } else { 32 } {
+        for _ in 0..places(frames) {
             self.each.turn(|bucket| bucket.is_full(now));
         }
     }

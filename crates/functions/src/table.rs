@@ -9,6 +9,11 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use hashbrown::HashTable;
 use packet::hash::folded_multiply;
 
+/// Places that the hand is to look at with a batch of so many frames: more where nothing comes.
+pub fn places(frames: u32) -> usize {
+    if frames == 0 { 4096 } else { 32 }
+}
+
 /// A map with a fixed capacity.
 #[derive(Debug)]
 pub struct Table<K, V> {

@@ -83,7 +83,7 @@ fn answer(child: &mut Child, input: &[u8], limits: Limits) -> io::Result<Vec<u8>
     thread::Builder::new().spawn(move || {
         let mut said = Vec::new();
         let read = stdout.map(|it| it.take(most.saturating_add(1)).read_to_end(&mut said));
-        // It may come too late.
+        // The answer may come too late.
         let _ = sender.send(read.transpose().map(|_| said));
     })?;
     let said = receiver.recv_timeout(limits.time).map_err(|_| late(limits.time))??;

@@ -11,6 +11,7 @@ mod expression;
 mod internet;
 mod pcap;
 mod preload;
+mod private_dir;
 mod vm;
 
 fn main() -> std::process::ExitCode {

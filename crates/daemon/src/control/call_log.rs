@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use port::machine::log::{Budget, Turn};
+use port::machine::log::Budget;
 use protocol::name::PortName;
 use protocol::{
     ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbChange, MdbRequest, PortRequest,
@@ -78,19 +78,8 @@ impl CallLog {
     /// True if a line about an attach, a leave or a change of this user, or one about its ports or
     /// its program, is to be logged `now`. Logs the number of those that were not.
     pub(super) fn logs_change(&mut self, uid: u32, now: Instant) -> bool {
-        match self.of(uid, now).changes.turn(now) {
-            Turn::Say(0) => return true,
-            Turn::Say(unsaid) => {
-                tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(uid));
-                return true;
-            }
-            Turn::SayNoMore => {
-                let user = user_name(uid);
-                tracing::info!("{user}: more lines of calls are suppressed, and counted");
-            }
-            Turn::LeaveOut => {}
-        }
-        false
+        let turn = self.of(uid, now).changes.turn(now);
+        turn.allows("of calls", |text| tracing::info!("{}: {text}", user_name(uid)))
     }
 }
 

@@ -571,7 +571,7 @@ impl Connection {
 
     /// True if the connection has read the descriptors that it was sent.
     fn account(&mut self, unread: &mut Unread, epoll: &OwnedFd) -> bool {
-        if self.owes && sys::is_read(self.socket.as_fd()) {
+        if self.owes && port::sys::unread::is_read(&self.socket) {
             self.owes = false;
             unread.remove(self.client.caller.uid);
             // If this fails, epoll reports more than needed.

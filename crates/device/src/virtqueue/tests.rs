@@ -57,9 +57,13 @@ impl Guest {
     }
 
     fn queue(&self, direction: Direction) -> Queue {
+        self.queue_at(direction, SIZE, if self.is_packed() { 0x8000_8000 } else { 0 })
+    }
+
+    /// A queue of this size that begins at an index.
+    fn queue_at(&self, direction: Direction, size: u16, base: u32) -> Queue {
         let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-        let base = if self.is_packed() { 0x8000_8000 } else { 0 };
-        Queue::new(&self.memory, places, direction, SIZE.into(), base, self.features)
+        Queue::new(&self.memory, places, direction, size.into(), base, self.features)
             .expect("a good queue")
     }
 
@@ -215,11 +219,8 @@ fn a_successor_takes_again_what_a_dead_device_did_not_give_back() {
                     queue.publish();
                 }
             }
-            let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-            let make =
-                |base| Queue::new(&guest.memory, places, Direction::Write, 8, base, features);
             // The frontend knows nothing.
-            queue = make(0).expect("a good queue");
+            queue = guest.queue_at(Direction::Write, SIZE, 0);
             queue.track(area(), features).expect("room");
             let mut buffers = Buffers::default();
             while let Some(one) = queue.next(&guest.memory, &mut buffers).expect("good") {
@@ -386,10 +387,7 @@ fn section_2_6_8_a_successor_goes_on_where_the_queue_was() {
             queue.give_back(taken, written);
             queue.publish();
             assert_eq!(guest.take_back(), Some(written));
-            let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-            let base = queue.base();
-            queue =
-                Queue::new(&guest.memory, places, Direction::Write, 8, base, features).expect("on");
+            queue = guest.queue_at(Direction::Write, SIZE, queue.base());
         }
     }
 }
@@ -515,9 +513,7 @@ fn section_2_8_more_descriptors_than_there_are_break_the_queue() {
     for (slot, flags) in flags {
         guest.describe(16 * slot, (DATA, 1), flags, 0);
     }
-    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-    let made = Queue::new(&guest.memory, places, Direction::Read, 4, 0x8003_8003, guest.features);
-    let mut queue = made.expect("a good queue");
+    let mut queue = guest.queue_at(Direction::Read, 4, 0x8003_8003);
     queue.log_to(log, None);
     let (first, _) = guest.take(&mut queue).expect("good").expect("one of three");
     assert_eq!(guest.take(&mut queue).expect_err("four more"), Broken::Loop);

@@ -20,7 +20,7 @@ use packet::flow::FiveTuple;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::table::Table;
+use super::table::{Table, places};
 use super::text::{check_port, entries, key_of, parse, seconds, wrong};
 use super::{Counts, named};
 use ipfix::{Message, Reason, Record};
@@ -56,10 +56,6 @@ fn idle_s() -> Duration {
 fn active_s() -> Duration {
     Duration::from_secs(60)
 }
-
-/// Places that are looked at with each batch, and when nothing comes.
-const SWEEP: usize = 32;
-const SWEEP_IDLE: usize = 4096;
 
 /// How long a record waits for others to fill its message.
 const DELAY: Duration = Duration::from_millis(500);
@@ -250,8 +246,7 @@ impl Handler for Exporter {
 
     fn batch(&mut self, frames: u32, _: &mut Generated) {
         self.now = Instant::now();
-        let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
-        (0..places).for_each(|_| self.look());
+        (0..places(frames)).for_each(|_| self.look());
         if self.now.duration_since(self.sent) >= DELAY {
             self.sent = self.now;
             self.reports.send(self.now);

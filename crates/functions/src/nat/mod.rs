@@ -37,7 +37,7 @@ use client::nf::{Action, Frame, Generated, Handler, Metadata};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::table::Table;
+use super::table::{Table, places};
 use super::text::{
     Endpoint, Host, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
 };
@@ -162,9 +162,6 @@ fn icmp_s() -> Duration {
 /// Packets in pieces that are on their way, and for how long.
 const IN_PIECES: u32 = 1024;
 const REASSEMBLY: Ms = Ms::from_secs(30);
-/// Places that are looked at with each batch, and when nothing comes.
-const SWEEP: usize = 32;
-const SWEEP_IDLE: usize = 4096;
 
 /// A packet in pieces: both addresses, identification, protocol.
 type Whole = (Ipv4Addr, Ipv4Addr, u16, u8);
@@ -490,7 +487,7 @@ impl Handler for Nat {
     fn batch(&mut self, frames: u32, _: &mut Generated) {
         let now = Ms::now();
         self.bindings.now = now;
-        let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
+        let places = places(frames);
         self.bindings.sweep(places);
         (0..places).for_each(|_| {
             self.in_pieces.turn(|first| now - first.began >= REASSEMBLY);

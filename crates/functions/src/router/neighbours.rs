@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use crate::shares::Shares;
-use crate::table::Table;
+use crate::table::{Table, places};
 use packet::mac::MacAddr;
 
 /// How long a neighbour is not asked again. Linux has it so: a station that came back with another
@@ -27,9 +27,6 @@ const REPETITION: Duration = Duration::from_millis(100);
 const MOST: u32 = 16_384;
 /// In how many places of a full table a newcomer looks for one that it may have.
 const LOOKS: usize = 32;
-/// Places that the hand looks at with each batch, and where there are no frames.
-const SWEEP: usize = 32;
-const SWEEP_IDLE: usize = 4096;
 
 /// What a frame of a station says: where the neighbour of an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,10 +134,9 @@ impl Neighbours {
         gone.is_some()
     }
 
-    /// Forgets those that are over, in some places; in more where a batch has no frames.
+    /// Forgets those that are over, in as many places as the table looks at with a batch.
     pub fn sweep(&mut self, frames: u32, now: Instant) {
-        let places = if frames == 0 { SWEEP_IDLE } else { SWEEP };
-        for _ in 0..places {
+        for _ in 0..places(frames) {
             let gone = self.table.turn(|known| known.is_over(now));
             gone.into_iter().for_each(|(_, gone)| self.shares.remove(gone.source.as_u64()));
         }
@@ -186,7 +182,7 @@ mod tests {
             assert_eq!(neighbours.hear(claim(n, 7), now), Change::Known);
         }
         assert_eq!((neighbours.count(), shares(&neighbours, [7, 8])), (MOST.into(), [3, 0]));
-        // Those that have as many as all others push none out.
+        // A source that has as many as each other one pushes none out.
         assert_eq!(neighbours.hear(claim(MOST + 9, 227), now), Change::Nothing);
         assert_eq!(neighbours.get(Ipv4Addr::from_bits(MOST), now).map(|known| known.1), Some(true));
     }

@@ -42,6 +42,22 @@ pub enum Turn {
     LeaveOut,
 }
 
+impl Turn {
+    /// Whether the line is to be logged. First, `say` logs that lines of a kind are suppressed, or
+    /// how many were.
+    pub fn allows(self, kind: &str, say: impl FnOnce(Arguments<'_>)) -> bool {
+        match self {
+            Self::Say(0) => {}
+            Self::Say(unsaid) => say(format_args!("{unsaid} lines {kind} were suppressed")),
+            Self::SayNoMore => {
+                say(format_args!("more lines {kind} are suppressed, and counted"));
+            }
+            Self::LeaveOut => {}
+        }
+        matches!(self, Self::Say(_))
+    }
+}
+
 impl Budget {
     /// A budget of which nothing is spent.
     #[must_use]
@@ -92,18 +108,8 @@ impl RateLimitedLog {
     }
 
     fn may_speak(&self, budget: &Budget, kind: &str) -> bool {
-        match budget.turn(Instant::now()) {
-            Turn::Say(0) => return true,
-            Turn::Say(unsaid) => {
-                tracing::warn!("{}: {unsaid} lines {kind} were suppressed", self.name);
-                return true;
-            }
-            Turn::SayNoMore => {
-                tracing::warn!("{}: more lines {kind} are suppressed, and counted", self.name);
-            }
-            Turn::LeaveOut => {}
-        }
-        false
+        let turn = budget.turn(Instant::now());
+        turn.allows(kind, |text| tracing::warn!("{}: {text}", self.name))
     }
 }
 

@@ -1,6 +1,6 @@
-//! Every number that a client can write into the words of a ring, and every shape of a slot: the
-//! switch takes and fills no slot that the client did not give it, and looks at no byte outside of
-//! the region's buffers. The models count in whole numbers, round the ring.
+//! Every number of a slot in the words of a ring, and numbers that name none; every length of a
+//! slot: the switch takes and fills no slot that the client did not give it, and looks at no byte
+//! outside of the region's buffers. The models count in whole numbers, round the ring.
 
 use super::*;
 use crate::fixture::port;
@@ -13,7 +13,7 @@ fn words() -> impl Iterator<Item = u32> {
     (0..=SLOTS + 1).chain([1 << 15, 1 << 16, 1 << 31, u32::MAX - 1, u32::MAX])
 }
 
-fn indexes(span: RingSize) -> impl Iterator<Item = Index> + Clone {
+fn indexes(span: RingSize) -> impl Iterator<Item = Index> {
     (0..SLOTS).map(move |slot| span.check(slot).expect("in range"))
 }
 

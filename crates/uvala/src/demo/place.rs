@@ -1,8 +1,7 @@
 //! A private switch: a daemon on threads of this process, in a directory that goes with it.
 
-use std::fs::{DirBuilder, read_to_string, remove_dir_all};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::fs::read_to_string;
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use daemon::engine::Workers;
 use daemon::{Daemon, EndError, Stopper};
 use rustix::time::{ClockId, clock_gettime};
 
-use bench::traffic::session::clock_ns;
+use crate::private_dir::PrivateDir;
 use terminal::say;
 
 /// A running switch; ended when dropped.
@@ -28,7 +27,7 @@ impl Switch {
     pub fn start(config: &str) -> Result<Self> {
         let dir = PrivateDir::new()?;
         let mut config = Config::parse(config, Path::new("private"))?;
-        config.dir = Some(dir.0.clone());
+        config.dir = Some(dir.path().to_owned());
         let workers = Workers::start(&config).context("cannot start the switch")?;
         let daemon = Daemon::start(&config, workers)?;
         let stopper = daemon.stopper()?;
@@ -39,7 +38,7 @@ impl Switch {
 
     /// Where its socket is.
     pub fn dir(&self) -> &Path {
-        &self.dir.0
+        self.dir.path()
     }
 }
 
@@ -49,27 +48,6 @@ impl Drop for Switch {
         if let Some(Err(error)) = self.thread.take().and_then(|thread| thread.join().ok()) {
             say::remark(format_args!("the switch did not end well: {error}"));
         }
-    }
-}
-
-/// A directory for this user alone, gone when dropped.
-struct PrivateDir(PathBuf);
-
-impl PrivateDir {
-    fn new() -> Result<Self> {
-        let name = format!("uvala-private-{}-{:x}", std::process::id(), clock_ns());
-        let dir = std::env::temp_dir().join(name);
-        // One that is there already belongs to another process.
-        let made = DirBuilder::new().mode(0o700).create(&dir);
-        made.with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(Self(dir))
-    }
-}
-
-impl Drop for PrivateDir {
-    fn drop(&mut self) {
-        // A leftover in the temporary directory does no harm.
-        let _ = remove_dir_all(&self.0);
     }
 }
 

@@ -119,7 +119,7 @@ impl Station {
         switch: &Arc<Switch>,
         now: Instant,
     ) -> io::Result<()> {
-        // Its descriptors go before there are others.
+        // The descriptors of the old passt go before there are others.
         let before = self.running.take().map(Running::lasted);
         if self.tried.replace(now).is_some() {
             let was_steady = before.is_some_and(|lasted| lasted >= STEADY);
@@ -182,7 +182,7 @@ struct Passt(Child);
 
 impl Drop for Passt {
     fn drop(&mut self) {
-        // It may have ended, and been waited for.
+        // The process may have ended, and been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -2,19 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use protocol::name::PortName;
 use protocol::{PortInfo, PortKind, exit, paths};
-use terminal::process;
+use terminal::{process, remover};
 
 use super::memory::Memory;
 use super::qemu::Qemu;
-use super::remains::PrivateDir;
 use super::{Impossible, impossible};
 use crate::cli::program;
+use crate::private_dir::PrivateDir;
 
 /// The program.
 const PROGRAM: &str = "uvala-device";
@@ -79,6 +79,8 @@ pub struct Running {
     pub socket: PathBuf,
     /// The socket's directory: in another one a user could connect first, or take its name.
     _dir: PrivateDir,
+    /// The other end removes the directory, also when this process is killed.
+    _remover: ChildStdin,
 }
 
 /// Where the program is.
@@ -96,6 +98,8 @@ pub fn start(
     options: &[String],
 ) -> Result<Option<Running>> {
     let (program, place) = (program()?, PrivateDir::new()?);
+    let remover = remover::start_for(place.path());
+    let remover = remover.context("cannot start the process that removes a directory")?;
     let socket = place.path().join(format!("{port}.vfio"));
     let mut command = process::dependent(&program)?;
     command.args(["--nic", nic, "--port", &port.to_string()]).arg("--socket").arg(&socket);
@@ -108,7 +112,7 @@ pub fn start(
     let mut line = String::new();
     said.read_line(&mut line).context("cannot read what uvala-device says")?;
     if !line.is_empty() {
-        return Ok(Some(Running { child, socket, _dir: place }));
+        return Ok(Some(Running { child, socket, _dir: place, _remover: remover }));
     }
     let status = child.wait().context("cannot wait for uvala-device")?;
     match status.code().and_then(|code| u8::try_from(code).ok()) {

@@ -1,10 +1,9 @@
-//! The credentials of a socket's peer, and the bytes that it has not read.
+//! The credentials of a socket's peer.
 // UNSAFETY: SO_PEERGROUPS and SO_PEERPIDFD are in no safe wrapper that we use.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-pub use port::sys::unread::is_read;
 use protocol::peer::Peer;
 use rustix::io::Errno;
 

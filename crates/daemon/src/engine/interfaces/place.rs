@@ -6,7 +6,7 @@ use std::time::Instant;
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use port::host::{Link, State};
-use port::machine::log::{Budget, Turn};
+use port::machine::log::Budget;
 use protocol::name::PortName;
 use protocol::{HostIf, LinkState, PortKind};
 
@@ -63,19 +63,8 @@ impl HostPlace {
 
     /// Whether one more line about it is to be logged. Logs the number of those that were not.
     pub fn may_log(&self) -> bool {
-        let name = &self.name;
-        match self.lines.turn(Instant::now()) {
-            Turn::Say(0) => return true,
-            Turn::Say(unsaid) => {
-                tracing::info!("{name}: {unsaid} lines of its interface were suppressed");
-                return true;
-            }
-            Turn::SayNoMore => {
-                tracing::info!("{name}: more lines of its interface are suppressed, and counted");
-            }
-            Turn::LeaveOut => {}
-        }
-        false
+        let turn = self.lines.turn(Instant::now());
+        turn.allows("of its interface", |text| tracing::info!("{}: {text}", self.name))
     }
 
     /// Logs how frames come and go, where there are several ways.

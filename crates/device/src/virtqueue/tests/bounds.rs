@@ -23,12 +23,6 @@ const OWNERS: [u16; 4] = [0, 1 << 7, 1 << 15, 1 << 7 | 1 << 15];
 /// Bytes of what an indirect table has, which no sum of pieces is.
 const IN_TABLE: u32 = 64;
 
-fn small(guest: &Guest, size: u16, base: u32) -> Queue {
-    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-    Queue::new(&guest.memory, places, Direction::Read, size.into(), base, guest.features)
-        .expect("a good queue")
-}
-
 /// Writes descriptor `at`. Its piece has `1 << at` bytes: a sum of bytes names its pieces.
 fn describe(guest: &Guest, at: u16, flags: u16, next: u16) {
     let piece = if flags & INDIRECT == 0 { (DATA, 1 << at) } else { (TABLES, 16) };
@@ -46,7 +40,7 @@ fn section_2_7_13_every_available_index_is_followed_or_breaks_the_queue() {
     for base in [0, 1, SIZE - 1, SIZE, 0x7fff, 0x8000, u16::MAX - SIZE, u16::MAX] {
         for index in 0..=u16::MAX {
             guest.avail().store(index, Relaxed);
-            let mut queue = small(&guest, SIZE, base.into());
+            let mut queue = guest.queue_at(Direction::Read, SIZE, base.into());
             buffers.clear();
             let mut count = 0;
             let end = loop {
@@ -92,7 +86,7 @@ fn section_2_7_5_every_table_of_four_descriptors_is_followed_or_breaks_the_queue
         let guest = Guest::new(features);
         guest.describe(TABLES, (DATA, IN_TABLE), 0, 0);
         guest.avail().store(1, Relaxed);
-        let mut queue = small(&guest, 4, 0);
+        let mut queue = guest.queue_at(Direction::Read, 4, 0);
         let begin = queue.mark();
         let kinds = FLAGS.iter().flat_map(|&flags| (0..=4).map(move |next| (flags, next)));
         let kinds: Vec<(u16, u16)> = kinds.collect();
@@ -154,7 +148,7 @@ fn section_2_8_6_every_ring_of_three_descriptors_is_followed_or_breaks_the_queue
         for (slot, wrap) in [0, 1, 2].into_iter().flat_map(|slot| [(slot, false), (slot, true)]) {
             (0..).zip(ring).for_each(|(at, flags)| describe(&guest, at, flags, at));
             let base = u32::try_from(slot).expect("small") | if wrap { 0x8000 } else { 0 };
-            let mut queue = small(&guest, 3, base | base << 16);
+            let mut queue = guest.queue_at(Direction::Read, 3, base | base << 16);
             let (mut all, mut taken) = (Vec::new(), Vec::new());
             let end = loop {
                 buffers.clear();

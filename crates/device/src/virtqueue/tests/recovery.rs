@@ -43,14 +43,10 @@ impl Bench {
 
     /// A device that is told to begin at `base`, as a session makes it.
     fn successor(&self, base: u32) -> Queue {
-        let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-        let features = self.guest.features;
-        let made =
-            Queue::new(&self.guest.memory, places, Direction::Write, SIZE.into(), base, features);
-        let mut queue = made.expect("a good queue");
+        let mut queue = self.guest.queue_at(Direction::Write, SIZE, base);
         queue.resume(self.record().as_ref());
         if let Some(record) = self.record() {
-            queue.track(record, features).expect("room");
+            queue.track(record, self.guest.features).expect("room");
         }
         queue
     }
@@ -401,16 +397,7 @@ fn an_area_that_is_too_small_leaves_the_queue_as_it_was() {
     let mut bench = Bench::new(3, false);
     bench.make(1);
     let before = bench.ring();
-    let places = Places { descriptors: USER, driver: USER + PAGE, device: USER + 2 * PAGE };
-    let made = Queue::new(
-        &bench.guest.memory,
-        places,
-        Direction::Write,
-        SIZE.into(),
-        BEGIN,
-        bench.guest.features,
-    );
-    let mut queue = made.expect("a good queue");
+    let mut queue = bench.guest.queue_at(Direction::Write, SIZE, BEGIN);
     let small = || Inflight::new(bench.area.window(0, 64, 64).expect("room"));
     queue.resume(Some(&small()));
     assert_eq!(queue.base(), BEGIN, "nothing was looked up in vain");

@@ -50,7 +50,7 @@ impl Tally {
         if value.is_static() { &mut self.fixed } else { &mut self.learned }
     }
 
-    /// The user for whom an entry of the port counts.
+    /// The place of the user whose share an entry of the port takes from.
     fn user_of(&self, value: Value) -> Option<usize> {
         self.user.filter(|_| !value.is_static())
     }
