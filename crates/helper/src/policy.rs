@@ -8,8 +8,8 @@
 //! addresses = ["10.0.0.0/24"]
 //! ```
 //!
-//! A prefix lets the user make TAPs of such names, and open those that were made for this user. Any
-//! other TAP that is there takes its whole name.
+//! A prefix lets the user make TAPs of such names, and open those that were made for this user. To
+//! open any other TAP, the user needs a rule with its whole name.
 //!
 //! An address brings a route: a user that could choose any address would receive all that the host
 //! sends. So a TAP gets an address of the networks that the policy names, or none.
@@ -114,8 +114,8 @@ pub enum PolicyError {
     /// Only a prefix allows a TAP that was not made for the user.
     #[error(
         "TAP {ifname} was there before and was not made for user {uid}, and {PATH} has only a \
-         prefix of its name: write its whole name there, or make it with: ip tuntap add dev \
-         {ifname} mode tap user {uid}"
+         prefix of its name: write its whole name there, or delete it and make it anew: ip tuntap \
+         add dev {ifname} mode tap user {uid}"
     )]
     Foreign {
         /// The user.
@@ -200,8 +200,8 @@ impl Policy {
 }
 
 /// Checks whether a TAP may be opened that was there before. Its name may begin like that of a rule
-/// by chance, and the kernel, which asks for its owner, lets the helper have it all the same: also
-/// the next queue of one that a program is using.
+/// by chance. The kernel keeps a TAP for its owner, but not from the helper, which gets even the
+/// next queue of a TAP that a program is using.
 ///
 /// # Errors
 /// [`PolicyError::Unchanged`], [`PolicyError::Foreign`].

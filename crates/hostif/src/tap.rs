@@ -2,10 +2,10 @@
 //!
 //! # Theory of operation
 //!
-//! [`open`] attaches to the TAP of a name, or creates it if there is none; it never takes one that
-//! was made by another program meanwhile for its own. The kernel deletes a TAP that was created
-//! here when its last descriptor is closed; one that existed before (`ip tuntap add`) stays. A TAP
-//! for a namespace is created in the daemon's namespace and moved: the descriptor of a TAP that was
+//! [`open`] attaches to the TAP of a name, or creates it if there is none; one that another program
+//! made meanwhile is never taken for a new one. The kernel deletes a TAP that was created here when
+//! its last descriptor is closed; one that existed before (`ip tuntap add`) stays. A TAP for a
+//! namespace is created in the daemon's namespace and moved: the descriptor of a TAP that was
 //! created inside would keep the namespace alive. A client with the capabilities can also open a
 //! TAP and pass its descriptors ([`identify`]).
 //!
@@ -96,7 +96,6 @@ pub fn open_if(
         Some(_) => None,
         None => netlink.find(name).map_err(HostError::system("look up", name))?,
     };
-    there.as_ref().map_or(Ok(()), may_open)?;
     match &there {
         Some(there) if there.driver != "tun" => return Err(HostError::NotTap(name.to_owned())),
         Some(there) if !there.ethernet => return Err(HostError::IsTun(name.to_owned())),
@@ -105,6 +104,7 @@ pub fn open_if(
         }
         _ => {}
     }
+    there.as_ref().map_or(Ok(()), may_open)?;
     let creates = there.is_none();
     let template = if target.is_some() { "uvala%d" } else { name };
     let (queues, here) = attach_all(template, spec, creates)?;

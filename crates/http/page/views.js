@@ -15,8 +15,9 @@ const switchOf = (port) => port.split(":")[0];
 /** What is behind a port, in a word or two. */
 function holder(port) {
   if (port.client) return port.client.name || `process ${port.client.pid}`;
-  const remotes = port.vxlan && `${port.vxlan.remotes.length} remotes`;
-  return port.machine?.state ?? port.host?.state ?? remotes ?? "";
+  const count = port.vxlan?.remotes.length;
+  const remotes = count === 1 ? "1 remote" : count != null && `${count} remotes`;
+  return port.machine?.state ?? port.host?.state ?? (remotes || "");
 }
 
 /** The tunnel of a port, in a line. */

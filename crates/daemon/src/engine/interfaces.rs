@@ -520,7 +520,9 @@ impl Workers {
                 let trouble = error.to_string();
                 place.retry = error.passes() && !place.only_inherited;
                 if place.trouble != trouble {
-                    tracing::warn!("{}: {trouble}", place.name);
+                    if place.may_log() {
+                        tracing::warn!("{}: {trouble}", place.name);
+                    }
                     place.trouble = trouble;
                 }
                 if place.retry {

@@ -132,7 +132,7 @@ pub struct Worker {
     looks: Looks,
     /// Whether a client was too slow in these turns.
     crowded: bool,
-    /// The work of the turns since the worker has thought of a look.
+    /// The work since the last look that `looks` has not counted yet.
     work: u32,
     shares: Shares,
     times: TurnTimes,
@@ -533,6 +533,7 @@ impl Worker {
         self.now = time_since(self.started);
         let now = self.now;
         self.looks.looked(now);
+        self.work = 0;
         let ticked = std::mem::replace(&mut self.ticked_ms, now.as_ms()) != now.as_ms();
         while let Some(number) = self.rung.pop() {
             self.answered += 1;
