@@ -359,7 +359,7 @@ fn deaf_frontend(socket: &str) -> Option<Frontend> {
     (error.kind() != ErrorKind::WouldBlock).then_some(frontend)
 }
 
-/// The daemon is not root's, for which the kernel bounds no descriptors on their way.
+/// The daemon runs as an ordinary user: for root the kernel bounds no descriptors in flight.
 #[test]
 fn vmms_that_read_no_descriptors_leave_other_users_theirs() {
     if !is_root() {

@@ -273,7 +273,7 @@ fn mirror_ports_of_a_switch_of_all_workers_come_and_go_while_all_of_them_move_fr
     assert_eq!(mirrors(&daemon), json!([]));
 }
 
-/// The port's own worker learns what is behind it until that worker has heard of the change.
+/// Until the port's own worker hears of the change, it learns the stations behind the port.
 #[test]
 fn a_port_of_a_switch_of_all_workers_becomes_a_mirror_port_while_it_sends_from_new_stations() {
     let daemon = Setup::spread(&[("p", 1), ("x", 2)]).start();

@@ -48,6 +48,6 @@ fn hostile_clients_and_guests_together_cost_a_lossless_pair_no_frame() {
 }
 
 #[test]
-fn a_user_that_floods_by_hundreds_of_ports_costs_a_lossless_pair_no_frame() {
+fn a_user_that_comes_with_many_ports_and_floods_costs_a_lossless_pair_no_frame() {
     assert_costs_nothing("crowd", 74, |daemon| vec![Attacker::crowd(daemon)]);
 }

@@ -7,7 +7,7 @@
 //!
 //! Replies have no numbers: a daemon answers the calls of a connection in their order, each once.
 //! So a connection counts the calls that it has given up after a timeout, and drops as many replies
-//! before that of the next call. Only one of several connections that share a socket knows.
+//! before that of the next call. Connections that share a socket do not know of each other's.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -349,7 +349,7 @@ impl<S: AsFd> Connection<S> {
         while self.late.load(Ordering::Relaxed) > 0 {
             match self.receive(left()) {
                 Err(error @ (Timeout(_) | Lost(_) | Io { .. })) => return Err(error),
-                // Whatever it says, it has come.
+                // Whatever the late reply says, it has come.
                 Ok(_) | Err(_) => self.late.fetch_sub(1, Ordering::Relaxed),
             };
         }

@@ -344,27 +344,26 @@ fn rows() -> impl Iterator<Item = &'static Row> {
     TABLE.iter().chain(OLD)
 }
 
-/// The calls of a thread. Those that its process lacks the filter of the process refuses.
+/// The calls of a thread. The filter of its process refuses those that the process lacks.
 pub(crate) fn of_thread(thread: Thread) -> Vec<Allowed> {
-    let all = has_capabilities();
-    chosen(|row| row.threads.contains(&thread) && (all || !row.with_capabilities))
+    chosen(|row| row.threads.contains(&thread))
 }
 
-/// The calls of the process whose first thread this is, and which Landlock keeps from TCP or not.
+/// The calls of a process with this first thread; `is_without_tcp`: Landlock keeps it from TCP.
 pub(crate) fn of_process(first: Thread, is_without_tcp: bool) -> Vec<Allowed> {
-    let all = has_capabilities();
     let is_own = |row: &Row| match first {
         Function | Exporter | Speaker => row.threads.contains(&first),
         _ => row.threads.iter().any(|thread| DAEMON.contains(thread)),
     };
-    chosen(|row| {
-        is_own(row) && (all || !row.with_capabilities) && (is_without_tcp || !row.without_tcp)
-    })
+    chosen(|row| is_own(row) && (is_without_tcp || !row.without_tcp))
 }
 
+/// The calls of these rows, without those that need a capability where there is none.
 fn chosen(is: impl Fn(&Row) -> bool) -> Vec<Allowed> {
+    let all = has_capabilities();
     let calls = |row: &'static Row| row.calls.iter().map(|&(_, number)| (number, row.check));
-    rows().filter(|row| is(row)).flat_map(calls).collect()
+    let of_process = rows().filter(|row| all || !row.with_capabilities);
+    of_process.filter(|row| is(row)).flat_map(calls).collect()
 }
 
 /// Whether the process has any capability that it may use.

@@ -149,9 +149,7 @@ impl Announced {
     /// The routes that were announced.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
         let stations = self.stations.iter().map(|(&mac, &said)| Subject::Station(mac, said));
-        let neighbours = self.neighbours.iter().map(|(&(mac, ip), &(said, is_router))| {
-            Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
-        });
+        let neighbours = self.neighbours.iter().map(neighbour);
         stations.chain(neighbours).chain(self.floods.then_some(Subject::Floods))
     }
 }
@@ -539,10 +537,9 @@ impl Plan {
         }
         let has = &self.announced.neighbours;
         let gone = has.iter().filter(|(key, _)| !wanted.contains_key(key));
-        let subject = |(&(mac, ip), &(said, is_router))| neighbour(mac, ip, said, is_router);
-        todo.withdraw.extend(gone.map(subject));
+        todo.withdraw.extend(gone.map(neighbour));
         let new = wanted.iter().filter(|(key, said)| has.get(key) != Some(said));
-        todo.announce.extend(new.map(subject));
+        todo.announce.extend(new.map(neighbour));
     }
 
     /// The IP addresses that the port is to answer for: each of one station, which is elsewhere.
@@ -637,7 +634,9 @@ fn see_station(
     }
 }
 
-fn neighbour(mac: MacAddr, ip: IpAddr, said: Mobility, is_router: bool) -> Subject {
+/// The route of an entry of [`Announced::neighbours`].
+fn neighbour(entry: (&(MacAddr, IpAddr), &(Mobility, bool))) -> Subject {
+    let (&(mac, ip), &(said, is_router)) = entry;
     Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostif::{Undo, broker};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair,
     sockopt,
@@ -170,12 +170,7 @@ fn converse(
     end: Instant,
 ) -> Result<(Reply, Vec<OwnedFd>), HelperError> {
     send_message(socket, request, &[])?;
-    Ok(retry_on_intr(|| {
-        // A timeout of zero would mean to wait for ever.
-        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
-        receive_reply(socket)
-    })?)
+    Ok(broker::receive_until(end, socket, || receive_reply(socket))?)
 }
 
 #[cfg(test)]

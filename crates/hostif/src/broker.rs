@@ -120,12 +120,12 @@ impl Broker {
 
     /// Sends a request with a socket of its own for the answer, so that threads need no lock.
     fn ask(&self, text: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
-        let late = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock => io::Error::new(
+        let late = |errno: Errno| match errno {
+            Errno::AGAIN => io::Error::new(
                 io::ErrorKind::TimedOut,
-                "no answer in time; see whether a file system hangs that it lies in",
+                "no answer in time; see whether the file system of its path hangs",
             ),
-            _ => error,
+            errno => errno.into(),
         };
         let end = Instant::now() + self.patience;
         let (ours, theirs) = pair()?;
@@ -133,7 +133,8 @@ impl Broker {
         send(self.socket.as_fd(), text, &fds).map_err(late)?;
         drop(theirs);
         let mut answer = [0; 4];
-        let (size, mut fds) = receive_until(end, &ours, &mut answer).map_err(late)?;
+        let received = receive_until(end, &ours, || receive(ours.as_fd(), &mut answer));
+        let (size, mut fds) = received.map_err(late)?;
         match (size, i32::from_ne_bytes(answer)) {
             (4, 0) => Ok(fds.pop()),
             (4, errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -189,7 +190,7 @@ fn serve(socket: &OwnedFd, helper: Option<&Path>) {
             Err(error) => (error.raw_os_error().unwrap_or(libc::EIO), None),
         };
         let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-        // A daemon that does not wait any more has gone, which the next call tells.
+        // A daemon that does not wait any more has given up, or has gone: the next call tells.
         let _ = send(answer.as_fd(), &errno.to_ne_bytes(), &fds);
     }
 }
@@ -227,35 +228,34 @@ pub(crate) fn open_path(path: &str) -> io::Result<OwnedFd> {
 /// The magic number of the namespace file system (`linux/magic.h`).
 const NAMESPACES: rustix::fs::FsWord = 0x6e73_6673;
 
-fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(socket: BorrowedFd<'_>, text: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(Errno::MSGSIZE.into());
+        return Err(Errno::MSGSIZE);
     }
     let text = [IoSlice::new(text)];
-    retry_on_intr(|| sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL))?;
-    Ok(())
+    retry_on_intr(|| sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL)).map(drop)
 }
 
-/// Receives what comes until then.
-fn receive_until(
+/// Receives by `receive` what comes until then.
+///
+/// # Errors
+/// The errors of `receive`; `EAGAIN` if nothing has come.
+pub fn receive_until<T>(
     end: Instant,
     socket: &OwnedFd,
-    text: &mut [u8],
-) -> io::Result<(usize, Vec<OwnedFd>)> {
-    loop {
+    mut receive: impl FnMut() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    retry_on_intr(|| {
         // A timeout of zero would mean to wait for ever.
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, Some(left))?;
-        match receive(socket.as_fd(), text) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            received => return received,
-        }
-    }
+        receive()
+    })
 }
 
-fn receive(socket: BorrowedFd<'_>, text: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+fn receive(socket: BorrowedFd<'_>, text: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;

@@ -214,8 +214,8 @@ impl Switch {
         }
     }
 
-    /// Changes a port's configuration. Of a switch of several workers, the one to which a port
-    /// belongs that becomes a mirror port hears of it first: the others learn nothing by it.
+    /// Changes a port's configuration. Where a port becomes a mirror port, the worker that takes
+    /// its frames is told first: see [`Bridge::set_aside`].
     pub fn set_port(&mut self, id: PortId, mut config: PortConfig) {
         if let Some(entry) = self.entry_mut(id) {
             entry.on_full = config.on_full;

@@ -83,13 +83,14 @@ impl Pair {
     }
 
     fn flush(&mut self, what: usize, vlan: VlanId, port: PortId) {
-        let what = [Flush::All, Flush::Port(port), Flush::Vlan(vlan)][what];
+        let vlans = [vlan].into_iter().collect();
+        let what = [Flush::All, Flush::Port(port), Flush::Vlans(&vlans)][what];
         self.fdb.flush(what);
         self.model.retain(|&(of, _), station| {
             let named = match what {
                 Flush::All => true,
                 Flush::Port(port) => station.port == port,
-                Flush::Vlan(vlan) => of == vlan,
+                Flush::Vlans(vlans) => vlans.contains(of),
             };
             station.seen_ms.is_none() || !named
         });

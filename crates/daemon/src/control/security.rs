@@ -85,8 +85,8 @@ impl<D: Datapath> Control<D> {
     pub(super) fn loop_of(&self, name: &SwitchName, switch: SwitchKey) -> Option<LoopInfo> {
         let found = self.datapath.last_loop(switch)?;
         let port = |key: PortKey| {
-            let mut ports = self.state.ports_of(name);
-            ports.find_map(|(name, port)| (port.key == key).then(|| name.clone()))
+            let known = self.state.port_with(key).map(|(port, _)| port);
+            known.filter(|port| port.switch() == name).cloned()
         };
         let ports = [port(found.ports[0])?, port(found.ports[1])?];
         let looped =
@@ -104,8 +104,9 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// The line is one of those of the user that has both ports. Of two users either may be
-    /// another one's victim, so it is one of the switch's owner.
+    /// Logs a loop, and tells the listeners. The line counts for the user that has both ports.
+    /// Where two users have them, it counts for the switch's owner: either may be the other's
+    /// victim.
     fn note_loop(&mut self, ports: [PortKey; 2], mac: MacAddr, vlan: VlanId) {
         let ends = ports.map(|key| self.state.port_with(key));
         let [Some((a, one)), Some((b, other))] = ends else { return };

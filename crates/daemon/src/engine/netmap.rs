@@ -138,18 +138,18 @@ impl BoundPlace {
 }
 
 impl Workers {
-    /// Reserves rings for a port in a region, which is made if need be, with this name in the
+    /// Reserves rings for a port in a region, which is made if need be. `shown` is the name in the
     /// port's own `netmap_if`. Returns the number of the region.
     pub(super) fn reserve_in(
         &mut self,
         region: &RegionSpec,
         name: &PortName,
-        label: &str,
+        shown: &str,
         counts: RingCounts,
     ) -> Result<(u16, Arc<Reservation>), DatapathError> {
         let region = self.find_or_make_region(name, region)?;
         let memory = self.regions.get_mut(&region).expect("control knows which regions there are");
-        let joined = memory.add_port(label, counts);
+        let joined = memory.add_port(shown, counts);
         self.drop_region_if_empty(region);
         Ok((region, joined?.reservation))
     }

@@ -170,10 +170,9 @@ impl Ports for Workers {
 }
 
 impl Workers {
-    /// The workers of a port's switch, in the order in which they hear of its settings. The port's
-    /// own is the first that sets a mirror port aside, as the first that unplugs a port: none
-    /// learns an address behind it from then on, which another would have to forget. It is the last
-    /// that lets the port take part again, as the last that plugs one in.
+    /// The workers of a port's switch, in the order in which they hear of its settings. Of a mirror
+    /// port its own worker hears first, as in `unplug`: from then on none learns an address behind
+    /// the port, which another would have to forget. Of other ports it hears last, as in `plug`.
     pub(super) fn order_to_set(&self, place: &PortPlace, is_mirror: bool) -> Vec<usize> {
         let mut order: Vec<usize> = self.workers_of(place.switch).collect();
         order.sort_by_key(|&worker| (worker == place.worker) != is_mirror);

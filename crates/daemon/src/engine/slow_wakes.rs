@@ -65,8 +65,8 @@ impl Workers {
         SlowWakes::new(report)
     }
 
-    /// A doorbell for a holder of a bound port. A slow monitor costs the port that it mirrors its
-    /// place, and a slow capture of drops costs the capture its own.
+    /// A doorbell for a holder of a bound port. Slow wake-ups of a monitor are reported for the
+    /// port that it mirrors, those of a capture of drops for the capture itself.
     pub(super) fn bound_waker(&self, port: PortKey) -> io::Result<(OwnedFd, Waker)> {
         let (port, switch) = match &self.bound[&port].served_by {
             ServedBy::Switch(switch) => (port, Some(*switch)),

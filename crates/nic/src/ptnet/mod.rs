@@ -146,7 +146,7 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A device after its reset, on a port whose memory it has, and that has a [`description`].
+    /// A device after its reset, on a port whose memory it has; [`description`] has accepted that.
     pub fn new(mac: MacAddr, memory: PortMemory, is_shared: bool) -> Self {
         let geometry = geometry(&memory);
         let config = ConfigSpace::new(IDENTITY)

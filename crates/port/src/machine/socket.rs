@@ -146,7 +146,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// The origin of a port's connections, whose peers may send this.
+    /// The origin of a port's connections. `beside`: what their peers may send beside bytes.
     pub(crate) fn of(spec: &Spec, beside: Beside) -> Result<Self, SocketError> {
         match spec.connects {
             true => Ok(Self::Remote(spec.path.clone(), beside)),

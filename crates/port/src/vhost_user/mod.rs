@@ -133,8 +133,8 @@ enum End {
     /// The frontend asked for something impossible, and did not ask for a reply.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The frontend's receive buffer is full, or it asks for a descriptor and has not read the
-    /// answer before.
+    /// The frontend's receive buffer is full, or it asks for a descriptor while a reply to an
+    /// earlier request is unread.
     #[error("it does not read the replies to its requests")]
     Deaf,
     /// The guest's memory is gone.

@@ -2,8 +2,9 @@
 //!
 //! The kernel counts descriptors on their way through sockets against the user of the daemon.
 //! Beyond `RLIMIT_NOFILE` it lets the daemon send none (`ETOOMANYREFS`), to no frontend and no
-//! client. So a connection has one at a time. One that ends stays here as long as the descriptor is
-//! on its way: a frontend could otherwise keep its end and begin anew.
+//! client. So a connection has one at a time. One that ends stays here while the descriptor is on
+//! its way, and until the port looks for its next frontend: a frontend could otherwise keep its end
+//! and begin anew.
 //!
 //! ```text
 //!            answer with a descriptor            the frontend reads it

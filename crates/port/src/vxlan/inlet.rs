@@ -78,8 +78,7 @@ impl Inlet {
             }
             let end = bytes.len().min(at + segment);
             let datagram = bytes.get(at..end).unwrap_or_default();
-            let hand_over = &mut hand_over;
-            if let Err(why) = self.take_one(datagram, from, remote, now, batch, hand_over) {
+            if let Err(why) = self.take_one(datagram, from, remote, now, batch, &mut hand_over) {
                 drops.add(why, 1);
             }
             at = end;

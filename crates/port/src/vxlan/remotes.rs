@@ -178,7 +178,7 @@ impl Remotes {
 
     /// Forgets what was learned in these VLANs.
     pub fn flush_vlans(&mut self, vlans: &VlanSet) {
-        self.table.flush_vlans(vlans);
+        self.table.flush(Flush::Vlans(vlans));
     }
 
     /// Removes some of the entries that have expired; the next call goes on behind them.

@@ -81,6 +81,17 @@ pub fn check_rule_count(rules: usize) -> Result<(), String> {
     if rules > RULES_MAX { Err(RuleError::TooMany.to_string()) } else { Ok(()) }
 }
 
+/// Refuses more chains than a switch has.
+///
+/// # Errors
+/// There are more than [`CHAINS_MAX`].
+pub fn check_chain_count(chains: usize) -> Result<(), String> {
+    if chains > usize::from(CHAINS_MAX) {
+        return Err(format!("a switch has at most {CHAINS_MAX} chains"));
+    }
+    Ok(())
+}
+
 /// Gives numbers to rules that are added one after the other; none goes meanwhile.
 ///
 /// Where the last number is taken, the free ones are sought from the bottom. The search goes on
@@ -127,9 +138,7 @@ pub fn check_all(chains: &[ChainSpec], rules: &[RuleSpec]) -> Result<(), String>
     distinct_names(chains)?;
     let chains: BTreeMap<&str, &ChainSpec> =
         chains.iter().map(|chain| (chain.name.as_str(), chain)).collect();
-    if chains.len() > usize::from(CHAINS_MAX) {
-        return Err(format!("a switch has at most {CHAINS_MAX} chains"));
-    }
+    check_chain_count(chains.len())?;
     check(chains.values().copied(), &numbered(rules)?, |_| true)
 }
 

@@ -246,7 +246,7 @@ impl Bridge {
     }
 
     /// Forgets learned addresses; returns how many.
-    pub fn flush(&mut self, what: Flush) -> usize {
+    pub fn flush(&mut self, what: Flush<'_>) -> usize {
         self.fdb.flush(what)
     }
 

@@ -87,13 +87,13 @@ pub enum Learned {
 
 /// Which learned entries to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flush {
+pub enum Flush<'a> {
     /// All learned entries.
     All,
     /// Entries of one port.
     Port(PortId),
-    /// Entries of one VLAN.
-    Vlan(VlanId),
+    /// Entries of these VLANs.
+    Vlans(&'a VlanSet),
 }
 
 /// What happened to entries since the start.
@@ -211,7 +211,7 @@ impl Fdb {
     }
 
     /// Forgets learned entries; returns how many. Static and external entries stay.
-    pub fn flush(&mut self, what: Flush) -> usize {
+    pub fn flush(&mut self, what: Flush<'_>) -> usize {
         self.change(|entries, common| entries.flush(common, what))
     }
 
@@ -222,13 +222,6 @@ impl Fdb {
         carries: impl Fn(VlanId) -> bool,
     ) -> usize {
         self.change(|entries, common| entries.flush_port_except(common, port, carries))
-    }
-
-    /// Forgets learned entries in these VLANs; returns how many.
-    pub fn flush_vlans(&mut self, vlans: &VlanSet) -> usize {
-        self.change(|entries, common| {
-            entries.flush_where(common, |key, it| vlans.contains(key.vlan()) && !it.is_external())
-        })
     }
 
     /// Forgets everything about a port: its entries, the static ones too, and its limit.
@@ -313,7 +306,7 @@ impl Fdb {
         self.entries.with(|entries| entries.loops().last())
     }
 
-    /// A loop that was found since the last call, and whether it is new.
+    /// A loop that was found since the last call, and whether it is to be told of.
     pub(crate) fn take_found_loop(&mut self) -> Option<(Loop, bool)> {
         self.entries.lock().take_found_loop()
     }

@@ -5,8 +5,8 @@
 //! detector counts the moves between two ports in each direction, in intervals of a second. Two
 //! stations with one address look the same, and are as wrong.
 //!
-//! It tells of one loop that has begun in an interval, of others in those after it: clients that
-//! make loops between many pairs of ports in turn cause no more notices than that.
+//! The detector tells of one new loop in a second, and of others in the seconds after it: clients
+//! that make loops between many pairs of ports in turn cause one notice in a second.
 
 use packet::{MacAddr, PortId, VlanId};
 

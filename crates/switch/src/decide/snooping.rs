@@ -248,8 +248,8 @@ impl Snooping {
         }
     }
 
-    /// Learns from a message; returns how many records that was. `has_querier`: the switch itself
-    /// asks.
+    /// Learns from a message; returns its cost in records: one for the message, and its own.
+    /// `has_querier`: the switch itself asks.
     pub(crate) fn observe(
         &mut self,
         from: Listener,
@@ -562,23 +562,12 @@ impl Snooping {
         let Some(until) = self.members.remove(&(group, port)) else { return };
         if let Some(until) = until {
             self.timers.remove(&(until, Timer::Member(group, port)));
-            if let Some(count) = self.learned.get_mut(&port) {
-                assert!(*count > 0, "a membership was counted when it was learned");
-                *count -= 1;
-                if *count == 0 {
-                    self.learned.remove(&port);
-                }
-            }
+            count_out(&mut self.learned, port);
         }
-        let with_frames = (group.frames, port);
-        if let Some(count) = self.with_frames.get_mut(&with_frames) {
-            *count -= 1;
-            // Another group has the same frames.
-            if *count > 0 {
-                return;
-            }
+        // Else another group has the same frames.
+        if !count_out(&mut self.with_frames, (group.frames, port)) {
+            return;
         }
-        self.with_frames.remove(&with_frames);
         if let Some(ports) = self.groups.get_mut(&group.frames) {
             ports.remove(port);
             if ports.is_empty() {
@@ -624,6 +613,18 @@ pub(crate) const fn family_of(mac: MacAddr) -> Option<McastFamily> {
 /// Whether a group is one by which neighbours are looked for (RFC 4291, 2.7.1).
 const fn is_solicited_node(mac: MacAddr) -> bool {
     matches!(mac.octets(), [0x33, 0x33, 0xff, ..])
+}
+
+/// Counts one less; returns whether it was the last, of which no count stays.
+fn count_out<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) -> bool {
+    let Some(count) = counts.get_mut(&key) else { return false };
+    assert!(*count > 0, "what goes was counted when it came");
+    *count -= 1;
+    let is_last = *count == 0;
+    if is_last {
+        counts.remove(&key);
+    }
+    is_last
 }
 
 fn after_ms(now: Now, ms: u64) -> Now {

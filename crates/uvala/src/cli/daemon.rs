@@ -166,8 +166,8 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
                 let (id, socket, log) = (info.pid, socket.display(), log.display());
                 return say::out(format_args!("process {id} at {socket}, log in {log}\n"));
             }
-            // The new daemon listens, and is at work; or the one that it replaces does, for which
-            // it does not wait for ever.
+            // The new daemon listens, and is at work; or the one that it replaces does. If that
+            // one hangs, the new one gives up by itself.
             Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
             _ => {}
         }

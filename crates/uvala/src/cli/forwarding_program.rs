@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use client::control::{Connection, ControlError, unexpected};
+use client::control::{Connection, unexpected};
 use program::image::{Looks, to_hex};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ErrorCode, PortInfo, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
+    PortInfo, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
     ProgramMapQuery, ProgramRequest, Reply, Request, SwitchInfo, SwitchRef,
 };
 
 use super::output::Output;
-use super::target::{InSwitch, change};
+use super::target::{self, InSwitch, change};
 use super::{Global, listing, object_file, port, switch};
 use terminal::table::{Table, left, right};
 use terminal::{Usage, say};
@@ -221,8 +221,7 @@ pub fn is_missing(connection: &Connection, switch: &SwitchName) -> bool {
 }
 
 fn is_not_there(info: &anyhow::Result<ProgramInfo>) -> bool {
-    let failure = info.as_ref().err().and_then(|error| error.downcast_ref());
-    matches!(failure, Some(ControlError::Refused(it)) if it.code == ErrorCode::NotFound)
+    info.as_ref().is_err_and(target::is_missing)
 }
 
 fn entries(

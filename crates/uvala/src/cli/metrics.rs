@@ -15,11 +15,11 @@ use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
 use confine::{Access, Files, Mode, Thread};
 use protocol::{
-    ChainInfo, DaemonInfo, ErrorCode, FunctionInfo, Hello, PageFrom, PortInfo, PortStats,
-    ProgramInfo, Reply, Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest,
-    UserUsage, WorkerInfo,
+    ChainInfo, DaemonInfo, FunctionInfo, Hello, PageFrom, PortInfo, PortStats, ProgramInfo, Reply,
+    Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest, UserUsage, WorkerInfo,
 };
 
+use super::target::is_missing;
 use super::{Global, chain, forwarding_program, listing, nf, port, rule, stats, switch, worker};
 use http::Server;
 use page::{Family, Kind, Page};
@@ -60,12 +60,11 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         |error| anyhow::anyhow!("cannot listen at {place}: {error}; choose another place");
     let server = Server::bind(place.clone()).map_err(refused)?;
     // Once confined, this process may not remove its socket.
-    let remover = match server.place() {
-        Place::Unix(path) => Some(remover::start_for(path)),
+    let cannot = "cannot start the process that removes the socket";
+    let _remover = match server.place() {
+        Place::Unix(path) => Some(remover::start_for(path).context(cannot)?),
         Place::Tcp(_) => None,
     };
-    let _remover =
-        remover.transpose().context("cannot start the process that removes the socket")?;
     let path = if matches!(place, Place::Tcp(_)) { "/metrics" } else { "" };
     say::remark(format_args!("uvala: metrics at {}{}", server.place(), path));
     if !server.place().is_local() {
@@ -212,14 +211,9 @@ fn steering(connection: &Connection, info: &SwitchInfo) -> anyhow::Result<Option
         anyhow::Ok(Steering { functions, chains, rules })
     };
     match ask() {
-        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) if is_missing(&error) => Ok(None),
         asked => asked.map(Some),
     }
-}
-
-fn is_gone(error: &anyhow::Error) -> bool {
-    let code = error.downcast_ref().and_then(ControlError::code);
-    code == Some(ErrorCode::NotFound)
 }
 
 const EXAMPLES: &str = "\

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Until `end`, the death of either changes nothing for the other. From then on the copies here are
-//! the last ones, so the next daemon waits for the end, for longer than any disk takes. One that
-//! has not ended by then hangs, or is stopped, and still has its own.
+//! the last ones, so the next daemon waits for the end, for longer than any disk takes. An old
+//! daemon that has not ended by then hangs, or is stopped, and still has its own copies.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -87,7 +87,7 @@ pub fn show(connection: &Connection, port: &PortName) -> anyhow::Result<PortInfo
     }
 }
 
-/// Whether there is no such port.
+/// Whether the daemon says that there is no such port or switch.
 pub fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
 }

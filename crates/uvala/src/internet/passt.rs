@@ -93,7 +93,6 @@ pub struct Station {
 struct Running {
     socket: UnixStream,
     messages: SyncSender<Vec<u8>>,
-    since: Instant,
     /// Ends when passt has ended, and says when that was.
     reader: Option<JoinHandle<Instant>>,
 }
@@ -120,9 +119,10 @@ impl Station {
         now: Instant,
     ) -> io::Result<()> {
         // The descriptors of the old passt go before there are others.
-        let before = self.running.take().map(Running::lasted);
-        if self.tried.replace(now).is_some() {
-            let was_steady = before.is_some_and(|lasted| lasted >= STEADY);
+        let ended = self.running.take().and_then(Running::ended);
+        if let Some(tried) = self.tried.replace(now) {
+            let lasted = ended.map(|ended| ended.saturating_duration_since(tried));
+            let was_steady = lasted.is_some_and(|lasted| lasted >= STEADY);
             self.failures = if was_steady { 0 } else { self.failures.saturating_add(1) };
         }
         self.running = Some(Running::start(command, mac, switch)?);
@@ -153,17 +153,16 @@ impl Running {
         let name = |what| Builder::new().name(format!("{what} {mac}"));
         name("to").spawn(move || write(to, &queue))?;
         let reader = name("from").spawn(move || read(from, passt, mac, &switch))?;
-        Ok(Self { socket, messages, since: Instant::now(), reader: Some(reader) })
+        Ok(Self { socket, messages, reader: Some(reader) })
     }
 
     fn has_ended(&self) -> bool {
         self.reader.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// How long a passt ran that has ended.
-    fn lasted(mut self) -> Duration {
-        let ended = self.reader.take().and_then(|reader| reader.join().ok());
-        ended.map_or(Duration::ZERO, |ended| ended.saturating_duration_since(self.since))
+    /// When a passt ended that has ended.
+    fn ended(mut self) -> Option<Instant> {
+        self.reader.take()?.join().ok()
     }
 }
 

@@ -77,7 +77,7 @@ pub struct Running {
     child: Child,
     /// Where its VMM connects to.
     pub socket: PathBuf,
-    /// The socket's directory: in another one a user could connect first, or take its name.
+    /// The socket's directory. In a shared one another user could connect first, or take its name.
     _dir: PrivateDir,
     /// The other end removes the directory, also when this process is killed.
     _remover: ChildStdin,

@@ -111,8 +111,8 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Whether a line about a program is to be logged. It is one of those of the switch's owner:
-    /// ports that come and go cause any number.
+    /// Whether a line about a program is to be logged. It counts for the switch's owner: ports that
+    /// come and go cause any number of such lines.
     fn logs_program(&mut self, name: &SwitchName) -> bool {
         let Some(switch) = self.state.find_switch(name) else { return false };
         self.call_log.logs_change(switch.permissions.owner, Instant::now())

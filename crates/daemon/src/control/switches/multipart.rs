@@ -6,7 +6,7 @@
 //! comes, of all together.
 
 use packet::metadata::POSITIONS;
-use protocol::check::steering::{CHAINS_MAX, check_rule_count};
+use protocol::check::steering::{check_chain_count, check_rule_count};
 use protocol::name::SwitchName;
 use protocol::{ChainSpec, Reply, RuleSpec, SwitchSettings, SwitchSpec};
 
@@ -89,7 +89,7 @@ impl<D: Datapath> Control<D> {
 }
 
 impl PartialPlan {
-    /// Whether the draft may have this part, too: no switch has more than such a draft.
+    /// Whether the draft may have this part, too. It may have no more than a switch may.
     fn admit(
         &self,
         chains: Option<&[ChainSpec]>,
@@ -99,9 +99,7 @@ impl PartialPlan {
             return Err(format!("more than {PARTS_MAX} parts"));
         }
         check_rule_count(count(self.rules.as_deref()) + count(rules))?;
-        if count(self.chains.as_deref()) + count(chains) > usize::from(CHAINS_MAX) {
-            return Err(format!("a switch has at most {CHAINS_MAX} chains"));
-        }
+        check_chain_count(count(self.chains.as_deref()) + count(chains))?;
         let is_long = |chain: &&ChainSpec| chain.services.len() > POSITIONS;
         match chains.into_iter().flatten().find(is_long) {
             Some(_) => Err(format!("a chain has at most {POSITIONS} services")),

@@ -94,7 +94,7 @@ fn test_notices_of_a_users_ports_do_not_fill_the_log_nor_look_at_all_ports() {
     assert!(lines.len() < 60, "{} lines", lines.len());
 }
 
-/// Either of two users may be another one's victim.
+/// Either of two users may be the other's victim.
 #[test]
 fn test_loops_between_two_users_are_of_the_switchs_owner_in_the_log() {
     let lines = logged(|bench| {

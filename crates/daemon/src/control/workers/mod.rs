@@ -118,7 +118,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn port_of(&self, key: PortKey) -> Option<PortName> {
-        self.state.ports().find(|(_, port)| port.key == key).map(|(name, _)| name.clone())
+        self.state.port_with(key).map(|(name, _)| name.clone())
     }
 
     /// Takes a port that stalls its switch from its client or its VMM.

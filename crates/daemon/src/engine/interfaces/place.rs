@@ -27,7 +27,7 @@ pub(super) struct HostPlace {
     pub home: Home,
     /// The state that was logged last, or was left out.
     pub logged: LinkState,
-    /// Log lines about it: what is at the other end may change its state at any rate.
+    /// Log lines about the interface: what is at its other end may change its state at any rate.
     pub lines: Budget,
     /// Why the daemon could not open the interface when it appeared.
     pub trouble: String,
@@ -61,7 +61,7 @@ impl HostPlace {
         self.is_ours() && self.wanted.fds == 0
     }
 
-    /// Whether one more line about it is to be logged. Logs the number of those that were not.
+    /// Whether one more line about the interface is to be logged. Logs how many were not.
     pub fn may_log(&self) -> bool {
         let turn = self.lines.turn(Instant::now());
         turn.allows("of its interface", |text| tracing::info!("{}: {text}", self.name))

@@ -154,7 +154,7 @@ fn turns_of_a_mirror_port_count_for_its_user() {
     assert!(is_its_users);
 }
 
-/// The port's own worker learns what is behind it until that worker has heard of the change.
+/// Until the port's own worker hears of the change, it learns the stations behind the port.
 #[test]
 fn a_port_of_several_workers_becomes_a_mirror_port_while_it_sends_from_new_stations() {
     let mut workers = start(3);

@@ -24,7 +24,7 @@ impl Bridge {
             && verdict.payload != Payload::Tagged
     }
 
-    /// Learns from what a frame says of groups; returns how many records that was.
+    /// Learns from what a frame says of groups; returns its cost in records.
     pub(crate) fn hear(
         &mut self,
         (src, vlan): (PortId, VlanId),
@@ -69,7 +69,7 @@ impl Bridge {
         (self.snooping.with(|snooping| snooping.find(&frame, &mut to)), to)
     }
 
-    /// Ends memberships that are due, as many as one call ends.
+    /// Ends memberships that are due, up to the bound of one call.
     pub(crate) fn expire_groups(&mut self, now: Now) {
         if self.config.mcast_snooping {
             self.snooping.lock().expire(now);

@@ -50,7 +50,7 @@ impl Tally {
         if value.is_static() { &mut self.fixed } else { &mut self.learned }
     }
 
-    /// The place of the user whose share an entry of the port takes from.
+    /// The place of the port's user, if the entry counts against that user's share.
     fn user_of(&self, value: Value) -> Option<usize> {
         self.user.filter(|_| !value.is_static())
     }
@@ -314,15 +314,15 @@ impl Entries {
         expired
     }
 
-    pub(super) fn flush(&mut self, common: &Common, what: Flush) -> usize {
+    pub(super) fn flush(&mut self, common: &Common, what: Flush<'_>) -> usize {
         match what {
             Flush::All => self.flush_where(common, |_, value| !value.is_external()),
             Flush::Port(port) => {
                 self.flush_where(common, |_, value| value.port() == port && !value.is_external())
             }
-            Flush::Vlan(vlan) => {
-                self.flush_where(common, |key, value| key.vlan() == vlan && !value.is_external())
-            }
+            Flush::Vlans(vlans) => self.flush_where(common, |key, value| {
+                vlans.contains(key.vlan()) && !value.is_external()
+            }),
         }
     }
 
@@ -354,11 +354,7 @@ impl Entries {
         removed
     }
 
-    pub(super) fn flush_where(
-        &mut self,
-        common: &Common,
-        doomed: impl Fn(Key, Value) -> bool,
-    ) -> usize {
+    fn flush_where(&mut self, common: &Common, doomed: impl Fn(Key, Value) -> bool) -> usize {
         let slots = 0..self.table.slots();
         self.remove_where(common, slots, |key, value| !value.is_static() && doomed(key, value))
     }

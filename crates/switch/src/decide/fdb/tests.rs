@@ -319,7 +319,7 @@ fn test_flushes_take_what_they_name() {
     let generation = fdb.generation();
     assert_eq!(fdb.flush(Flush::Port(port(9))), 0);
     assert_eq!(fdb.generation(), generation, "nothing went, nothing changed");
-    assert_eq!(fdb.flush(Flush::Vlan(vlan(2))), 4);
+    assert_eq!(fdb.flush(Flush::Vlans(&[vlan(2)].into_iter().collect())), 4);
     assert_eq!(fdb.flush(Flush::Port(port(0))), 2);
     assert_eq!(fdb.flush_port_except(port(1), |vlan| vlan == VlanId::DEFAULT), 0);
     assert_eq!(fdb.flush_port_except(port(1), |_| false), 2);
@@ -475,7 +475,7 @@ fn apply(fdb: &mut Fdb, step: &Step, now: Now) {
         Step::Remove(v, m) => drop(fdb.remove(vlan(v), mac(m))),
         Step::RemovePort(p) => drop(fdb.remove_port(port(p))),
         Step::FlushPort(p) => drop(fdb.flush(Flush::Port(port(p)))),
-        Step::FlushVlan(v) => drop(fdb.flush(Flush::Vlan(vlan(v)))),
+        Step::FlushVlan(v) => drop(fdb.flush(Flush::Vlans(&[vlan(v)].into_iter().collect()))),
         Step::Sweep(budget) => drop(fdb.age(now, budget)),
         Step::Wait(_) => {}
     }

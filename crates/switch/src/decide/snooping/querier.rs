@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use packet::mcast::{LAST_MEMBER_MS, QUERY_INTERVAL_S, Query, RESPONSE_MS};
 use packet::{MacAddr, PortId, VlanId};
 
-use super::{Domain, LAST_MEMBER_COUNT, McastFamily, after_ms};
+use super::{Domain, LAST_MEMBER_COUNT, McastFamily, after_ms, count_out};
 use crate::model::now::Now;
 
 /// How long a querier that is not heard is believed to be there.
@@ -22,7 +22,7 @@ const STARTUP_MS: u64 = INTERVAL_MS / 4;
 const STARTUP_COUNT: u32 = 2;
 /// Questions about groups that hosts have left, at a time: in all, and for a port.
 const ASKED_MAX: usize = 1024;
-const ASKED_PORT_MAX: usize = 64;
+const ASKED_PORT_MAX: u32 = 64;
 /// Queries that are sent at once: a switch may have thousands of VLANs.
 const ROUND: usize = 32;
 
@@ -53,8 +53,8 @@ struct Questions {
     /// When to ask next, and how often still.
     open: BTreeMap<(Domain, IpAddr, PortId), (Now, u64)>,
     /// Questions to each port that has some.
-    of_ports: BTreeMap<PortId, usize>,
-    /// None is due before.
+    of_ports: BTreeMap<PortId, u32>,
+    /// The time of the next question; `None`: there is none.
     due: Option<Now>,
 }
 
@@ -265,7 +265,7 @@ impl Questions {
                 (*next, *left) = (after_ms(now, LAST_MEMBER_MS.into()), *left - 1);
             }
             if *left == 0 {
-                forget(&mut self.of_ports, port);
+                count_out(&mut self.of_ports, port);
             }
             *left > 0
         });
@@ -278,16 +278,6 @@ impl Questions {
         if self.of_ports.remove(&port).is_some() {
             self.open.retain(|&(_, _, at), _| at != port);
             self.due = self.open.values().map(|(next, _)| *next).min();
-        }
-    }
-}
-
-/// Counts one question less to a port.
-fn forget(of_ports: &mut BTreeMap<PortId, usize>, port: PortId) {
-    if let Some(count) = of_ports.get_mut(&port) {
-        *count -= 1;
-        if *count == 0 {
-            of_ports.remove(&port);
         }
     }
 }

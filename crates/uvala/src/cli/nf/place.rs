@@ -3,9 +3,11 @@
 use client::control::{Connection, ControlError, unexpected};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    ErrorCode, Failure, PortInfo, PortRef, PortRequest, PortSet, PortSettings, Reply, Request,
-    SwitchRef, SwitchRequest,
+    ErrorCode, Failure, PortInfo, PortRequest, PortSet, PortSettings, Reply, Request, SwitchRef,
+    SwitchRequest,
 };
+
+use crate::cli::target::show;
 
 /// Service and instances of the ports, as far as the command names them.
 #[derive(Debug)]
@@ -20,12 +22,9 @@ impl Role<'_> {
     /// Ports that are there are of this service, or become it. Those that are not there will be.
     pub fn assign(&self, connection: &Connection, ports: &[PortName]) -> anyhow::Result<()> {
         for (at, port) in (0u16..).zip(ports) {
-            let call = Request::Port(PortRequest::Show(PortRef { port: port.clone() }));
-            let info = match connection.call(call) {
-                Ok(Reply::Port(info)) => info,
-                Ok(other) => return Err(unexpected(&other).into()),
-                Err(ControlError::Refused(failure)) if is_unseen(failure.code) => continue,
-                Err(error) => return Err(error.into()),
+            let info = match show(connection, port) {
+                Err(error) if is_unseen(&error) => continue,
+                shown => shown?,
             };
             let number = self.first.and_then(|first| first.checked_add(at));
             self.assign_port(connection, &info, number)?;
@@ -90,8 +89,9 @@ impl Role<'_> {
 }
 
 /// Whether it is missing, or hidden: a user that may not list it may still be allowed to attach.
-fn is_unseen(code: ErrorCode) -> bool {
-    matches!(code, ErrorCode::NotFound | ErrorCode::Permission)
+fn is_unseen(error: &anyhow::Error) -> bool {
+    let code = error.downcast_ref().and_then(ControlError::code);
+    matches!(code, Some(ErrorCode::NotFound | ErrorCode::Permission))
 }
 
 /// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use client::control::{Connection, ControlError};
+use client::control::Connection;
 use protocol::name::{PortName, SwitchName};
-use protocol::{
-    ChainInfo, ErrorCode, FunctionInfo, PortInfo, PortStats, StatsQuery, SwitchInfo, WorkerInfo,
-};
+use protocol::{ChainInfo, FunctionInfo, PortInfo, PortStats, StatsQuery, SwitchInfo, WorkerInfo};
 
+use crate::cli::target::is_missing;
 use crate::cli::{chain, nf, port, stats, switch, worker};
 
 /// Everything at one moment.
@@ -69,11 +68,6 @@ fn add_chains(
     let chains = chain::chains(connection, switch)?.into_iter();
     sample.chains.extend(chains.map(|info| (switch.clone(), info)));
     Ok(())
-}
-
-/// Whether a switch went meanwhile.
-pub fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
 }
 
 fn known(info: PortInfo) -> Known {

@@ -11,6 +11,7 @@ use super::sample::{self, Sample};
 use super::state::Link;
 use crate::cli::Global;
 use crate::cli::output::{connect_again, is_gone};
+use crate::cli::target::is_missing;
 
 /// The first rates should come soon.
 const SOON: Duration = Duration::from_millis(500);
@@ -62,7 +63,7 @@ impl Sampler {
                     (wait, is_first) = (Duration::ZERO, true);
                     continue;
                 }
-                Err(error) if sample::is_missing(&error) && self.only.is_some() => {
+                Err(error) if is_missing(&error) && self.only.is_some() => {
                     (wait, is_first) = (self.interval, true);
                     Update::Lost(Link::Missing(self.only.clone().expect("looked at just now")))
                 }

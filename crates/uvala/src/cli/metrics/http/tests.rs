@@ -69,7 +69,7 @@ fn test_many_slow_clients_do_not_keep_others_out() {
     drop(slow);
 }
 
-/// As that of a client for which there was no thread.
+/// What happens to a connection when no thread can be started for it.
 #[test]
 fn test_a_connection_that_is_not_served_is_closed() {
     let open = Arc::new(Open::default());
