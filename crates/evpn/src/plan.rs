@@ -31,12 +31,14 @@
 //! before the process started: restarts lose no station. A remote that is withdrawn is kept for
 //! [`GRACE_MS`], for its routes may be announced again at once by a BGP speaker that has started.
 //!
-//! An IP address goes with its station: this host announces those that the port has heard of for
-//! stations that it claims, and names those of stations that are elsewhere to the port, which then
-//! answers requests for them. An address that two hosts announce for different stations, or that is
-//! one of a station here, too, is not named: the port floods, and the stations find out themselves.
+//! What goes with the stations are their IP addresses ([`addresses`]).
 //!
-//! Limits: [`Limits`], and [`ADDRESSES_MAX`] of a station. What came first stays.
+//! Limits: [`Limits`]. What came first stays.
+
+mod addresses;
+mod todo;
+
+pub use todo::{Announced, Todo};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -52,9 +54,6 @@ pub const WINDOW_MS: u64 = 180_000;
 const MOVES_MAX: u32 = 5;
 /// How long a remote stays after its route is gone.
 pub const GRACE_MS: u64 = 15_000;
-
-/// Most IP addresses of a station of another host.
-const ADDRESSES_MAX: usize = 64;
 
 /// What the process keeps at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,90 +105,6 @@ struct There {
 struct Moves {
     since: u64,
     count: u32,
-}
-
-/// What GoBGP has of this host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announced {
-    /// The host gets floods.
-    pub floods: bool,
-    /// Stations.
-    pub stations: BTreeMap<MacAddr, Mobility>,
-    /// Stations with an IP address.
-    pub neighbours: BTreeMap<(MacAddr, IpAddr), (Mobility, bool)>,
-}
-
-impl Announced {
-    /// Notes what a route says.
-    pub fn insert(&mut self, subject: Subject) {
-        match subject {
-            Subject::Floods => self.floods = true,
-            Subject::Station(mac, mobility) => {
-                self.stations.insert(mac, mobility);
-            }
-            Subject::Neighbour(Neighbour { ip, mac, is_router }, mobility) => {
-                self.neighbours.insert((mac, ip), (mobility, is_router));
-            }
-        }
-    }
-
-    /// Removes what a route says.
-    pub fn remove(&mut self, subject: Subject) {
-        match subject {
-            Subject::Floods => self.floods = false,
-            Subject::Station(mac, _) => {
-                self.stations.remove(&mac);
-            }
-            Subject::Neighbour(Neighbour { ip, mac, .. }, _) => {
-                self.neighbours.remove(&(mac, ip));
-            }
-        }
-    }
-
-    /// The routes that were announced.
-    pub fn subjects(&self) -> impl Iterator<Item = Subject> + '_ {
-        let stations = self.stations.iter().map(|(&mac, &said)| Subject::Station(mac, said));
-        let neighbours = self.neighbours.iter().map(neighbour);
-        stations.chain(neighbours).chain(self.floods.then_some(Subject::Floods))
-    }
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Todo {
-    /// Remotes that the port gets.
-    pub add_remotes: Vec<IpAddr>,
-    /// Remotes that it loses, with their stations.
-    pub del_remotes: Vec<IpAddr>,
-    /// Stations that it gets, each with its remote.
-    pub add_stations: Vec<(MacAddr, IpAddr)>,
-    /// Stations that it loses.
-    pub del_stations: Vec<MacAddr>,
-    /// IP addresses of stations that it gets.
-    pub add_neighbours: Vec<Neighbour>,
-    /// IP addresses that it loses.
-    pub del_neighbours: Vec<IpAddr>,
-    /// Routes to announce.
-    pub announce: Vec<Subject>,
-    /// Routes to withdraw.
-    pub withdraw: Vec<Subject>,
-}
-
-impl Todo {
-    /// Whether the port is to be changed.
-    #[must_use]
-    pub fn is_for_port(&self) -> bool {
-        let Self { add_remotes, del_remotes, add_stations, del_stations, .. } = self;
-        let no_remotes = add_remotes.is_empty() && del_remotes.is_empty();
-        let no_neighbours = self.add_neighbours.is_empty() && self.del_neighbours.is_empty();
-        !(no_remotes && no_neighbours && add_stations.is_empty() && del_stations.is_empty())
-    }
-
-    /// Whether routes are to be changed.
-    #[must_use]
-    pub fn is_for_bgp(&self) -> bool {
-        !self.announce.is_empty() || !self.withdraw.is_empty()
-    }
 }
 
 /// What is known, and what was done about it.
@@ -312,21 +227,6 @@ impl Plan {
         }
     }
 
-    /// The IP addresses that the port has heard of stations of this host, and those that it answers
-    /// for: all of them. `None`: the port does neither. Stations were [seen](Self::see_stations)
-    /// before.
-    pub fn see_neighbours(&mut self, seen: Option<(&[Neighbour], &[Neighbour])>) {
-        let (local, answered) = seen.unzip();
-        self.here.values_mut().filter(|it| it.until.is_none()).for_each(|it| it.addresses.clear());
-        for &Neighbour { ip, mac, is_router } in local.unwrap_or_default() {
-            if let Some(here) = self.here.get_mut(&mac) {
-                here.addresses.insert(ip, is_router);
-            }
-        }
-        let entry = |it: &Neighbour| (it.ip, (it.mac, it.is_router));
-        self.port_neighbours = answered.map(|answered| answered.iter().map(entry).collect());
-    }
-
     /// The routes of other hosts, and what GoBGP has of this one: all of them.
     pub fn see_routes(&mut self, routes: &[Route], announced: Announced, now: u64) {
         (self.announced, self.has_routes) = (announced, true);
@@ -347,27 +247,6 @@ impl Plan {
         self.see_addresses(routes, &mut there);
         self.see_hosts(&hosts, now);
         self.see_there(there);
-    }
-
-    /// Adds the IP addresses that the host of each station announces for it.
-    fn see_addresses(&mut self, routes: &[Route], there: &mut BTreeMap<MacAddr, There>) {
-        let neighbours = routes.iter().filter_map(|route| match route.subject {
-            Subject::Neighbour(neighbour, _) => Some((neighbour, route.host)),
-            _ => None,
-        });
-        let (known, new): (Vec<_>, Vec<_>) = neighbours.partition(|(it, _)| {
-            self.there.get(&it.mac).is_some_and(|there| there.addresses.contains_key(&it.ip))
-        });
-        let mut count = 0;
-        for (Neighbour { ip, mac, is_router }, host) in known.into_iter().chain(new) {
-            let Some(station) = there.get_mut(&mac).filter(|it| it.host == host) else { continue };
-            if station.addresses.len() < ADDRESSES_MAX && count < self.limits.neighbours {
-                station.addresses.insert(ip, is_router);
-                count += 1;
-            } else {
-                self.refused += 1;
-            }
-        }
     }
 
     fn see_hosts(&mut self, hosts: &BTreeSet<IpAddr>, now: u64) {
@@ -525,52 +404,6 @@ impl Plan {
         }
     }
 
-    /// The IP addresses of stations that this host claims.
-    fn plan_addresses(&self, todo: &mut Todo) {
-        if !self.has_routes {
-            return;
-        }
-        let mut wanted = BTreeMap::new();
-        for (&mac, here) in &self.here {
-            let Some(claim) = here.claim else { continue };
-            wanted.extend(here.addresses.iter().map(|(&ip, &router)| ((mac, ip), (claim, router))));
-        }
-        let has = &self.announced.neighbours;
-        let gone = has.iter().filter(|(key, _)| !wanted.contains_key(key));
-        todo.withdraw.extend(gone.map(neighbour));
-        let new = wanted.iter().filter(|(key, said)| has.get(key) != Some(said));
-        todo.announce.extend(new.map(neighbour));
-    }
-
-    /// The IP addresses that the port is to answer for: each of one station, which is elsewhere.
-    fn plan_answers(&self, todo: &mut Todo) {
-        let Some(has) = &self.port_neighbours else { return };
-        let is_there = |(mac, it): &(&MacAddr, &There)| {
-            self.hosts.contains_key(&it.host) && !self.here.contains_key(mac)
-        };
-        // `None`: of several stations.
-        let mut wanted = BTreeMap::<IpAddr, Option<(MacAddr, bool)>>::new();
-        for (&mac, it) in self.there.iter().filter(is_there) {
-            for (&ip, &is_router) in &it.addresses {
-                let new = Some((mac, is_router));
-                wanted.entry(ip).and_modify(|it| *it = None).or_insert(new);
-            }
-        }
-        for ip in self.here.values().flat_map(|it| it.addresses.keys()) {
-            wanted.remove(ip);
-        }
-        wanted.retain(|_, it| it.is_some());
-        let gone = has.keys().filter(|ip| !wanted.contains_key(ip));
-        todo.del_neighbours.extend(gone);
-        let known = wanted.into_iter().filter_map(|(ip, it)| Some((ip, it?)));
-        let new = known.filter(|(ip, it)| has.get(ip) != Some(it));
-        todo.add_neighbours.extend(new.map(|(ip, (mac, is_router))| Neighbour {
-            ip,
-            mac,
-            is_router,
-        }));
-    }
-
     fn is_duplicate(&self, mac: MacAddr) -> bool {
         self.moves.get(&mac).is_some_and(|it| it.count >= MOVES_MAX)
     }
@@ -634,12 +467,6 @@ fn see_station(
     }
 }
 
-/// The route of an entry of [`Announced::neighbours`].
-fn neighbour(entry: (&(MacAddr, IpAddr), &(Mobility, bool))) -> Subject {
-    let (&(mac, ip), &(said, is_router)) = entry;
-    Subject::Neighbour(Neighbour { ip, mac, is_router }, said)
-}
-
 /// Whether the first of two hosts that announce a station has it.
 fn wins(a: Mobility, a_host: IpAddr, b: Mobility, b_host: IpAddr) -> bool {
     let rank = |it: Mobility, host| (it.is_sticky, it.sequence, std::cmp::Reverse(host));
@@ -648,6 +475,7 @@ fn wins(a: Mobility, a_host: IpAddr, b: Mobility, b_host: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::addresses::ADDRESSES_MAX;
     use super::*;
 
     const LIMITS: Limits =

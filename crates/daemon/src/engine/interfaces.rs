@@ -41,7 +41,6 @@ use hostif::namespace::{self, Home};
 use hostif::netlink::{Event, Interface, Monitor};
 use port::group::Share;
 use port::host::{Absent, Link, Opened, State, bell};
-use port::machine::log::Budget;
 use port::sys::Waker;
 use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, LinkState, PortKind};
@@ -403,22 +402,10 @@ impl Workers {
         let place = self.new_place(spec.switch, &spec.config)?;
         let absent = link.is_none();
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
-        let mut place = HostPlace {
-            name: spec.name.clone(),
-            kind: spec.kind,
-            wanted: spec.host.clone(),
-            link,
-            interface,
-            home,
-            logged: LinkState::Gone,
-            lines: Budget::new(Instant::now()),
-            trouble: String::new(),
-            // The daemon looks once more for an interface that is not there now.
-            retry: absent,
-            inherited: false,
-            only_inherited: false,
-            opening: None,
-        };
+        let (name, wanted) = (spec.name.clone(), spec.host.clone());
+        let new = HostPlace::new(name, spec.kind, wanted, home, interface);
+        // The daemon looks once more for an interface that is not there now.
+        let mut place = HostPlace { link, retry: absent, ..new };
         place.say_how();
         if absent {
             self.host.try_again();
@@ -657,21 +644,9 @@ mod tests {
     use std::mem::MaybeUninit;
 
     fn place(ifname: &str) -> HostPlace {
-        HostPlace {
-            name: "vale0:x".parse().expect("a name"),
-            kind: PortKind::Packet,
-            wanted: HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() },
-            link: None,
-            interface: Interface::default(),
-            home: Home::Ours,
-            logged: LinkState::Gone,
-            lines: Budget::new(Instant::now()),
-            trouble: String::new(),
-            retry: false,
-            inherited: false,
-            only_inherited: false,
-            opening: None,
-        }
+        let name = "vale0:x".parse().expect("a name");
+        let wanted = HostIf { ifname: Some(ifname.to_owned()), ..HostIf::default() };
+        HostPlace::new(name, PortKind::Packet, wanted, Home::Ours, Interface::default())
     }
 
     fn interface(index: u32, name: &str, running: bool) -> Interface {

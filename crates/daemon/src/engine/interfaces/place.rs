@@ -43,6 +43,31 @@ pub(super) struct HostPlace {
 }
 
 impl HostPlace {
+    /// The interface of a new port; none is open yet.
+    pub fn new(
+        name: PortName,
+        kind: PortKind,
+        wanted: HostIf,
+        home: Home,
+        interface: Interface,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            wanted,
+            link: None,
+            interface,
+            home,
+            logged: LinkState::Gone,
+            lines: Budget::new(Instant::now()),
+            trouble: String::new(),
+            retry: false,
+            inherited: false,
+            only_inherited: false,
+            opening: None,
+        }
+    }
+
     pub fn state(&self) -> LinkState {
         match self.link.as_ref().map_or(State::Gone, |link| link.state()) {
             State::Up => LinkState::Up,
@@ -153,21 +178,9 @@ mod tests {
         let interface = Interface { name: "red".to_owned(), ..Interface::default() };
         let link = Link::new(&interface, home.is_foreign(), &bell);
         link.note(state);
-        HostPlace {
-            name: "vale0:a".parse().expect("a name"),
-            kind: PortKind::Packet,
-            wanted,
-            link: Some(link),
-            interface,
-            home,
-            logged: LinkState::Gone,
-            lines: Budget::new(Instant::now()),
-            trouble: String::new(),
-            retry: false,
-            inherited: false,
-            only_inherited: false,
-            opening: None,
-        }
+        let name = "vale0:a".parse().expect("a name");
+        let new = HostPlace::new(name, PortKind::Packet, wanted, home, interface);
+        HostPlace { link: Some(link), ..new }
     }
 
     #[test]

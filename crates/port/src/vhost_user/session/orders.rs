@@ -18,6 +18,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use device::virtio_net::features as net;
 use device::virtqueue::{Buffers, Places};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -25,7 +26,7 @@ use rustix::io::{pread, pwrite};
 
 use super::super::handoff::{Queues, Ring};
 use super::super::message::{Answer, Area, Bell, Message, Region};
-use super::{LOG_ALL, PROTOCOL_FEATURES, Session, Shared, net, protocol, virtio};
+use super::{LOG_ALL, PROTOCOL_FEATURES, Session, Shared, protocol, virtio};
 use crate::machine::quota::{Limits, Quota};
 use crate::sys::SlowWakes;
 use crate::sys::vhost::EpollSet;
