@@ -37,7 +37,8 @@ use super::text::{Host, Net, parse, wrong};
 use super::{Counts, named};
 pub use board::Board;
 use neighbours::{Change, Claim, Neighbours};
-use packet::build::{ARP_LEN, arp, ethernet, icmp_error, ipv4};
+use packet::arp::Arp;
+use packet::build::{arp, ethernet, icmp_error, ipv4};
 use packet::bytes::{ipv4_at, mac_at, u16_at};
 use packet::checksum::checksum;
 use packet::ethernet::ETHERNET_HEADER;
@@ -330,30 +331,22 @@ impl Router {
         }
     }
 
-    fn arp(&mut self, frame: &[u8], made: &mut Generated) -> Action {
-        let packet = &frame[ETHERNET_HEADER..];
-        if packet.len() < ARP_LEN || packet[..6] != [0, 1, 8, 0, 6, 4] {
-            return Action::Drop;
+    /// Learns from an ARP packet for the router, in a frame from this source, and answers it.
+    fn hear(&mut self, packet: Arp, source: MacAddr, made: &mut Generated) {
+        let Arp { operation, sender: from, target } = packet;
+        if !self.own.contains(&target) {
+            return;
         }
-        let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
-        // No neighbour has the address of a group (RFC 1812, 3.3.2).
-        if !from.0.is_station() {
-            return Action::Drop;
+        let claim = Claim { address: from.1, station: from.0, source };
+        if self.learn(claim, made)
+            && let Some(board) = &self.board
+        {
+            board.post(claim);
         }
-        let target = ipv4_at(packet, 24);
-        if self.own.contains(&target) {
-            let claim = Claim { address: from.1, station: from.0, source: mac_at(frame, 6) };
-            if self.learn(claim, made)
-                && let Some(board) = &self.board
-            {
-                board.post(claim);
-            }
-            if operation == 1 {
-                let answer = arp(2, (self.mac, target), from);
-                made.send(&ethernet(from.0, self.mac, 0x0806, &padded(answer)));
-            }
+        if operation == Arp::REQUEST {
+            let answer = arp(Arp::REPLY, (self.mac, target), from);
+            made.send(&ethernet(from.0, self.mac, 0x0806, &padded(answer)));
         }
-        Action::Drop
     }
 
     /// The station of a neighbour; asks for it where it is not known.
@@ -366,7 +359,7 @@ impl Router {
         };
         if !is_fresh && may_ask() {
             let from = (self.mac, self.source_for(address)?);
-            let question = arp(1, from, (MacAddr::ZERO, address));
+            let question = arp(Arp::REQUEST, from, (MacAddr::ZERO, address));
             made.send(&ethernet(MacAddr::BROADCAST, self.mac, 0x0806, &padded(question)));
             if self.asked.len() >= ASKED {
                 self.asked.clear();
@@ -530,8 +523,10 @@ impl Handler for Router {
         let to_us = bytes.get(..6) == Some(&self.mac.octets());
         match u16_at(bytes, 12) {
             0x0806 if bytes.len() >= ETHERNET_HEADER => {
-                let packet = bytes.to_vec();
-                self.arp(&packet, made)
+                if let Some(packet) = Arp::read(&bytes[ETHERNET_HEADER..]) {
+                    self.hear(packet, mac_at(bytes, 6), made);
+                }
+                Action::Drop
             }
             0x0800 if to_us && bytes.len() >= ETHERNET_HEADER + IPV4_HEADER => {
                 self.packet(frame, made)

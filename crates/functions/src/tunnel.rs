@@ -31,8 +31,9 @@ use toml::Spanned;
 
 use super::text::{Host, Name, key_of, parse, wrong};
 use super::{Counts, Names, named};
-use packet::build::{ARP_LEN, arp, ethernet};
-use packet::bytes::{ipv4_at, mac_at, u16_at};
+use packet::arp::Arp;
+use packet::build::{arp, ethernet};
+use packet::bytes::{mac_at, u16_at};
 use packet::checksum::checksum;
 use packet::ethernet::ETHERNET_HEADER;
 use packet::ipv4::{Fragment, IPV4_HEADER, Packet, Side};
@@ -192,8 +193,11 @@ impl Tunnel {
         let is_fresh = self.neighbour.is_some_and(|(_, seen)| now.duration_since(seen) < FRESH);
         let may_ask = self.asked.is_none_or(|asked| now.duration_since(asked) >= PATIENCE);
         if !is_fresh && may_ask {
-            let question =
-                arp(1, (self.config.mac, self.config.local.0), (MacAddr::ZERO, self.next_hop()));
+            let question = arp(
+                Arp::REQUEST,
+                (self.config.mac, self.config.local.0),
+                (MacAddr::ZERO, self.next_hop()),
+            );
             made.send(&padded(ethernet(MacAddr::BROADCAST, self.config.mac, 0x0806, &question)));
             self.asked = Some(now);
         }
@@ -202,8 +206,8 @@ impl Tunnel {
 
     fn unwrap(&mut self, frame: &mut Frame<'_>, made: &mut Generated) -> Became {
         let bytes = frame.bytes();
-        if u16_at(bytes, 12) == 0x0806 && bytes.len() >= ETHERNET_HEADER + ARP_LEN {
-            return self.hear(&frame.bytes()[ETHERNET_HEADER..ETHERNET_HEADER + ARP_LEN], made);
+        if u16_at(bytes, 12) == 0x0806 {
+            return self.hear(&bytes[ETHERNET_HEADER..], made);
         }
         let Some(inner) = self.inner(frame) else { return Became::Foreign };
         let len = inner.len();
@@ -235,18 +239,14 @@ impl Tunnel {
     }
 
     fn hear(&mut self, packet: &[u8], made: &mut Generated) -> Became {
-        let (operation, from) = (u16_at(packet, 6), (mac_at(packet, 8), ipv4_at(packet, 14)));
         let own = (self.config.mac, self.config.local.0);
-        let is_for_us = packet[..6] == [0, 1, 8, 0, 6, 4] && ipv4_at(packet, 24) == own.1;
-        // No neighbour has the address of a group (RFC 1812, 3.3.2).
-        if !is_for_us || !from.0.is_station() {
-            return Became::Foreign;
-        }
+        let packet = Arp::read(packet).filter(|packet| packet.target == own.1);
+        let Some(Arp { operation, sender: from, .. }) = packet else { return Became::Foreign };
         if from.1 == self.next_hop() {
             self.neighbour = Some((from.0, self.now));
         }
-        if operation == 1 {
-            made.send(&padded(ethernet(from.0, own.0, 0x0806, &arp(2, own, from))));
+        if operation == Arp::REQUEST {
+            made.send(&padded(ethernet(from.0, own.0, 0x0806, &arp(Arp::REPLY, own, from))));
         }
         Became::Arp
     }

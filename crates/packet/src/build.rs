@@ -3,13 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use crate::arp::ETHERNET_AND_IPV4;
 use crate::checksum::checksum;
 use crate::ethernet::ETHERNET_HEADER;
 use crate::ipv4::IPV4_HEADER;
 use crate::mac::MacAddr;
 
-/// The length of an ARP packet for IPv4.
-pub const ARP_LEN: usize = 28;
 /// The length of a UDP header.
 pub const UDP_HEADER: usize = 8;
 /// The flag of an IPv4 header that forbids routers to fragment the packet.
@@ -78,11 +77,13 @@ pub fn ethernet(
     [&ethernet_header(dst, src, ethertype)[..], payload].concat()
 }
 
-/// An ARP packet for IPv4. The operation is 1 for a request and 2 for a reply.
+/// An ARP packet for IPv4, such as a [request](crate::arp::Arp::REQUEST).
 #[must_use]
-pub fn arp(operation: u8, from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
-    let head = [0, 1, 8, 0, 6, 4, 0, operation];
-    [&head[..], &from.0.octets(), &from.1.octets(), &to.0.octets(), &to.1.octets()].concat()
+pub fn arp(operation: u16, from: (MacAddr, Ipv4Addr), to: (MacAddr, Ipv4Addr)) -> Vec<u8> {
+    let (operation, [from_mac, to_mac]) =
+        (operation.to_be_bytes(), [from, to].map(|it| it.0.octets()));
+    let [from_ip, to_ip] = [from, to].map(|it| it.1.octets());
+    [&ETHERNET_AND_IPV4[..], &operation, &from_mac, &from_ip, &to_mac, &to_ip].concat()
 }
 
 /// An IPv4 packet without options.

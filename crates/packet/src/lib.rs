@@ -14,6 +14,7 @@
 //! | `icmpv6` | packets of ICMPv6 |
 //! | [`checksum`] | the Internet checksum |
 //! | [`bytes`] | fields of packets that may be cut |
+//! | [`arp`] | ARP packets |
 //! | [`build`] | frames from their fields |
 //! | [`dropped`] | what stands in front of a dropped frame that is shown |
 //! | [`vlan`] | VLAN numbers, sets of them, and how a port takes part in VLANs |
@@ -34,6 +35,7 @@
 //! | [`error`] | the error of text that cannot be read |
 #![forbid(unsafe_code)]
 
+pub mod arp;
 pub mod build;
 pub mod bytes;
 pub mod checksum;

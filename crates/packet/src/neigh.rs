@@ -6,16 +6,12 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::build::{ARP_LEN, arp, ethernet};
+use crate::arp::Arp;
+use crate::build::{arp, ethernet};
 use crate::bytes::{ipv4_at, ipv6_at, mac_at, u16_at};
 use crate::ethernet::{ETHERNET_HEADER, EtherType};
 use crate::icmpv6::{self, ICMPV6, IPV6_HEADER};
 use crate::mac::MacAddr;
-
-/// Hardware and protocol of an ARP message: Ethernet and IPv4, and the lengths of their addresses.
-const ETHERNET_AND_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
-const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
 
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
@@ -81,16 +77,13 @@ pub fn read(frame: &[u8]) -> Option<Message> {
 }
 
 fn read_arp(body: &[u8], source: MacAddr) -> Option<Message> {
-    let (&[operation_high, operation], packet) =
-        (body.get(6..8)?.first_chunk()?, body.get(..ARP_LEN)?);
-    let is_known = operation_high == 0 && matches!(operation, REQUEST | REPLY);
-    if packet[..6] != ETHERNET_AND_IPV4 || !is_known || mac_at(packet, 8) != source {
+    let Arp { operation, sender: (mac, sender), target } = Arp::read(body)?;
+    if !matches!(operation, Arp::REQUEST | Arp::REPLY) || mac != source {
         return None;
     }
-    let (sender, target) = (ipv4_at(packet, 14), ipv4_at(packet, 24));
     let told = Neighbour { ip: sender.into(), mac: source, is_router: false };
     // A sender that asks for itself says that it is there.
-    let asks = operation == REQUEST && sender != target && !sender.is_unspecified();
+    let asks = operation == Arp::REQUEST && sender != target && !sender.is_unspecified();
     Some(Message { told: Some(told), asked: asks.then_some(target.into()) })
 }
 
@@ -157,7 +150,7 @@ pub fn answer(frame: &[u8], neighbour: Neighbour) -> Option<Vec<u8>> {
     let (asker, body) = (mac_at(frame, 6), frame.get(ETHERNET_HEADER..)?);
     match neighbour.ip {
         IpAddr::V4(ip) => {
-            let reply = arp(REPLY, (neighbour.mac, ip), (asker, ipv4_at(body, 14)));
+            let reply = arp(Arp::REPLY, (neighbour.mac, ip), (asker, ipv4_at(body, 14)));
             Some(ethernet(asker, neighbour.mac, EtherType::ARP.0, &reply))
         }
         IpAddr::V6(ip) => {
@@ -195,7 +188,7 @@ mod tests {
 
     /// A station asks all others for an IPv4 address.
     fn arp_request(from: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
-        let packet = arp(REQUEST, from, (MacAddr::ZERO, target));
+        let packet = arp(Arp::REQUEST, from, (MacAddr::ZERO, target));
         ethernet(MacAddr::BROADCAST, from.0, EtherType::ARP.0, &packet)
     }
 

@@ -46,6 +46,7 @@ pub mod neighbours;
 pub mod networks;
 mod outbox;
 pub mod remotes;
+mod sender;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

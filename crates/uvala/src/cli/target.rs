@@ -87,9 +87,14 @@ pub fn show(connection: &Connection, port: &PortName) -> anyhow::Result<PortInfo
     }
 }
 
+/// The code with which the daemon has refused a call, if it has.
+pub fn code_of(error: &anyhow::Error) -> Option<ErrorCode> {
+    error.downcast_ref().and_then(ControlError::code)
+}
+
 /// Whether the daemon says that there is no such port or switch.
 pub fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref().and_then(ControlError::code) == Some(ErrorCode::NotFound)
+    code_of(error) == Some(ErrorCode::NotFound)
 }
 
 /// Whether there is a port of this name.

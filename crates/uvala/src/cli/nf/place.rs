@@ -7,7 +7,7 @@ use protocol::{
     SwitchRequest,
 };
 
-use crate::cli::target::show;
+use crate::cli::target::{code_of, show};
 
 /// Service and instances of the ports, as far as the command names them.
 #[derive(Debug)]
@@ -90,8 +90,7 @@ impl Role<'_> {
 
 /// Whether it is missing, or hidden: a user that may not list it may still be allowed to attach.
 fn is_unseen(error: &anyhow::Error) -> bool {
-    let code = error.downcast_ref().and_then(ControlError::code);
-    matches!(code, Some(ErrorCode::NotFound | ErrorCode::Permission))
+    matches!(code_of(error), Some(ErrorCode::NotFound | ErrorCode::Permission))
 }
 
 /// Only chains lead to functions. Without, frames are flooded to them, and two that pass everything

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use client::control::{Connection, ControlError};
+use client::control::Connection;
 use client::nf::{CpuList, Failed, Instance, Metrics, MetricsReport, TOGETHER_MAX, Threads};
 use client::{Options, Stop};
 use protocol::name::PortName;
@@ -17,6 +17,7 @@ use super::part::{Part, present};
 use super::place::{self, Role};
 use super::sandbox;
 use crate::cli::Global;
+use crate::cli::target::code_of;
 use functions::requests::Requests;
 use functions::{Function, NAMES, Others};
 use terminal::{Usage, say};
@@ -342,6 +343,5 @@ fn show_numbers(shown: &mut MetricsReport, function: &Function) {
 }
 
 fn is_permission(error: &anyhow::Error) -> bool {
-    let code = error.downcast_ref().and_then(ControlError::code);
-    code == Some(ErrorCode::Permission)
+    code_of(error) == Some(ErrorCode::Permission)
 }
