@@ -4,7 +4,8 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * A program has a table of cases. Without arguments it lists them; with a name it runs that case,
- * alone in its process, and ends with status 0, or says which check failed.
+ * alone in its process, and ends with status 0, or says which check failed. A case that cannot run
+ * here says why, and ends with status 77.
  */
 #ifndef CHECK_H
 #define CHECK_H
@@ -40,6 +41,13 @@
 		CHECK((call) == -1); \
 		CHECK(errno == (error)); \
 	} while (0)
+
+/* Ends a case that cannot run here. */
+static inline void skip(const char *why)
+{
+	fprintf(stderr, "%s\n", why);
+	_exit(77);
+}
 
 struct test {
 	const char *name;

@@ -4,6 +4,7 @@
 #include "check.h"
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 
 static struct nmreq_register all_rings(void)
 {
@@ -61,6 +62,10 @@ static void the_device_is_there_for_all_who_look(void)
 	CHECK(old_stat(1, "/dev/netmap", &answer) == 0);
 	is_netmap(&answer);
 	CHECK(old_stat(1, "/dev/null", &answer) == 0 && answer.st_rdev == null.st_rdev);
+	CHECK(stat("/dev//netmap", &answer) == 0);
+	is_netmap(&answer);
+	CHECK(lstat("//dev/./netmap", &answer) == 0);
+	is_netmap(&answer);
 	CHECK(stat64("/dev/netmap", &large) == 0 && S_ISCHR(large.st_mode));
 	CHECK(statx(AT_FDCWD, "/dev/netmap", 0, STATX_BASIC_STATS, &more) == 0);
 	CHECK(S_ISCHR(more.stx_mode) && more.stx_rdev_major == 10);
@@ -77,6 +82,27 @@ static void the_device_is_there_for_all_who_look(void)
 	CHECK(fclose(stream) == 0);
 	/* The number may be another file's, which can be read. */
 	CHECK(open("/dev/zero", O_RDONLY) == fd && read(fd, &answer, 1) == 1);
+}
+
+/* Even root changes nothing: the mode and the owner of the daemon's socket count. */
+static void the_device_has_no_attributes_and_stays_as_it_is(void)
+{
+	char room[64];
+	int dir = AT_FDCWD;
+
+	FAILS(ENODATA, getxattr("/dev/netmap", "security.selinux", room, sizeof(room)));
+	FAILS(ENODATA, lgetxattr("/dev/netmap", "system.posix_acl_access", room, sizeof(room)));
+	CHECK(listxattr("/dev/netmap", room, sizeof(room)) == 0);
+	CHECK(llistxattr("/dev/netmap", room, sizeof(room)) == 0);
+	FAILS(EPERM, chmod("/dev/netmap", 0600));
+	FAILS(EPERM, fchmodat(dir, "/dev/netmap", 0600, 0));
+	FAILS(EPERM, chown("/dev/netmap", getuid(), getgid()));
+	FAILS(EPERM, lchown("/dev/netmap", getuid(), getgid()));
+	FAILS(EPERM, fchownat(dir, "/dev/netmap", getuid(), getgid(), AT_SYMLINK_NOFOLLOW));
+	FAILS(ENOENT, getxattr("/dev/netmap0", "security.selinux", room, sizeof(room)));
+	FAILS(ENOENT, llistxattr("/dev/netmap0", room, sizeof(room)));
+	FAILS(ENOENT, fchmodat(dir, "/dev/netmap0", 0600, 0));
+	FAILS(ENOENT, fchownat(dir, "/dev/netmap0", getuid(), getgid(), 0));
 }
 
 static void register_answers(void)
@@ -538,6 +564,7 @@ static void loops(void)
 static const struct test tests[] = {
 	TEST(region_one_is_common),
 	TEST(open_in_every_way), TEST(the_device_is_there_for_all_who_look),
+	TEST(the_device_has_no_attributes_and_stays_as_it_is),
 	TEST(register_answers), TEST(register_sizes), TEST(slots_are_as_long_as_their_buffers),
 	TEST(register_one_ring), TEST(register_one_direction), TEST(register_refusals),
 	TEST(exclusive), TEST(exclusive_again_and_again), TEST(extra_buffers), TEST(pipes),

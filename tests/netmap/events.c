@@ -132,7 +132,7 @@ static void io_uring_polls_sets(void)
 	struct uring uring;
 
 	if (!new_uring(&uring))
-		return;
+		skip("the kernel refuses io_uring (kernel.io_uring_disabled, or a seccomp filter)");
 	control(set, EPOLL_CTL_ADD, b.fd, EPOLLIN);
 	CHECK(await(set, b.fd, 0) == 0);
 	uring_poll(&uring, b.fd);

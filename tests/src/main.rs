@@ -27,6 +27,7 @@ mod peer_netmap;
 mod scribble;
 mod seccomp;
 mod slow_memory;
+mod sockets;
 mod wake_ups;
 
 fn main() -> ExitCode {
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
+        Role::Sockets(attack) => Ok(sockets::run(&attack)),
         Role::Memory(attack) => slow_memory::run(&attack),
         Role::NetmapSend(send) => peer_netmap::send(&send),
         Role::NetmapReceive(receive) => peer_netmap::receive(&receive),

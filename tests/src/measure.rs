@@ -49,6 +49,17 @@ pub fn median(times: &mut [Duration]) -> Duration {
     times[times.len() / 2]
 }
 
+/// The middle one of some numbers.
+///
+/// # Panics
+/// If there are none.
+#[must_use]
+pub fn median_of(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
 /// Bytes of memory of process `pid` that are not shared memory, where ports live.
 ///
 /// # Panics

@@ -35,6 +35,8 @@ pub enum Role {
     WakeUps(WakeAttack),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
+    /// Attacks by its socket as the peer of a port, until the port hangs up.
+    Sockets(SocketAttack),
     /// Attacks by the memory of its port, until stdin ends.
     Memory(MemoryAttack),
     /// Sends a stream as a netmap program does.
@@ -256,6 +258,21 @@ pub struct InterruptAttack {
     pub station: u32,
     /// Epoll watches of its interrupts, in all.
     pub watches: u32,
+}
+
+/// The peer of a stream or dgram port that makes it slow to send to it, or to take what it sends.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SocketAttack {
+    /// The socket of its port.
+    pub socket: PathBuf,
+    /// The peer's own socket; none: it connects by a stream.
+    pub peer: Option<PathBuf>,
+    /// The address that it receives by.
+    pub station: u32,
+    /// Epoll watches of its socket, in all.
+    pub watches: u32,
+    /// Whether the peer sends, a byte at a time by a stream, or receives.
+    pub sends: bool,
 }
 
 /// A client that holds up accesses to the memory of its port.

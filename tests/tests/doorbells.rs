@@ -8,8 +8,8 @@ use harness::daemon::Setup;
 use harness::frames::{fill, mac};
 use harness::process::{Peer, USER};
 use harness::role::{
-    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, Role, Send, WakeAssault,
-    WakeAttack,
+    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, Role, Send, SocketAttack,
+    WakeAssault, WakeAttack,
 };
 use harness::{is_root, skip, wait};
 use protocol::MachineState;
@@ -202,6 +202,45 @@ fn many_watches_of_an_interrupt_cost_the_vmm_its_place() {
     let mut again = Peer::launch(&attack(0), None);
     assert!(wait::find("its end", || again.process().has_ended().then_some(true)));
     assert_eq!(machine().state, MachineState::Waiting);
+}
+
+/// A peer of such a port watches its socket very often, and is evicted.
+fn watched_peer_is_evicted(kind: &str, sends: bool) {
+    let daemon = Setup::new(CONFIG).start();
+    let peer = daemon.dir().join("hostile.sock");
+    let peer = (kind == "dgram").then_some(peer);
+    let mut add = vec!["port", "add", "vale0:vm", "--kind", kind];
+    let path = peer.as_deref().map(|peer| peer.to_str().expect("a text"));
+    add.extend(path.into_iter().flat_map(|path| ["--peer", path]));
+    assert!(daemon.uvala(&add).status.success());
+    let machine = || daemon.port("vale0:vm").unwrap().machine.unwrap();
+    let (socket, station) = (machine().socket.into(), STATION);
+    // The first call that takes from a stream may call them all seventy times and more.
+    let watches = if sends { 60_000 } else { 200_000 };
+    let attack = SocketAttack { socket, peer, station, watches, sends };
+    let mut hostile = Peer::start(&Role::Sockets(attack));
+    let mut feeder = daemon.open("vale0:feeder");
+    let mut frame = Vec::new();
+    fill(&mut frame, mac(STATION), 1, 0, 60);
+    let complaint = wait::find("the port to complain", || {
+        feeder.send(&frame).unwrap();
+        machine().complaint
+    });
+    assert!(complaint.contains("stalls the switch (3 times within a minute)"), "{complaint}");
+    assert_eq!(machine().state, MachineState::Waiting);
+    hostile.process().kill();
+}
+
+#[test]
+fn many_watches_of_a_streams_peer_cost_it_its_place() {
+    watched_peer_is_evicted("stream", false);
+    watched_peer_is_evicted("stream", true);
+}
+
+#[test]
+fn many_watches_of_a_peer_by_datagrams_cost_it_its_place() {
+    watched_peer_is_evicted("dgram", false);
+    watched_peer_is_evicted("dgram", true);
 }
 
 #[test]

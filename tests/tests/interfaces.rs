@@ -7,7 +7,8 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
 use harness::lab::{Lab, add, becomes, delete, host, refusal, veth};
 use harness::net::{Namespace, ip};
-use harness::wait;
+use harness::process::USER;
+use harness::{is_root, skip, wait};
 use protocol::{HostIf, LinkState, PortKind};
 use rustix::process::Signal;
 
@@ -187,6 +188,8 @@ fn an_mtu_that_is_changed_in_another_namespace_is_that_of_the_port() {
             let shown = said(daemon, &["port", "show", port]);
             assert!(shown.contains(", mtu 9000, "), "{shown}");
         }
+        let listed = said(daemon, &["port", "list", "--json"]);
+        assert_eq!(listed.matches("\"mtu\":9000").count(), 2, "{listed}");
         let mut client = daemon.open("vale0:c");
         client.send(&announcement(3)).expect("room");
         let mut frame = Vec::new();
@@ -204,5 +207,25 @@ fn an_mtu_that_is_changed_in_another_namespace_is_that_of_the_port() {
         let found = said(daemon, &["doctor"]);
         assert!(found.contains("differ in MTU: vale0:b has 1500, vale0:a has 9000"), "{found}");
         assert!(found.contains("ip -n NAME link set"), "{found}");
+    });
+}
+
+#[test]
+fn an_mtu_in_a_namespace_that_this_user_may_not_enter_is_noted_as_unknown() {
+    if !is_root() {
+        return skip("only root can be two users");
+    }
+    let Some(lab) = Lab::new(1) else { return };
+    lab.home.within(|| {
+        let all = "[socket]\nmode = \"666\"\n[switch.vale0]\nmode = \"666\"\n";
+        let daemon = Setup::new(all).start();
+        add(&daemon, "vale0:a", PortKind::Tap, inside("eth0", &lab.guests[0])).expect("a TAP");
+        let found = |user| {
+            let output = daemon.uvala_as(&["doctor"], user);
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let (theirs, roots) = (found(Some(USER)), found(None));
+        assert!(theirs.contains("note     vale0: the MTU of vale0:a is unknown"), "{theirs}");
+        assert!(!roots.contains("is unknown"), "{roots}");
     });
 }

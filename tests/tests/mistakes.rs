@@ -101,6 +101,7 @@ const ATTACHED: &[Mistake] = &[
         "the interface's own address",
     ),
     ("attach GUEST vale0:x --address 10.0.0.2/24 --gateway fd00::1", 2, "in no network"),
+    ("attach GUEST vale0:x --gateway 10.0.0.300", 2, "not an IP address; write one such as"),
     ("attach GUEST vale0:x --address 239.0.0.2/24", 2, "no host can have it"),
     ("attach GUEST vale0:x --address 10.0.0.2", 2, "10.0.0.1/24"),
     ("detach vale0:x", 5, "uvala port list"),

@@ -222,7 +222,12 @@ fn monitors_are_told_what_to_say_and_mistakes_are_named() {
     assert!(stream.contains("-netdev stream,id=uvala,server=off"), "{stream}");
     assert!(stream.contains("-device e1000,netdev=uvala"), "{stream}");
     assert!(said(&["vm-args", "vale0:three"]).contains("-netdev dgram,"));
-    let error = said(&["vm-args", "vale0:one", "--vmm", "libvirt"]);
+    let xml = said(&["vm-args", "vale0:one", "--vmm", "libvirt", "--nic", "e1000"]);
+    assert!(xml.contains("<qemu:commandline>\n  <qemu:arg value='-netdev'/>\n"), "{xml}");
+    assert!(xml.contains("<qemu:arg value='e1000,netdev=uvala,mac=52:54:00:"), "{xml}");
+    let xml = said(&["vm-args", "vale0:three", "--vmm", "libvirt"]);
+    assert!(xml.contains("<qemu:arg value='dgram,id=uvala,local.type=unix,"), "{xml}");
+    let error = said(&["vm-args", "vale0:one", "--vmm", "crosvm"]);
     assert!(error.contains("--kind vhost-user"), "{error}");
     let error = said(&["port", "add", "vale0:x", "--kind", "stream", "--queues", "2"]);
     assert!(error.contains("queues: for kind vhost-user"), "{error}");

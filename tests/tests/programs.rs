@@ -82,19 +82,14 @@ impl Rust {
 
     /// What docs/forwarding-programs.md tells its reader to type, but for the installation.
     fn build(&self) -> Output {
-        let page = std::fs::read_to_string(root().join("docs/forwarding-programs.md")).unwrap();
-        let mut blocks = page.split("```sh\n").skip(1).filter_map(|it| it.split("\n```").next());
-        let lines = blocks.find(|block| block.contains("cargo +nightly")).expect("the lines");
+        let lines = block("sh", "cargo +nightly");
         let (install, lines) = lines.split_once('\n').unwrap();
         assert!(install.starts_with("rustup toolchain install nightly"), "{install}");
         self.type_in(lines)
     }
 
     fn type_in(&self, lines: &str) -> Output {
-        let bin = uvala_path().parent().unwrap();
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        let mut sh = Command::new("sh");
-        sh.args(["-ec", lines]).current_dir(self.0.path()).env("PATH", path);
+        let mut sh = shell(lines, self.0.path());
         // `core` is compiled once, and not by each test.
         sh.env("CARGO_TARGET_DIR", root().join("target/bpf"));
         sh.env_remove("RUSTFLAGS").output().unwrap()
@@ -118,6 +113,23 @@ impl Rust {
 /// The directory of the example in Rust.
 const EXAMPLE: &str = "examples/forwarding/rust";
 
+/// The first block of docs/forwarding-programs.md in this language that has this in it.
+fn block(language: &str, part: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/forwarding-programs.md")).unwrap();
+    let fence = format!("```{language}\n");
+    let mut blocks = page.split(&fence).skip(1).filter_map(|it| it.split("\n```").next());
+    blocks.find(|block| block.contains(part)).expect("the lines").to_owned()
+}
+
+/// A shell that runs lines in a place, with this build of `uvala`.
+fn shell(lines: &str, place: &Path) -> Command {
+    let bin = uvala_path().parent().unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", lines]).current_dir(place).env("PATH", path);
+    sh
+}
+
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -137,6 +149,24 @@ fn next(port: &mut Port) -> Vec<u8> {
     let mut frame = Vec::new();
     assert!(port.recv_timeout(&mut frame, Some(wait::PATIENCE)).unwrap(), "a frame");
     frame
+}
+
+#[test]
+fn the_first_steps_of_the_page_work_as_they_stand() {
+    let Some(objects) = Objects::new() else { return };
+    let place = objects.0.path();
+    let examples = place.join("examples/forwarding");
+    std::fs::create_dir_all(&examples).unwrap();
+    // What the lines compile is the page's own listing.
+    std::fs::write(examples.join("stations.c"), block("c", "UVALA_MAP(stations")).unwrap();
+    std::os::unix::fs::symlink(root().join("include"), place.join("include")).unwrap();
+    let daemon = Daemon::start();
+    let mut sh = shell(&block("sh", "clang -O2"), place);
+    let ran = sh.env("UVALA_DIR", daemon.dir()).output().unwrap();
+    assert!(ran.status.success(), "{}", said(&ran));
+    let info = show(&daemon);
+    assert_eq!((info["function"].as_str(), info["faults"].as_u64()), (Some("forward"), Some(0)));
+    assert!(info["runs"].as_u64().unwrap() > 0, "{info}");
 }
 
 #[test]
@@ -165,8 +195,8 @@ fn a_table_of_stations_is_filled_by_commands_and_survives_a_restart() {
     wait::until("the ports to go", || daemon.ports().is_empty());
     let listed = run(&daemon, "program map list vale0 stations");
     assert!(listed.contains("port:b  (b carries no frames)"), "{listed}");
-    let got = daemon.uvala(&["program", "map", "get", "vale0", "stations", "02:00:00:00:00:09"]);
-    assert!(said(&got).contains("no such entry"), "{}", said(&got));
+    let value = run(&daemon, "program map get vale0 stations 02:00:00:00:00:09");
+    assert_eq!(value, "port:b  (b carries no frames)\n");
     daemon.terminate();
     daemon.restart();
     exchange(&daemon);

@@ -43,6 +43,10 @@ fn a_change_without_a_setting_and_an_instance_without_a_service_are_refused_with
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && said.contains(hint), "{args:?}: {said}");
     }
+    done(&daemon, &["port", "add", "vale0:vm", "--kind", "vhost-user", "--queues", "2"]);
+    let output = daemon.uvala(&["port", "set", "vale0:vm", "--queue-frames", "8"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("add the port with --queues 1"), "{said}");
     done(&daemon, &["port", "set", "vale0:a", "--service", "fw", "--instance", "3"]);
     done(&daemon, &["port", "set", "vale0:a", "--instance", "4"]);
 }
@@ -138,4 +142,15 @@ fn chains_and_rules_take_the_names_of_ports_as_listings_have_them() {
     let listed = |args| String::from_utf8(daemon.uvala(args).stdout).unwrap();
     let (chains, rules) = (listed(&["chain", "list", "valec"]), listed(&["rule", "list", "valec"]));
     assert!(chains.contains("  b  ") && rules.contains("port:b  "), "{chains}{rules}");
+    for (line, why) in [
+        ("rule add valec port:vale9:b --in valec:b", "no port vale9:b in this switch"),
+        ("rule add valec port:vale9:b --in valec:b --priority 7", "no port vale9:b in this switch"),
+        ("rule add valec drop --in valec:", "write one such as valec:vm1"),
+        ("rule add valec port:", "write one such as valec:vm1"),
+        ("chain add valec two firewall --out valec:", "write one such as valec:vm1"),
+    ] {
+        let output = daemon.uvala(&words(line));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(why), "{line}: {said}");
+    }
 }

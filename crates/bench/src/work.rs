@@ -159,6 +159,8 @@ pub enum Traffic {
     Latency,
     /// Nothing is sent: nanoseconds that a poll of a port and a pipe takes, above the system call.
     Poll,
+    /// Nothing is sent: nanoseconds in which a forwarding program decides about a header.
+    Decision,
 }
 
 /// What a slow machine is offered.

@@ -9,8 +9,8 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, ssize_t,
-    timespec, timeval,
+    FILE, epoll_event, fd_set, gid_t, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
+    ssize_t, timespec, timeval, uid_t,
 };
 
 /// A function and where it was found.
@@ -99,6 +99,15 @@ next! {
     eaccess(*const c_char, c_int) -> c_int;
     euidaccess(*const c_char, c_int) -> c_int;
     faccessat(c_int, *const c_char, c_int, c_int) -> c_int;
+    getxattr(*const c_char, *const c_char, *mut c_void, size_t) -> ssize_t;
+    lgetxattr(*const c_char, *const c_char, *mut c_void, size_t) -> ssize_t;
+    listxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
+    llistxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
+    chmod(*const c_char, mode_t) -> c_int;
+    fchmodat(c_int, *const c_char, mode_t, c_int) -> c_int;
+    chown(*const c_char, uid_t, gid_t) -> c_int;
+    lchown(*const c_char, uid_t, gid_t) -> c_int;
+    fchownat(c_int, *const c_char, uid_t, gid_t, c_int) -> c_int;
     fopen(*const c_char, *const c_char) -> *mut FILE;
     fclose(*mut FILE) -> c_int;
     close(c_int) -> c_int;

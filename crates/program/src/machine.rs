@@ -1,9 +1,13 @@
 //! The machine that runs a program: registers, steps, calls and helpers.
 //!
-//! An interpreter of instructions that were decoded before. Each instruction takes a step of
-//! [`STEPS_MAX`], and helpers take more by what they look at, so the time of a run is bounded, with
-//! whatever loops. A fault ends the run; what it has changed in maps stays. A run that may only
-//! read them ends at the first change ([`crate::store`]).
+//! An interpreter of instructions that were decoded before. Each takes a step of [`STEPS_MAX`], one
+//! of sixteen bytes takes two, and helpers take more by what they look at. The machine takes the
+//! steps of a block of instructions where the block ends: at a jump that is taken, a call, or a
+//! return. So a run ends after as many steps and one more block at most, whatever loops it has. A
+//! fault ends the run; what it has changed in maps stays. A run that may only read them ends at the
+//! first change ([`crate::store`]).
+
+use std::slice;
 
 use crate::dispatch::{Insn, Op, Outcome, Register, apply, result};
 use crate::fault::{Fault, FaultKind};
@@ -43,6 +47,13 @@ pub(crate) struct Caller {
     kept: [u64; 4],
 }
 
+/// How a block of instructions ends.
+enum End {
+    Jump(usize),
+    Call(usize),
+    Return,
+}
+
 /// A number for each register; the last place stays empty.
 type Registers = [u64; Register::Immediate as usize + 1];
 
@@ -68,70 +79,72 @@ impl<'a> Machine<'a> {
         let mut registers: Registers = [0; _];
         registers[1] = address(FRAME_REGION, 0);
         registers[10] = address(STACK_REGION, STACK);
-        // The steps are at hand in a register, but while a helper takes some.
-        let (mut next, mut steps) = (0, STEPS_MAX);
+        let mut begin = 0;
         loop {
-            let place = next;
-            let step = code.get(place).ok_or(FaultKind::Code).and_then(|insn| {
-                next += 1;
-                steps = steps.checked_sub(1).ok_or(FaultKind::Steps)?;
-                self.step(insn, &mut registers, (&mut next, &mut steps))
-            });
-            let ended = match step {
-                Ok(false) => continue,
-                Ok(true) => Ok(registers[0]),
-                Err(kind) => Err(Fault { kind, at: place }),
+            let insns = code.get(begin..).unwrap_or_default();
+            let mut rest = insns.iter();
+            let end = self.block(&mut rest, &mut registers);
+            let count = insns.len() - rest.len();
+            let next = begin + count;
+            let fault = |kind| Fault { kind, at: next.saturating_sub(1) };
+            self.pay(count).map_err(fault)?;
+            begin = match end.map_err(fault)? {
+                End::Jump(place) => place,
+                End::Call(place) => {
+                    self.call(&mut registers, next).map_err(fault)?;
+                    place
+                }
+                End::Return if self.depth == 0 => return Ok(registers[0]),
+                End::Return => self.give_back(&mut registers),
             };
-            self.steps = self.steps.min(steps);
-            return ended;
         }
     }
 
-    /// Runs an instruction. `true`: the program has returned.
+    /// Runs instructions up to one that leads elsewhere.
     #[inline(always)]
-    fn step(
+    fn block(
         &mut self,
-        insn: &Insn,
+        insns: &mut slice::Iter<'_, Insn>,
         registers: &mut Registers,
-        (next, steps): (&mut usize, &mut u32),
-    ) -> Result<bool, FaultKind> {
-        let (to, src) = (insn.dst as usize, registers[insn.src as usize]);
-        let dst = registers[to];
-        let operand = if insn.src == Register::Immediate { insn.imm } else { src };
-        let beside = |base: u64| base.wrapping_add_signed(insn.offset.into());
-        match result(insn.op, dst, operand) {
-            Outcome::Number(number) => registers[to] = number,
-            Outcome::Condition(false) => {}
-            Outcome::Condition(true) => *next = place(insn),
-            Outcome::Other => match insn.op {
-                Op::Load1 => registers[to] = self.load::<1>(beside(src))?,
-                Op::Load2 => registers[to] = self.load::<2>(beside(src))?,
-                Op::Load4 => registers[to] = self.load::<4>(beside(src))?,
-                Op::Load8 => registers[to] = self.load::<8>(beside(src))?,
-                Op::Store1 => self.store::<1>(beside(dst), operand)?,
-                Op::Store2 => self.store::<2>(beside(dst), operand)?,
-                Op::Store4 => self.store::<4>(beside(dst), operand)?,
-                Op::Store8 => self.store::<8>(beside(dst), operand)?,
-                Op::Atomic4 => self.atomic::<4>(insn, beside(dst), registers)?,
-                Op::Atomic8 => self.atomic::<8>(insn, beside(dst), registers)?,
-                Op::Wide => {
-                    registers[to] = insn.imm;
-                    *next += 1;
-                }
-                Op::Call => {
-                    self.call(registers, *next)?;
-                    *next = place(insn);
-                }
-                Op::Exit if self.depth == 0 => return Ok(true),
-                Op::Exit => *next = self.give_back(registers),
-                _ => {
-                    self.steps = *steps;
-                    registers[0] = self.help(insn.op, registers)?;
-                    *steps = self.steps;
-                }
-            },
+    ) -> Result<End, FaultKind> {
+        while let Some(insn) = insns.next() {
+            let (to, src) = (insn.dst as usize, registers[insn.src as usize]);
+            let dst = registers[to];
+            let operand = if insn.src == Register::Immediate { insn.imm } else { src };
+            let beside = |base: u64| base.wrapping_add_signed(insn.offset.into());
+            match result(insn.op, dst, operand) {
+                Outcome::Number(number) => registers[to] = number,
+                Outcome::Condition(false) => {}
+                Outcome::Condition(true) => return Ok(End::Jump(place(insn))),
+                Outcome::Other => match insn.op {
+                    Op::Load1 => registers[to] = self.load::<1>(beside(src))?,
+                    Op::Load2 => registers[to] = self.load::<2>(beside(src))?,
+                    Op::Load4 => registers[to] = self.load::<4>(beside(src))?,
+                    Op::Load8 => registers[to] = self.load::<8>(beside(src))?,
+                    Op::Store1 => self.store::<1>(beside(dst), operand)?,
+                    Op::Store2 => self.store::<2>(beside(dst), operand)?,
+                    Op::Store4 => self.store::<4>(beside(dst), operand)?,
+                    Op::Store8 => self.store::<8>(beside(dst), operand)?,
+                    Op::Atomic4 => self.atomic::<4>(insn, beside(dst), registers)?,
+                    Op::Atomic8 => self.atomic::<8>(insn, beside(dst), registers)?,
+                    Op::Wide => {
+                        registers[to] = insn.imm;
+                        insns.next();
+                    }
+                    Op::Call => return Ok(End::Call(place(insn))),
+                    Op::Exit => return Ok(End::Return),
+                    _ => registers[0] = self.help(insn.op, registers)?,
+                },
+            }
         }
-        Ok(false)
+        Err(FaultKind::Code)
+    }
+
+    /// Takes steps for so many instructions, or ends the run.
+    fn pay(&mut self, insns: usize) -> Result<(), FaultKind> {
+        let left = u32::try_from(insns).ok().and_then(|insns| self.steps.checked_sub(insns));
+        self.steps = left.unwrap_or(0);
+        left.map(drop).ok_or(FaultKind::Steps)
     }
 
     /// Takes the steps for something of so many bytes, or ends the run.

@@ -169,18 +169,31 @@ impl WorkerInfo {
     }
 }
 
-impl StallStage {
-    /// What the worker did, for a line of the log.
+impl StallInfo {
+    /// When and why the worker stood still.
     #[must_use]
-    pub fn describe(self) -> &'static str {
-        match self {
-            Self::Control => "carrying out changes",
+    pub fn describe(&self) -> String {
+        let Self { ago_s, lasted_ms, stage, cause, port } = self;
+        let unseen = || "a port that is gone, or that you may not see".to_owned();
+        let port = port.as_ref().map_or_else(unseen, ToString::to_string);
+        let (did, cause) = (stage.describe(&port), cause.describe());
+        format!("{ago_s} s ago for {lasted_ms} ms or more, {did}: {cause}")
+    }
+}
+
+impl StallStage {
+    /// What the worker did with a port, for a line of the log.
+    #[must_use]
+    pub fn describe(self, port: &str) -> String {
+        let did = match self {
+            Self::Control => return "carrying out changes".to_owned(),
             Self::Forward => "forwarding frames of",
             Self::Receive => "receiving from",
             Self::Send => "sending to",
             Self::Wake => "waking the client of",
             Self::Memory => "reading the memory of",
-        }
+        };
+        format!("{did} {port}")
     }
 }
 

@@ -8,15 +8,16 @@
 //!
 //! The busy loops have nothing to do with the daemon: what they cost the pair, any program would.
 //!
-//! It prints a line for each minute, and exits with status 1 if frames were lost, or if the daemon
-//! has more of what must stay flat than after the first minute.
+//! It prints a line for each minute, and exits with status 1 if frames were lost, if the daemon has
+//! more of what must stay flat than after the first minute, or if hostile programs cost the pair
+//! more than a fifth of the rate that it has beside busy loops.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::daemon::Daemon;
-use harness::measure::{own_memory, threads};
+use harness::measure::{median_of, own_memory, threads};
 use harness::process::Peer;
 use harness::role::{Become, Role};
 use harness::siege::{self, Attacker, Lives, Pair, Siege, rate};
@@ -31,6 +32,9 @@ const MIXED: Duration = Duration::from_secs(24);
 /// Bytes by which the daemon's own memory may differ from that of the first minutes: tables, and
 /// what the C library keeps.
 const MEMORY_SLACK: u64 = 4 << 20;
+/// The share of its rate beside busy loops that the pair must have beside hostile programs: the
+/// median of all minutes, for the host has other work in some of them.
+const LEAST_SHARE: f64 = 0.8;
 /// Minutes after which the daemon has its tables.
 const WARM: usize = 2;
 
@@ -214,6 +218,13 @@ fn faults(all: &[Minute], daemon: &Daemon) -> Vec<String> {
         let warm = all.iter().take(WARM).map(|minute| minute.memory).max().unwrap_or(0);
         if minute.memory > warm + MEMORY_SLACK {
             faults.push(format!("minute {number}: memory grew from {warm} to {}", minute.memory));
+        }
+    }
+    if !all.is_empty() {
+        let share = median_of(all.iter().map(|minute| minute.rates[2] / minute.rates[1]));
+        let is_enough = share >= LEAST_SHARE;
+        if !is_enough {
+            faults.push(format!("beside hostile programs {share:.2} of the rate beside loops"));
         }
     }
     if daemon.log().contains("panicked") {

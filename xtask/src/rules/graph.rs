@@ -42,7 +42,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("netmap", &["client", "protocol", "ring"]),
     ("terminal", &[]),
     ("functions", &["client", "packet", "protocol", "terminal"]),
-    ("bench", &["client", "functions", "packet", "protocol", "ring", "terminal"]),
+    ("bench", &["client", "functions", "packet", "program", "protocol", "ring", "terminal"]),
     (
         "uvala",
         &[

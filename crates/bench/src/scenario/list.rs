@@ -174,6 +174,16 @@ fn fan_out() -> Vec<Scenario> {
             Work { traffic: Traffic::Unicast(8), forwarding: Forwarding::Program, ..broadcast },
         ),
         Scenario {
+            unit: Unit::Nanoseconds,
+            limit: Limit::None,
+            ..rate(
+                "decision",
+                "a forwarding program looks one of 256 stations up, nothing else",
+                Some(30.0),
+                Work { traffic: Traffic::Decision, placement: Placement::ONE, ..COPY },
+            )
+        },
+        Scenario {
             unit: Unit::PercentLost,
             baseline: Some(COPY),
             limit: Limit::None,

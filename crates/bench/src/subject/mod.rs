@@ -78,8 +78,13 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
     match work.traffic {
         _ if work.api == Api::Dpdk => guests::run_pollers(work, time),
         Traffic::Resume => Ok(guests::resume(work)?.into()),
-        Traffic::Overrun => {
+        Traffic::Decision => {
             // On a thread of its own, which is bound to a core.
+            let (cpu, decision) = (work.placement.switch, forwarding::decision);
+            Ok(std::thread::spawn(move || decision(cpu, time)).join().expect("no panic")?.into())
+        }
+        Traffic::Overrun => {
+            // The same.
             let (work, overrun) = (*work, guests::overrun);
             let value = std::thread::spawn(move || overrun(&work, time)).join();
             Ok(value.expect("no panic")?.into())
@@ -120,7 +125,11 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::OneWay | Traffic::Broadcast(_) | Traffic::Unicast(_) => {
             (Kind::Receiver, Kind::Sender)
         }
-        Traffic::Overrun | Traffic::Resume | Traffic::Slow(_) | Traffic::Latency => {
+        Traffic::Overrun
+        | Traffic::Resume
+        | Traffic::Slow(_)
+        | Traffic::Latency
+        | Traffic::Decision => {
             unreachable!("without other processes")
         }
     };

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
 
 use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Coalesce, Spec};
@@ -19,13 +20,14 @@ use crate::model::plan::PortPlan;
 use crate::model::policy::{Caller, is_privileged};
 use crate::model::specs::MachineSpec;
 
-/// What the machines of each user may take together, as long as any port of theirs is there.
+/// What the machines of each user may take together, as long as any port of theirs is there, or
+/// the log has had lines of theirs a short time ago.
 #[derive(Debug)]
 pub(super) struct Allowances {
     limits: Limits,
     /// The limits of users that are neither root nor the daemon's.
     ordinary: Limits,
-    users: BTreeMap<u32, Weak<Quota>>,
+    users: BTreeMap<u32, Arc<Quota>>,
 }
 
 impl Allowances {
@@ -39,14 +41,11 @@ impl Allowances {
     }
 
     fn of(&mut self, user: u32) -> Arc<Quota> {
-        self.users.retain(|_, allowance| allowance.strong_count() > 0);
-        let found = self.users.get(&user).and_then(Weak::upgrade);
-        found.unwrap_or_else(|| {
-            let limits = if is_privileged(user) { self.limits } else { self.ordinary };
-            let new = Quota::new(user, limits);
-            self.users.insert(user, Arc::downgrade(&new));
-            new
-        })
+        let now = Instant::now();
+        let is_used = |quota: &Arc<Quota>| Arc::strong_count(quota) > 1;
+        self.users.retain(|_, quota| is_used(quota) || !quota.lines().are_whole(now));
+        let limits = if is_privileged(user) { self.limits } else { self.ordinary };
+        self.users.entry(user).or_insert_with(|| Quota::new(user, limits)).clone()
     }
 }
 
@@ -139,5 +138,13 @@ mod tests {
         drop((first, again));
         let _new = allowances.of(3);
         assert_eq!(allowances.users.keys().collect::<Vec<_>>(), [&2, &3]);
+    }
+
+    #[test]
+    fn a_user_that_deletes_its_ports_and_adds_them_again_gets_no_more_lines_of_the_log() {
+        let mut allowances = Allowances::new(Limits::NONE);
+        let said = |_: &u32| allowances.of(1).lines().allows_event();
+        assert_eq!((0..100).filter(said).count(), 40);
+        assert!(allowances.of(2).lines().allows_event(), "another user");
     }
 }

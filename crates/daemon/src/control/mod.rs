@@ -200,7 +200,7 @@ impl<D: Datapath> Control<D> {
                 allowances: machines::Allowances::new(config.quota.machines),
                 mirrors: BTreeSet::new(),
                 routing: BTreeMap::new(),
-                stalls: workers::Stalls::default(),
+                stalls: workers::Stalls::new(Instant::now()),
             },
             listeners: Listeners::default(),
             connections: HashMap::new(),

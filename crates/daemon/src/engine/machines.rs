@@ -107,13 +107,13 @@ fn queued(adapter: Box<dyn Adapter>, frames: u32) -> Result<Box<dyn Adapter>, Da
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         self.new_place(spec.switch, &spec.config)?;
+        let slow = self.slow_wakes(spec.key, Some(spec.switch));
         let (socket, bell) = (&spec.socket, self.host.ringer());
         let (adapter, port) = match spec.kind {
-            PortKind::Stream => netdev::open_stream(socket, bell)?,
-            PortKind::Dgram => netdev::open_dgram(socket, bell)?,
+            PortKind::Stream => netdev::open_stream(socket, slow, bell)?,
+            PortKind::Dgram => netdev::open_dgram(socket, slow, bell)?,
             PortKind::VhostUser => {
-                let slow_wakes = self.slow_wakes(spec.key, Some(spec.switch));
-                let (adapter, port) = vhost_user::open(socket, slow_wakes, bell)?;
+                let (adapter, port) = vhost_user::open(socket, slow, bell)?;
                 (queued(adapter, spec.config.queue_frames)?, port)
             }
             other => unreachable!("ports of kind {} have no machine", other.name()),

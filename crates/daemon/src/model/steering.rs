@@ -229,7 +229,33 @@ impl Steering {
         left
     }
 
-    /// Checks that all named ports and services exist, except names that `old` has, too.
+    /// Checks a change of `old`. A port that is not there comes first: a rule for it contradicts
+    /// others only by chance.
+    pub fn check_change(&self, old: Option<&Self>, ports: &[View<'_>]) -> Result<(), String> {
+        self.check_ports(old, ports)?;
+        self.check(old)?;
+        self.check_names(old, ports)
+    }
+
+    /// Checks that rules name ports that exist, except rules that `old` has, too.
+    pub fn check_ports(&self, old: Option<&Self>, ports: &[View<'_>]) -> Result<(), String> {
+        let there: BTreeSet<&str> = ports.iter().map(|port| port.name).collect();
+        for (id, rule) in &self.rules {
+            if old.is_some_and(|old| old.rules.get(id) == Some(rule)) {
+                continue;
+            }
+            if let Some(port) = ports_of(rule).find(|port| !there.contains(port)) {
+                return Err(format!("rule {id}: {}", no_port(port)));
+            }
+            if let Some(why) = deaf(rule, ports) {
+                return Err(format!("rule {id}: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that chains name services and ports that exist, and ports name chains, except names
+    /// that `old` has, too.
     pub fn check_names(&self, old: Option<&Self>, ports: &[View<'_>]) -> Result<(), String> {
         let services: BTreeSet<&str> =
             ports.iter().filter_map(|port| port.role.service.as_deref()).collect();
@@ -251,15 +277,6 @@ impl Steering {
             }
             if let Some(why) = closed_exit(chain, ports) {
                 return Err(format!("chain {name}: {why}"));
-            }
-        }
-        for (id, rule) in &self.rules {
-            let known = old.is_some_and(|old| old.rules.get(id) == Some(rule));
-            if let Some(port) = ports_of(rule).find(|port| !known && !there.contains(port)) {
-                return Err(format!("rule {id}: {}", no_port(port)));
-            }
-            if let Some(why) = deaf(rule, ports).filter(|_| !known) {
-                return Err(format!("rule {id}: {why}"));
             }
         }
         let lost = ports.iter().find_map(|port| {
@@ -339,9 +356,8 @@ mod tests {
         let mut steering = Steering::default();
         let rules = rules.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
         let replaced = steering.replace(Some(&chains.to_vec()), Some(&rules));
-        let checked = replaced.and_then(|()| steering.check(None));
         let checked =
-            checked.and_then(|()| with(&roles(), |ports| steering.check_names(None, ports)));
+            replaced.and_then(|()| with(&roles(), |ports| steering.check_change(None, ports)));
         checked.err().unwrap_or_default()
     }
 
@@ -353,7 +369,7 @@ mod tests {
         assert_eq!(steering.put_rules(vec![serde_json::from_str(rule).unwrap()]), Ok(vec![1]));
         let id = |at: usize| PortId::new(at).unwrap();
         with(&roles(), |ports| {
-            steering.check(None).and_then(|()| steering.check_names(None, ports)).unwrap();
+            steering.check_change(None, ports).unwrap();
             let plan = steering.plan(ports);
             let instances = vec![(id(2), 0), (id(1), 1)];
             let service = ServicePlan { balance: Balance::Least, instances };
@@ -368,8 +384,8 @@ mod tests {
         let mut absent = roles();
         absent.remove(3);
         with(&absent, |ports| {
-            assert!(steering.check_names(None, ports).is_err(), "the port is gone for good");
-            assert_eq!(steering.check_names(Some(&steering), ports), Ok(()), "it was there");
+            assert!(steering.check_ports(None, ports).is_err(), "the port is gone for good");
+            assert_eq!(steering.check_change(Some(&steering), ports), Ok(()), "it was there");
             assert_eq!(steering.plan(ports).rules[0].action, Action::Drop, "it takes no frames");
         });
     }
@@ -462,6 +478,11 @@ mod tests {
             (vec![web.clone()], vec![r#"{"action":"drop","dport":"9-1"}"#], "no range"),
             (vec![web.clone()], vec![r#"{"action":"drop","proto":"ipx"}"#], "expected tcp"),
             (vec![web.clone()], vec![r#"{"action":"drop"}"#, ok], "differ in action"),
+            (
+                vec![web.clone()],
+                vec![r#"{"action":"drop"}"#, r#"{"action":"port:vale9:b"}"#],
+                "rule 2: there is no port vale9:b",
+            ),
             (vec![web.clone()], vec![r#"{"action":"drop","id":3}"#; 2], "two rules 3"),
         ] {
             let refusal = refusal(&chains, &rules);

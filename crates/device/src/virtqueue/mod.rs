@@ -410,9 +410,12 @@ impl Queue {
     /// device died. A record in `area` says it, which [`Self::track`] follows; else the ring of a
     /// packed queue says it, where it contradicts the frontend. A split queue says how many buffers
     /// were returned, and frontends look there.
-    pub fn resume(&mut self, area: Option<&Inflight>) {
+    ///
+    /// `false`: the queue is in doubt, because nothing decides between frontend and ring. The
+    /// caller must not use it until its driver has set it up again.
+    pub fn resume(&mut self, area: Option<&Inflight>) -> bool {
         match self {
-            Self::Split(_) => {}
+            Self::Split(_) => true,
             Self::Packed(queue) => queue.resume(area),
         }
     }

@@ -254,7 +254,7 @@ fn section_2_8_a_successor_finds_in_the_ring_where_a_dead_device_was() {
         let mut guest = Guest::new(RING_PACKED);
         let successor = |guest: &Guest| {
             let mut queue = guest.queue(Direction::Write);
-            queue.resume(None);
+            assert!(queue.resume(None), "it is not in doubt");
             queue
         };
         let mut queue = successor(&guest);

@@ -8,7 +8,7 @@
 //!
 //! | module | functions |
 //! |---|---|
-//! | [`node`] | `stat`, `access` and their relatives |
+//! | [`node`] | `stat`, `access`, `getxattr`, `chmod` and their relatives |
 //! | [`files`] | `open` and its relatives, `fopen`, `close`, `dup`, `fcntl`, `recvmsg` |
 //! | [`device`] | `ioctl`, `mmap` |
 //! | [`poll`], [`select`] | `poll`, `ppoll`, `select`, `pselect` |

@@ -1,23 +1,26 @@
-//! `/dev/netmap` as a file that can be looked at: `stat`, `access` and their relatives.
+//! `/dev/netmap` as a file that can be looked at: `stat`, `access`, `getxattr`, `chmod` and their
+//! relatives.
 //!
 //! It is there while a daemon is, or a ptnet in the machine: a character device that says of itself
 //! what `/dev/null` does, but for its numbers, and for its mode where the daemon refuses this user.
+//! It has no extended attributes, and nothing changes its mode or owner: those of the daemon's
+//! socket count.
+//!
 //! The names of the C library before 2.33, `__xstat` and the like, may be hidden in a later one,
 //! which has the others.
 
 #![allow(unsafe_code)] // UNSAFETY: the C library's functions, with the program's pointers.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use client::control::ControlError;
-use libc::{stat as Stat, stat64 as Stat64, statx as Statx};
+use libc::{gid_t, mode_t, size_t, ssize_t, stat as Stat, stat64 as Stat64, statx as Statx, uid_t};
 use rustix::io::Errno;
 
 use crate::daemon::connect;
 use crate::errno::fail;
 use crate::next::{self, pass};
 
-const DEVICE: &CStr = c"/dev/netmap";
 /// A device of every system, which answers in the place of ours.
 const TEMPLATE: &CStr = c"/dev/null";
 /// The number of devices with a driver of their own.
@@ -36,7 +39,15 @@ const OPEN_TO_ROOT: u16 = 0o600;
 #[inline]
 pub unsafe fn is_device(path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    !path.is_null() && unsafe { CStr::from_ptr(path) } == DEVICE
+    !path.is_null() && names_device(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Whether this is `/dev/netmap`, with as many `/` and `/.` as there may be. Few other paths need
+/// more than a look at their end.
+#[inline]
+fn names_device(path: &[u8]) -> bool {
+    let parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(part, [] | [b'.']));
+    path.starts_with(b"/") && path.ends_with(b"/netmap") && parts.eq([&b"dev"[..], b"netmap"])
 }
 
 /// The permissions of the device, by what the daemon says to a connection.
@@ -219,4 +230,70 @@ accesses! {
     eaccess()
     euidaccess()
     faccessat(dir: c_int; flags: c_int)
+}
+
+/// What a call about the device returns: 0, or -1 with an error, which is another one where the
+/// device is not there.
+fn answer<T: From<i8>>(given: Result<(), Errno>) -> T {
+    permissions().and(given).map_or_else(failed, |()| T::from(0))
+}
+
+fn failed<T: From<i8>>(error: Errno) -> T {
+    fail(error);
+    T::from(-1)
+}
+
+/// Declares functions that say one and the same of the device: the arguments before the path, those
+/// behind it, and what they say.
+macro_rules! fixed {
+    ($($name:ident(
+        $($first:ident: $first_type:ty)?; $($last:ident: $type:ty),*
+    ) -> $result:ty => $given:expr;)*) => {$(
+        /// The C library's function of this name, as the program calls it.
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name(
+            $($first: $first_type,)?
+            path: *const c_char,
+            $($last: $type),*
+        ) -> $result {
+            // SAFETY: the program's promise to this function.
+            if unsafe { is_device(path) } {
+                return answer($given);
+            }
+            match next::$name() {
+                // SAFETY: with the program's own arguments.
+                Some(next) => unsafe { next($($first,)? path, $($last),*) },
+                None => failed(Errno::NOSYS),
+            }
+        }
+    )*};
+}
+
+fixed! {
+    getxattr(; name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t
+        => Err(Errno::NODATA);
+    lgetxattr(; name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t
+        => Err(Errno::NODATA);
+    listxattr(; names: *mut c_char, size: size_t) -> ssize_t => Ok(());
+    llistxattr(; names: *mut c_char, size: size_t) -> ssize_t => Ok(());
+    chmod(; mode: mode_t) -> c_int => Err(Errno::PERM);
+    fchmodat(dir: c_int; mode: mode_t, flags: c_int) -> c_int => Err(Errno::PERM);
+    chown(; owner: uid_t, group: gid_t) -> c_int => Err(Errno::PERM);
+    lchown(; owner: uid_t, group: gid_t) -> c_int => Err(Errno::PERM);
+    fchownat(dir: c_int; owner: uid_t, group: gid_t, flags: c_int) -> c_int => Err(Errno::PERM);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_device;
+
+    #[test]
+    fn the_path_may_have_more_slashes_and_points() {
+        for path in ["/dev/netmap", "/dev//netmap", "//dev/./netmap", "/.//dev/.//./netmap"] {
+            assert!(names_device(path.as_bytes()), "{path}");
+        }
+        for path in ["netmap", "dev/netmap", "/netmap", "/dev/netmap/", "/dev/x/netmap"] {
+            assert!(!names_device(path.as_bytes()), "{path}");
+        }
+    }
 }

@@ -1,27 +1,37 @@
-//! Limits for the number of log lines: of one user, and of one port of a virtual machine.
+//! Limits for the number of log lines: of one user, and of all its ports of virtual machines.
 //!
 //! Clients that may connect can make the daemon log lines, so the number of lines is limited; lines
-//! over the limit are counted, and the count is logged later. A port has a log of its own.
-//! Connects and disconnects have a limit of their own, so that they do not displace the causes of
-//! errors.
+//! over the limit are counted, and the count is logged later. The ports of a user share one limit:
+//! a user may have many ports, and may delete them and add them again. Connects and disconnects
+//! have a limit of their own, so that they do not displace the causes of errors.
 
 use std::cell::Cell;
 use std::fmt::Arguments;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+use protocol::users::user_name;
 
 /// Lines of each class in each [`PAUSE`]. A VM that connects and disconnects logs three.
 const LINES: u32 = 40;
 /// The interval after which the limits start again.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// The lines that all machine ports of a user may log.
+#[derive(Debug)]
+pub struct UserLines {
+    user: String,
+    /// Connects and disconnects.
+    events: Mutex<Budget>,
+    /// Causes of errors.
+    causes: Mutex<Budget>,
+}
+
 /// The log of one port.
 #[derive(Debug)]
 pub(crate) struct RateLimitedLog {
     name: String,
-    /// Connects and disconnects.
-    events: Budget,
-    /// Causes of errors.
-    causes: Budget,
+    lines: Arc<UserLines>,
 }
 
 /// The number of lines of a class in the current interval.
@@ -71,6 +81,11 @@ impl Budget {
         self.wanted.get().saturating_sub(LINES)
     }
 
+    /// Whether a new budget would allow no more lines than this one.
+    fn is_whole(&self, now: Instant) -> bool {
+        self.wanted.get() == 0 || now.duration_since(self.since.get()) >= PAUSE
+    }
+
     /// Decides about the next line.
     #[must_use]
     pub fn turn(&self, now: Instant) -> Turn {
@@ -89,35 +104,66 @@ impl Budget {
     }
 }
 
+impl UserLines {
+    /// The lines of a user of which none was logged.
+    pub(crate) fn new(user: u32) -> Arc<Self> {
+        let budget = || Mutex::new(Budget::new(Instant::now()));
+        // Its name now: the threads of ports may open no file.
+        Arc::new(Self { user: user_name(user), events: budget(), causes: budget() })
+    }
+
+    /// Whether a line about a connect or a disconnect is to be logged. Logs how many were not.
+    #[must_use]
+    pub fn allows_event(&self) -> bool {
+        self.allows(&self.events, "of connects and disconnects of machines")
+    }
+
+    /// Whether a line about the cause of an error is to be logged, likewise.
+    fn allows_cause(&self) -> bool {
+        self.allows(&self.causes, "of errors of machines")
+    }
+
+    /// Whether new lines would be no more than these: their owner need not keep them.
+    #[must_use]
+    pub fn are_whole(&self, now: Instant) -> bool {
+        [&self.events, &self.causes].iter().all(|budget| with(budget, |it| it.is_whole(now)))
+    }
+
+    fn allows(&self, budget: &Mutex<Budget>, kind: &str) -> bool {
+        let turn = with(budget, |budget| budget.turn(Instant::now()));
+        turn.allows(kind, |text| tracing::warn!("{}: {text}", self.user))
+    }
+}
+
+fn with<T>(budget: &Mutex<Budget>, act: impl FnOnce(&Budget) -> T) -> T {
+    act(&budget.lock().expect("no code panics while it holds the lock"))
+}
+
+impl Drop for UserLines {
+    fn drop(&mut self) {
+        let left_out = [&self.events, &self.causes].map(|budget| with(budget, Budget::left_out));
+        let unsaid = left_out[0].saturating_add(left_out[1]);
+        if unsaid > 0 {
+            tracing::warn!("{}: {unsaid} lines of machines were suppressed", self.user);
+        }
+    }
+}
+
 impl RateLimitedLog {
-    pub(crate) fn new(name: String) -> Self {
-        let now = Instant::now();
-        Self { name, events: Budget::new(now), causes: Budget::new(now) }
+    /// The log of a port of this name, by the lines of its user.
+    pub(crate) fn new(name: String, lines: &Arc<UserLines>) -> Self {
+        Self { name, lines: lines.clone() }
     }
 
     pub(crate) fn info(&self, what: Arguments<'_>) {
-        if self.may_speak(&self.events, "of connects and disconnects") {
+        if self.lines.allows_event() {
             tracing::info!("{}: {what}", self.name);
         }
     }
 
     pub(crate) fn warn(&self, what: Arguments<'_>) {
-        if self.may_speak(&self.causes, "of causes") {
+        if self.lines.allows_cause() {
             tracing::warn!("{}: {what}", self.name);
-        }
-    }
-
-    fn may_speak(&self, budget: &Budget, kind: &str) -> bool {
-        let turn = budget.turn(Instant::now());
-        turn.allows(kind, |text| tracing::warn!("{}: {text}", self.name))
-    }
-}
-
-impl Drop for RateLimitedLog {
-    fn drop(&mut self) {
-        let unsaid = self.events.left_out().saturating_add(self.causes.left_out());
-        if unsaid > 0 {
-            tracing::warn!("{}: {unsaid} lines were suppressed", self.name);
         }
     }
 }
@@ -142,8 +188,32 @@ mod tests {
 
     #[test]
     fn who_comes_and_goes_uses_up_no_room_for_causes() {
-        let log = RateLimitedLog::new("vale0:vm".to_owned());
+        let lines = UserLines::new(7);
+        let log = RateLimitedLog::new("vale0:vm".to_owned(), &lines);
         (0..1000).for_each(|_| log.info(format_args!("process 1 has connected")));
-        assert_eq!(log.causes.turn(Instant::now()), Turn::Say(0));
+        assert!(lines.allows_cause());
+    }
+
+    #[test]
+    fn all_ports_of_a_user_share_its_lines_and_leave_others_theirs() {
+        let (lines, other) = (UserLines::new(7), UserLines::new(8));
+        let ports = (0..312).map(|port| RateLimitedLog::new(format!("vale0:p{port}"), &lines));
+        let ports: Vec<_> = ports.collect();
+        assert_eq!(ports.iter().filter(|port| port.lines.allows_event()).count(), 40);
+        assert_eq!(ports.iter().filter(|port| port.lines.allows_cause()).count(), 40);
+        let again = RateLimitedLog::new("vale0:p0".to_owned(), &lines);
+        drop(ports);
+        assert!(!again.lines.allows_event(), "a port that is deleted and added again");
+        let left_out = |budget| with(budget, Budget::left_out);
+        assert_eq!([&lines.events, &lines.causes].map(left_out), [273, 272]);
+        assert!(other.allows_event() && other.allows_cause());
+    }
+
+    #[test]
+    fn lines_are_whole_when_their_interval_is_over() {
+        let (lines, now) = (UserLines::new(7), Instant::now());
+        assert!(lines.are_whole(now));
+        assert!(lines.allows_cause());
+        assert!(!lines.are_whole(now) && lines.are_whole(now + 2 * PAUSE));
     }
 }

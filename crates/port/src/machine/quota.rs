@@ -3,7 +3,8 @@
 //! A daemon has 128 TiB of address space, a limited number of descriptors, and a
 //! [table](ring::guest::lost) of a limited number of mappings. A VMM takes of these by messages,
 //! long after the control thread has made its port. So this module counts what all ports of a user
-//! hold, and each port returns what it releases:
+//! hold, and each port returns what it releases. [Lines of the log](super::log) are limited for
+//! each minute instead.
 //!
 //! ```text
 //!   port, eventfd, memory region ──► take ──► Charge, kept beside the resource
@@ -17,6 +18,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::log::UserLines;
 
 /// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,13 +86,20 @@ pub struct Quota {
     user: u32,
     limits: Limits,
     taken: [AtomicU64; 3],
+    lines: Arc<UserLines>,
 }
 
 impl Quota {
     /// The quota of a user without usage.
     #[must_use]
     pub fn new(user: u32, limits: Limits) -> Arc<Self> {
-        Arc::new(Self { user, limits, taken: Default::default() })
+        Arc::new(Self { user, limits, taken: Default::default(), lines: UserLines::new(user) })
+    }
+
+    /// The lines that the user's ports may log.
+    #[must_use]
+    pub fn lines(&self) -> &Arc<UserLines> {
+        &self.lines
     }
 
     /// Charges an amount of a resource until the charge is dropped.

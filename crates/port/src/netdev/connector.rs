@@ -129,7 +129,7 @@ pub(super) fn pair(
     };
     channel.watch(&signal.event)?;
     let connector = Connector {
-        log: RateLimitedLog::new(spec.name.clone()),
+        log: RateLimitedLog::new(spec.name.clone(), spec.quota.lines()),
         source,
         listener,
         requests,

@@ -4,31 +4,28 @@
 //! keeps the frames that the peer does not take at once.
 
 use std::any::Any;
-use std::array::from_fn;
-use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
 use rustix::io::Errno;
-use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, sendmmsg, sockopt};
+use rustix::net::{SendFlags, send, sockopt};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{SlowWakes, descriptors};
 
 /// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
 /// The most frames that wait for the peer.
 const QUEUE: usize = 256;
-/// The most frames of one system call.
-const BATCH: usize = 32;
 
 /// The worker's side of a port.
 pub(super) struct Datagrams {
     channel: PeerChannel,
+    slow: SlowWakes,
     /// The socket that sends to the peer.
     peer: Option<OwnedFd>,
     /// The longest frame that the socket takes.
@@ -45,10 +42,11 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(super) fn new(channel: PeerChannel) -> std::io::Result<Self> {
+    pub(super) fn new(channel: PeerChannel, slow: SlowWakes) -> std::io::Result<Self> {
         channel.resume()?;
         Ok(Self {
             channel,
+            slow,
             peer: None,
             longest: 0,
             intake: Intake::new(FRAMES, STANDARD_FRAME)?,
@@ -115,14 +113,23 @@ impl Datagrams {
         while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
             && self.taken < self.ends.len()
         {
-            match send_some(peer, &self.outbox, &self.ends, self.taken) {
-                Ok(sent) => self.taken += sent,
+            let start = self.taken.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let frame = &self.outbox[start..self.ends[self.taken]];
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            // One frame a call: the kernel calls all that watch the peer's socket for each.
+            match self.slow.time(|| send(peer, frame, flags)) {
+                Ok(_) => {
+                    self.taken += 1;
+                    if self.slow.was_slow() {
+                        self.wait_for_room();
+                        break;
+                    }
+                }
                 Err(Errno::INTR) => {}
                 // Not expected, because longer frames were refused. The peer would never take it.
                 Err(Errno::MSGSIZE) => self.taken += 1,
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.is_full = self.channel.watch(peer).is_ok();
-                    self.channel.watch_room(peer, true);
+                    self.wait_for_room();
                     break;
                 }
                 Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE) => {
@@ -132,6 +139,14 @@ impl Datagrams {
             }
         }
         self.forget_taken();
+    }
+
+    /// Sends nothing more before the next turn in which the peer's queue has room.
+    fn wait_for_room(&mut self) {
+        if let Some(peer) = &self.peer {
+            self.is_full = self.channel.watch(peer).is_ok();
+            self.channel.watch_room(peer, true);
+        }
     }
 
     /// Removes the frames that the peer has taken.
@@ -163,22 +178,6 @@ fn longest(peer: &OwnedFd) -> usize {
     room.saturating_sub(OWN).min(FRAME_MAX as usize)
 }
 
-/// Sends frames from number `first` on; returns how many it sent, at least one.
-fn send_some(peer: &OwnedFd, bytes: &[u8], ends: &[usize], first: usize) -> Result<usize, Errno> {
-    let count = (ends.len() - first).min(BATCH);
-    let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
-    let frame = |i: usize| if i < count { &bytes[start(first + i)..ends[first + i]] } else { &[] };
-    let pieces: [[IoSlice<'_>; 1]; BATCH] = from_fn(|i| [IoSlice::new(frame(i))]);
-    let mut controls: [SendAncillaryBuffer<'_, '_, '_>; BATCH] =
-        from_fn(|_| SendAncillaryBuffer::default());
-    let mut both = pieces.iter().zip(&mut controls);
-    let mut messages: [MMsgHdr<'_>; BATCH] = from_fn(|_| {
-        let (piece, control) = both.next().expect("as many");
-        MMsgHdr::new(piece, control)
-    });
-    sendmmsg(peer, &mut messages[..count], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-}
-
 impl Drop for Datagrams {
     fn drop(&mut self) {
         if let Some(peer) = self.peer.take() {
@@ -199,8 +198,9 @@ impl Adapter for Datagrams {
                 return;
             }
             let Some(ours) = self.channel.socket() else { return };
+            let received = self.slow.time(|| descriptors::receive(ours, &mut self.read));
             // Any error means that there is no frame.
-            let Ok((len, beside)) = descriptors::receive(ours, &mut self.read) else { return };
+            let Ok((len, beside)) = received else { return };
             match len {
                 ETHERNET..READ => {
                     let first = batch.frags().len();
@@ -212,6 +212,9 @@ impl Adapter for Datagrams {
             }
             if !beside.is_empty() {
                 self.channel.pause(beside);
+            }
+            if self.slow.was_slow() {
+                return;
             }
         }
     }
@@ -235,7 +238,7 @@ impl Notify for Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged};
+    use super::super::fixture::{bell, send, send_longest_and_tagged, silent};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
     use super::*;
@@ -250,7 +253,8 @@ mod tests {
     /// A port to which the kernel delivers descriptors, as an older kernel does to any, and a
     /// socket that sends to it.
     fn opened_for_descriptors(dir: &Path) -> (Box<dyn Adapter>, MachinePort, UnixDatagram) {
-        let (adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let (adapter, port) =
+            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
         let _ = accept(port.listener.fd().expect("a socket"));
         let peer = UnixDatagram::unbound().expect("descriptors");
         peer.connect(dir.join("vm.sock")).expect("it is there");
@@ -261,7 +265,8 @@ mod tests {
     fn frames_are_datagrams_in_both_directions() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let (mut adapter, port) =
+            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
         assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
@@ -283,7 +288,8 @@ mod tests {
     fn what_a_tag_makes_too_long_is_dropped_there() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let (mut adapter, port) =
+            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -300,7 +306,8 @@ mod tests {
     fn an_evicted_port_neither_sends_nor_receives_for_a_while() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let (mut adapter, port) =
+            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
         turn(&mut *adapter);
@@ -386,7 +393,8 @@ mod tests {
     fn a_peer_that_does_not_read_loses_frames_and_one_that_comes_again_is_found() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_dgram(&spec(dir, false), &bell()).expect("no peer is there");
+        let (mut adapter, port) =
+            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);

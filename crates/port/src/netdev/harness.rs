@@ -16,7 +16,7 @@ use super::{DESCRIPTORS, End, dgram, stream};
 use crate::machine::quota::{Limits, Quota, Resource};
 use crate::machine::socket::{Beside, Listener};
 use crate::machine::{Access, Spec, Status};
-use crate::sys::Waker;
+use crate::sys::{SlowWakes, Waker};
 
 /// The connector of such a port.
 pub struct Harness(Connector);
@@ -28,7 +28,7 @@ pub struct Harness(Connector);
 pub fn open_stream() -> io::Result<(Box<dyn Adapter>, Harness)> {
     let nowhere = Listener::Remote(PathBuf::new(), Beside::Nothing);
     let (connector, channel) = open(Source::Accept, nowhere)?;
-    let adapter = stream::Stream::new(channel)?;
+    let adapter = stream::Stream::new(channel, SlowWakes::new(drop))?;
     Ok((Box::new(adapter), Harness(connector)))
 }
 
@@ -40,7 +40,7 @@ pub fn open_dgram(socket: OwnedFd) -> io::Result<(Box<dyn Adapter>, Harness)> {
     // No file has an empty path, so none is removed when the listener is dropped.
     let own = Listener::Bound(socket, PathBuf::new(), (0, 0));
     let (connector, channel) = open(Source::Datagrams(PathBuf::new()), own)?;
-    let adapter = dgram::Datagrams::new(channel)?;
+    let adapter = dgram::Datagrams::new(channel, SlowWakes::new(drop))?;
     Ok((Box::new(adapter), Harness(connector)))
 }
 

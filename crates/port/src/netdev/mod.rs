@@ -16,7 +16,9 @@
 //!   any process with write permission can send, and the peer's. The port notices that a peer has
 //!   gone when it sends to it.
 //!
-//! The worker never waits for a peer. The connector closes what came from one
+//! The worker never waits for a peer. But the kernel calls all that watch the peer's socket in the
+//! call that sends to it or takes from it, so the time of each is taken ([`SlowWakes`]): one that
+//! is slow ends the turn. The connector closes what came from a peer
 //! ([`sys::descriptors`](crate::sys::descriptors)). What the peer does not take at once waits in
 //! bounded memory, and the port drops and counts what finds no room there. The port disconnects a
 //! peer that breaks the protocol, with a line in the log; it may connect again. Other programs
@@ -34,7 +36,7 @@ use switch::Adapter;
 use crate::machine::quota::Resource;
 use crate::machine::socket::{Beside, Listener, bind_datagrams, failed};
 use crate::machine::{MachinePort, SocketError, Spec, Status};
-use crate::sys::Waker;
+use crate::sys::{SlowWakes, Waker};
 use connector::{Connector, Source};
 
 /// The most bytes that wait for a peer.
@@ -44,12 +46,13 @@ pub const WAITING: usize = 256 << 10;
 const DESCRIPTORS: u64 = 8;
 
 /// Opens a port for a byte stream; returns its adapter for the worker, and the rest. The port rings
-/// `bell` when its state changes.
+/// `bell` when its state changes, and reports calls that are slow by `slow`.
 ///
 /// # Errors
 /// [`SocketError`], with what to do.
 pub fn open_stream(
     spec: &Spec,
+    slow: SlowWakes,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
@@ -58,7 +61,7 @@ pub fn open_stream(
     let (connector, channel) =
         connector::pair(spec, charge, Source::Accept, listener, Status::new(bell))
             .map_err(&system)?;
-    let adapter = stream::Stream::new(channel).map_err(&system)?;
+    let adapter = stream::Stream::new(channel, slow).map_err(&system)?;
     Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
@@ -68,6 +71,7 @@ pub fn open_stream(
 /// [`SocketError`], with what to do.
 pub fn open_dgram(
     spec: &Spec,
+    slow: SlowWakes,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
@@ -76,7 +80,7 @@ pub fn open_dgram(
     let source = Source::Datagrams(spec.peer.clone().expect("every such port has one"));
     let (connector, channel) =
         connector::pair(spec, charge, source, listener, Status::new(bell)).map_err(&system)?;
-    let adapter = dgram::Datagrams::new(channel).map_err(&system)?;
+    let adapter = dgram::Datagrams::new(channel, slow).map_err(&system)?;
     Ok((Box::new(adapter), start(connector).map_err(&system)?))
 }
 
@@ -129,6 +133,11 @@ mod fixture {
         let (name, access) = ("vale0:vm".to_owned(), Access::default());
         let quota = Quota::new(0, Limits::NONE);
         Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, quota }
+    }
+
+    /// What reports no slow call.
+    pub(super) fn silent() -> SlowWakes {
+        SlowWakes::new(drop)
     }
 
     pub(super) fn bell() -> Arc<Waker> {

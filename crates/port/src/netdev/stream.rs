@@ -15,16 +15,20 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{SlowWakes, descriptors};
 
 /// The length of the length field.
 const LENGTH: usize = 4;
+/// The most bytes of one call that sends: the kernel makes one piece of them, and calls all that
+/// watch the peer's socket for each piece.
+const PIECE: usize = 32 << 10;
 /// Room for the longest frame, and for as many bytes of short ones.
 const INBOX: usize = LENGTH + FRAME_MAX as usize + (128 << 10);
 
 /// The worker's side of a port.
 pub(super) struct Stream {
     channel: PeerChannel,
+    slow: SlowWakes,
     peer: Option<OwnedFd>,
     intake: Intake,
     inbox: Inbox,
@@ -36,9 +40,10 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(channel: PeerChannel) -> std::io::Result<Self> {
+    pub(super) fn new(channel: PeerChannel, slow: SlowWakes) -> std::io::Result<Self> {
         Ok(Self {
             channel,
+            slow,
             peer: None,
             intake: Intake::new(FRAMES, STANDARD_FRAME)?,
             inbox: Inbox::default(),
@@ -83,7 +88,9 @@ impl Stream {
         if !give_out(&mut self.inbox, &mut self.intake, batch, drops)? {
             return Ok(());
         }
-        self.inbox.fill(peer)?;
+        // By one byte, the kernel takes no more than one message of the peer's.
+        let most = if self.slow.on_probation() { 1 } else { INBOX };
+        self.slow.time(|| self.inbox.fill(peer, most))?;
         give_out(&mut self.inbox, &mut self.intake, batch, drops).map(drop)
     }
 
@@ -117,8 +124,16 @@ impl Stream {
             && self.taken < self.outbox.len()
         {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match send(peer, &self.outbox[self.taken..], flags) {
-                Ok(bytes) => self.taken += bytes,
+            let rest = &self.outbox[self.taken..];
+            let piece = &rest[..rest.len().min(PIECE)];
+            match self.slow.time(|| send(peer, piece, flags)) {
+                Ok(bytes) => {
+                    self.taken += bytes;
+                    if self.slow.was_slow() {
+                        self.is_full = true;
+                        self.channel.watch_room(peer, true);
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
                     self.is_full = true;
@@ -251,12 +266,14 @@ impl Inbox {
         Ok(rest.get(..length as usize))
     }
 
-    /// Receives more bytes. All complete frames have been delivered.
-    fn fill(&mut self, peer: &OwnedFd) -> Result<(), End> {
+    /// Receives more bytes, `most` at most. All complete frames have been delivered.
+    fn fill(&mut self, peer: &OwnedFd, most: usize) -> Result<(), End> {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         debug_assert!(self.end < LENGTH + FRAME_MAX as usize, "less than the longest frame");
-        match descriptors::receive(peer, &mut self.bytes[self.end..]) {
+        let room = &mut self.bytes[self.end..];
+        let most = most.min(room.len());
+        match descriptors::receive(peer, &mut room[..most]) {
             Ok((0, _)) => Err(End::Gone),
             Ok((received, beside)) => {
                 self.end += received;
@@ -271,7 +288,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged};
+    use super::super::fixture::{bell, send, send_longest_and_tagged, silent};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
     use super::{DropReason, FRAME_MAX, LENGTH};
@@ -298,7 +315,7 @@ mod tests {
     ) -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
-            open_stream(&spec(dir.path(), false), &bell()).expect("no peer is there");
+            open_stream(&spec(dir.path(), false), silent(), &bell()).expect("no peer is there");
         prepare(&port);
         let peer = another(&dir);
         soon_in(&port, State::Up);
@@ -428,7 +445,8 @@ mod tests {
     fn we_connect_to_a_peer_that_listens_as_often_as_it_does() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) = open_stream(&spec(dir, true), &bell()).expect("it may come");
+        let (mut adapter, port) =
+            open_stream(&spec(dir, true), silent(), &bell()).expect("it may come");
         for _ in 0..2 {
             let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
             let (mut peer, _) = listener.accept().expect("it connects");

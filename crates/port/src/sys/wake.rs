@@ -115,11 +115,11 @@ impl SlowWakes {
     }
 
     /// Does a wake-up and takes its time.
-    pub(super) fn time(&self, wake: impl FnOnce()) {
+    pub(crate) fn time<R>(&self, wake: impl FnOnce() -> R) -> R {
         let left = self.probation.load(Ordering::Relaxed);
         let clock = if left == 0 { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
         let begin = clock_gettime(clock);
-        wake();
+        let woken = wake();
         let took = since(begin, clock_gettime(clock));
         match (left, took >= Self::SLOW) {
             (0, false) => {}
@@ -130,6 +130,17 @@ impl SlowWakes {
                 (self.report)(took);
             }
         }
+        woken
+    }
+
+    /// Whether the last wake-up was slow.
+    pub(crate) fn was_slow(&self) -> bool {
+        self.probation.load(Ordering::Relaxed) == Self::PROBATION
+    }
+
+    /// Whether one of the last wake-ups was slow.
+    pub(crate) fn on_probation(&self) -> bool {
+        self.probation.load(Ordering::Relaxed) > 0
     }
 }
 

@@ -28,6 +28,15 @@ const SIZE: u64 = 8;
 /// A frame of 60 bytes behind its header.
 const BUFFER_LEN: u32 = 70;
 
+/// Sends a message of 64-bit words.
+pub(super) fn say(to: &UnixStream, request: u32, words: &[u64], fd: Option<BorrowedFd<'_>>) {
+    let payload = words.iter().flat_map(|word| word.to_ne_bytes());
+    let size = u32::try_from(8 * words.len()).expect("short");
+    let header = [request, 1, size].into_iter().flat_map(u32::to_ne_bytes);
+    let bytes: Vec<u8> = header.chain(payload).collect();
+    vhost::send(to, &bytes, fd).expect("it reads");
+}
+
 /// A VMM without a processor.
 struct Vmm {
     socket: UnixStream,
@@ -38,7 +47,7 @@ struct Vmm {
     made: [u16; 2],
 }
 
-fn event() -> OwnedFd {
+pub(super) fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK).expect("descriptors")
 }
 
@@ -62,13 +71,8 @@ impl Vmm {
         vmm
     }
 
-    /// Sends a message of 64-bit words.
     fn say(&self, request: u32, words: &[u64], fd: Option<BorrowedFd<'_>>) {
-        let payload = words.iter().flat_map(|word| word.to_ne_bytes());
-        let size = u32::try_from(8 * words.len()).expect("short");
-        let header = [request, 1, size].into_iter().flat_map(u32::to_ne_bytes);
-        let bytes: Vec<u8> = header.chain(payload).collect();
-        vhost::send(&self.socket, &bytes, fd).expect("it reads");
+        say(&self.socket, request, words, fd);
     }
 
     /// Makes buffers available: room for frames, or frames.

@@ -79,7 +79,7 @@ pub fn open(
     let status = Arc::new(Status::new(bell));
     let shared = Shared { epoll_set, quota: spec.quota.clone(), slow: Arc::new(slow) };
     let server = Server {
-        log: RateLimitedLog::new(spec.name.clone()),
+        log: RateLimitedLog::new(spec.name.clone(), spec.quota.lines()),
         pairs: spec.pairs,
         shared,
         _charge: charge,
@@ -262,6 +262,16 @@ fn too_few_queues(pairs: u16) -> String {
     )
 }
 
+/// Why a queue in doubt is stopped, and what to do.
+fn stopped_in_doubt(queue: usize) -> String {
+    format!(
+        "queue {queue} is stopped: its packed ring does not say where the daemon or the backend \
+         before it was; in the guest, bind the driver anew (cd /sys/bus/virtio/drivers/virtio_net \
+         && echo virtio0 > unbind && echo virtio0 > bind; ls shows the name), or start the machine \
+         without packed=on"
+    )
+}
+
 /// The conversation with one frontend.
 struct Conversation<'a> {
     log: &'a RateLimitedLog,
@@ -288,11 +298,18 @@ impl Conversation<'_> {
 
     fn note_state(&self, session: &Session<&mut Handoff>) {
         let state = if session.is_up() { State::Up } else { State::Connected };
+        let in_doubt = session.in_doubt().map(stopped_in_doubt);
         if state == State::Up && self.status.state() != State::Up {
             self.log.info(format_args!("its VM is up"));
-            self.status.complain(None);
+            if in_doubt.is_none() {
+                self.status.complain(None);
+            }
         }
         self.status.note(state);
+        if let Some(why) = in_doubt.filter(|why| self.status.complaint().as_ref() != Some(why)) {
+            self.log.warn(format_args!("{why}"));
+            self.status.complain(Some(why));
+        }
     }
 
     /// Handles one message, or an event that came before it.
@@ -402,10 +419,12 @@ mod evictions;
 
 #[cfg(test)]
 mod tests {
+    use super::evictions::{event, say};
     use super::unread::UNREAD_MAX;
     use super::*;
     use crate::machine::Access;
     use crate::machine::quota::{Limits, Quota};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
@@ -476,6 +495,34 @@ mod tests {
         let _frontend = connect();
         soon("it admits one", || port.status().state() == State::Connected);
         assert_eq!(says(), None);
+    }
+
+    #[test]
+    fn a_port_says_what_to_do_for_a_packed_queue_in_doubt() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("vm.sock");
+        let (_adapter, port) = open_at(&path);
+        let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+        ftruncate(&memory, 16384).expect("ours");
+        // A buffer that was given back, and one that is available, or the rest of the first.
+        for (slot, flags) in [(0, 0x8082), (1, 0x0082)] {
+            let words = [7_u16, flags].map(u16::to_le_bytes).concat();
+            rustix::io::pwrite(&memory, &words, 16 * slot + 12).expect("ours");
+        }
+        let frontend = UnixStream::connect(&path).expect("it listens");
+        // SET_FEATURES: VERSION_1, RING_PACKED; SET_MEM_TABLE.
+        say(&frontend, 2, &[1 << 32 | 1 << 34], None);
+        say(&frontend, 5, &[1, 0, 16384, 0, 0], Some(memory.as_fd()));
+        // SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR, SET_VRING_KICK.
+        say(&frontend, 8, &[8 << 32], None);
+        say(&frontend, 10, &[0x8002_8002 << 32], None);
+        say(&frontend, 9, &[0, 0, 8192, 4096, 0], None);
+        say(&frontend, 12, &[0], Some(event().as_fd()));
+        let says = || port.status().complaint();
+        soon("a complaint", || says().is_some());
+        let why = says().expect("just seen");
+        assert!(why.starts_with("queue 0 is stopped: ") && why.contains("; in the guest, bind"));
+        assert_eq!(port.status().state(), State::Connected);
     }
 
     #[test]

@@ -11,6 +11,9 @@
 //!                                └── it breaks ──► stopped until its next KICK ◄────┘
 //! ```
 //!
+//! A packed queue is stopped in the same way if its ring does not say where it is to begin
+//! ([`Queue::resume`]).
+//!
 //! To change memory, features, a descriptor or the enabled flag of a running queue, the session
 //! takes the queue from the worker and hands it back afterwards.
 
@@ -82,6 +85,8 @@ struct Vring {
     started: bool,
     /// The worker has the queue.
     runs: bool,
+    /// The queue is stopped because nothing says where it is to begin.
+    in_doubt: bool,
 }
 
 impl Vring {
@@ -111,7 +116,7 @@ impl Vring {
 
     fn drop_bell(&mut self, bell: Bell) {
         match bell {
-            Bell::Kick => self.kick = None,
+            Bell::Kick => (self.kick, self.in_doubt) = (None, false),
             Bell::Call => self.call = None,
             Bell::Err => self.err = None,
         }
@@ -176,6 +181,12 @@ impl<Q: Queues> Session<Q> {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.vrings.iter().any(|vring| vring.runs && self.is_enabled(vring))
+    }
+
+    /// The first queue that is stopped because nothing says where it is to begin.
+    #[must_use]
+    pub fn in_doubt(&self) -> Option<usize> {
+        self.vrings.iter().position(|vring| vring.in_doubt)
     }
 
     /// Whether all that the frontend has made of its knowledge of the number of queues is to leave.
@@ -397,8 +408,11 @@ impl<Q: Queues> Session<Q> {
             queue.log_to(log.clone(), vring.logged_at);
         }
         let area = self.track_of(at);
-        if !vring.is_left {
-            queue.resume(area.as_ref());
+        if !vring.is_left && !queue.resume(area.as_ref()) {
+            let vring = &mut self.vrings[at];
+            (vring.started, vring.in_doubt) = (false, true);
+            vring.err.iter().for_each(Call::tell);
+            return Ok(());
         }
         if let Some(area) = area {
             queue.track(area, self.features).map_err(|why| Fault::Queue(at, why))?;
@@ -602,11 +616,10 @@ mod tests {
         session.take(Message::SetMtu(1500)).expect("Ethernet");
     }
 
-    #[test]
-    fn a_packed_queue_begins_where_its_frontend_says_if_the_queue_agrees() {
-        // Another backend gave a chain of two back and marked its first descriptor; the next buffer
-        // is available. Or nothing gave the second of three buffers back. The event area tells
-        // which.
+    /// Starts a packed queue whose device asks for a kick at a position. Another backend gave a
+    /// chain of two back and marked its first descriptor; the next buffer is available. Or nothing
+    /// gave the second of three buffers back.
+    fn start_packed(said: u32, waits_at: u16) -> Session<Shelf> {
         const AVAIL: u16 = 1 << 7;
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
         ftruncate(&memory, 16384).expect("ours");
@@ -614,23 +627,42 @@ mod tests {
             let words = [id, flags | 2].map(u16::to_le_bytes).concat();
             rustix::io::pwrite(&memory, &words, 16 * slot + 12).expect("ours");
         }
+        let words = [waits_at, 2].map(u16::to_le_bytes).concat();
+        rustix::io::pwrite(&memory, &words, 8192).expect("ours");
+        let region = Region { guest: 0, size: 16384, user: 0, offset: 0 };
+        let mut session = session(Limits::NONE);
+        let features = virtio::VERSION_1 | virtio::RING_PACKED | virtio::EVENT_IDX;
+        session.take(Message::SetFeatures(features)).expect("offered");
+        session.take(Message::SetMemTable(vec![(region, memory)])).expect("memory");
+        session.take(Message::SetVringBase(0, said)).expect("a queue");
+        start(&mut session);
+        session
+    }
+
+    #[test]
+    fn a_packed_queue_begins_where_its_frontend_says_if_the_queue_agrees() {
         for (said, waits_at, begins) in [
             (0x8002_8002, 0x8002, 0x8002_8002),
             (0x8002_8002, 0x8001, 0x8001_8001),
             (0x8000_8000, 0x8001, 0x8001_8001),
         ] {
-            let words = [waits_at, 2].map(u16::to_le_bytes).concat();
-            rustix::io::pwrite(&memory, &words, 8192).expect("ours");
-            let region = Region { guest: 0, size: 16384, user: 0, offset: 0 };
-            let lent = vec![(region, memory.try_clone().expect("descriptors"))];
-            let mut session = session(Limits::NONE);
-            let features = virtio::VERSION_1 | virtio::RING_PACKED | virtio::EVENT_IDX;
-            session.take(Message::SetFeatures(features)).expect("offered");
-            session.take(Message::SetMemTable(lent)).expect("memory");
-            session.take(Message::SetVringBase(0, said)).expect("a queue");
-            start(&mut session);
+            let mut session = start_packed(said, waits_at);
             assert_eq!(ring(&mut session).queue.base(), begins, "{said:x}, {waits_at:x}");
         }
+    }
+
+    #[test]
+    fn a_packed_queue_in_doubt_carries_nothing_until_its_driver_sets_it_up_again() {
+        let mut session = start_packed(0x8002_8002, 0);
+        // What changes beside it does not start it.
+        session.take(Message::SetVringEnable(0, true)).expect("a queue");
+        assert_eq!((session.in_doubt(), session.is_up()), (Some(0), false));
+        assert!(session.queues.0[0].is_none(), "no worker has it");
+        session.take(Message::ResetDevice).expect("known");
+        assert_eq!((session.in_doubt(), session.is_up()), (None, false));
+        session.take(Message::SetVringBase(0, 0x8001_8001)).expect("a queue");
+        session.take(Message::SetBell(Bell::Kick, 0, event())).expect("an eventfd");
+        assert_eq!((session.in_doubt(), session.is_up()), (None, true));
     }
 
     #[test]

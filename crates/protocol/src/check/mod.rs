@@ -133,7 +133,8 @@ pub fn queue_frames(
             PortKind::VhostUser.name()
         )),
         Some(1..) if has_pairs => Err("queue_frames: only for guests of one queue pair, because \
-                                       one that is full would hold up the others; set queues = 1"
+                                       one that is full would hold up the others; add the port \
+                                       with --queues 1, in a file queues = 1"
             .to_owned()),
         Some(frames) if frames > QUEUE_FRAMES_MAX => {
             Err(format!("queue_frames = {frames} is out of range, 0 to {QUEUE_FRAMES_MAX}"))

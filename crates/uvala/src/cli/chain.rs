@@ -71,7 +71,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::Add { direct: true, .. } => Err(Usage(NO_DIRECT_HOPS.to_owned()).into()),
         Action::Add { of, chain, services, out, .. } => {
             let (name, services) = (chain.clone(), services.clone());
-            let out = out.as_deref().map(|out| of.port(out).to_owned());
+            let out = out.as_deref().map(|out| of.port(out)).transpose()?.map(str::to_owned);
             let chain = ChainSpec { name, services, out };
             of.change(global, |switch| {
                 Request::Chain(ChainRequest::Add(ChainAdd { switch, chain }))

@@ -127,9 +127,10 @@ fn run_map(global: &Global, action: &MapAction) -> anyhow::Result<()> {
             let (connection, of) = map.find(global)?;
             let get = ProgramRequest::MapGet(map.key(key, &of)?);
             match connection.call(Request::Program(get))? {
-                Reply::ProgramEntry(entry) => map.of.output.print(&entry, |entry| {
-                    format!("{}\n", show(&entry.value, of.value_bytes as usize, false))
-                }),
+                Reply::ProgramEntry(entry) => {
+                    let ports = port::list(&connection, Some(&map.of.name()?))?;
+                    map.of.output.print(&entry, |entry| value(entry, &of, &ports) + "\n")
+                }
                 other => Err(unexpected(&other).into()),
             }
         }
@@ -192,7 +193,7 @@ impl MapName {
     /// What a request has for a key or a value.
     fn bytes(&self, what: &str, text: &str, bytes: u32, is_lpm: bool) -> Result<String, Usage> {
         if let Some(port) = text.strip_prefix("port:") {
-            return Ok(format!("port:{}", self.of.port(port)));
+            return Ok(format!("port:{}", self.of.port(port)?));
         }
         let read = parse(text, bytes as usize, is_lpm);
         let read = read.map_err(|why| Usage(format!("{what} {text:?}: {why}")))?;
@@ -279,15 +280,9 @@ fn details(info: &ProgramInfo) -> String {
 }
 
 fn shown(entries: &[ProgramEntry], map: &ProgramMap, ports: &[PortInfo]) -> String {
-    let carries = |name: &str| ports.iter().any(|it| it.port.port() == name && it.number.is_some());
     let row = |entry: &ProgramEntry| {
         let key = show(&entry.key, map.key_bytes as usize, map.kind == "lpm");
-        let mut value = show(&entry.value, map.value_bytes as usize, false);
-        let named = [&entry.key, &entry.value].map(|it| it.strip_prefix("port:"));
-        if let Some(idle) = named.into_iter().flatten().find(|name| !carries(name)) {
-            value += &format!("  ({idle} carries no frames)");
-        }
-        (key, value)
+        (key, value(entry, map, ports))
     };
     let rows: Vec<(String, String)> = entries.iter().map(row).collect();
     let columns = [
@@ -295,6 +290,15 @@ fn shown(entries: &[ProgramEntry], map: &ProgramMap, ports: &[PortInfo]) -> Stri
         left("VALUE", |row: &(String, String)| row.1.clone()),
     ];
     Table::of(&rows, &columns).fitted()
+}
+
+/// The value of an entry, and why the map does not have it now.
+fn value(entry: &ProgramEntry, map: &ProgramMap, ports: &[PortInfo]) -> String {
+    let carries = |name: &str| ports.iter().any(|it| it.port.port() == name && it.number.is_some());
+    let named = [&entry.key, &entry.value].map(|it| it.strip_prefix("port:"));
+    let idle = named.into_iter().flatten().find(|name| !carries(name));
+    let why = idle.map(|name| format!("  ({name} carries no frames)")).unwrap_or_default();
+    show(&entry.value, map.value_bytes as usize, false) + &why
 }
 
 const EXAMPLES: &str = "\

@@ -13,7 +13,7 @@ use protocol::{
 
 use super::Global;
 use super::output::Output;
-use super::target::{change, show};
+use super::target::{self, change, show};
 use crate::cni::inside::{self, Route, everywhere};
 use terminal::Usage;
 
@@ -44,7 +44,7 @@ enum Action {
         #[arg(long, value_name = "IP/PREFIX")]
         address: Vec<Address>,
         /// Default gateway of the namespace; once for each address family
-        #[arg(long, value_name = "IP")]
+        #[arg(long, value_name = "IP", value_parser = target::ip)]
         gateway: Vec<IpAddr>,
         /// MTU of the interface
         #[arg(long, value_name = "BYTES")]

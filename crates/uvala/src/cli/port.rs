@@ -218,9 +218,14 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         Action::List { switch, output, watch } => {
             let switch = switch.as_deref().map(str::parse).transpose()?;
             watch.repeat(global, |connection, _| {
-                output.print(&list(connection, switch.as_ref())?, |ports| {
-                    table(ports) + &troubles(ports)
-                })
+                let mut ports = list(connection, switch.as_ref())?;
+                // The table shows no MTU.
+                if output.json {
+                    for host in ports.iter_mut().filter_map(|info| info.host.as_deref_mut()) {
+                        see_mtu(host);
+                    }
+                }
+                output.print(&ports, |ports| table(ports) + &troubles(ports))
             })
         }
         Action::Show { name, output } => {

@@ -92,13 +92,16 @@ struct Fields {
 }
 
 impl Fields {
-    fn rule(&self, of: &InSwitch, action: &str) -> RuleSpec {
-        let to = action.strip_prefix("port:").map(|to| format!("port:{}", of.port(to)));
-        RuleSpec {
+    fn rule(&self, of: &InSwitch, action: &str) -> Result<RuleSpec, Usage> {
+        let action = match action.strip_prefix("port:") {
+            Some(to) => format!("port:{}", of.port(to)?),
+            None => action.to_owned(),
+        };
+        Ok(RuleSpec {
             id: self.id,
             priority: self.priority,
-            action: to.unwrap_or_else(|| action.to_owned()),
-            port: self.port.as_deref().map(|port| of.port(port).to_owned()),
+            action,
+            port: self.port.as_deref().map(|port| of.port(port)).transpose()?.map(str::to_owned),
             src_mac: self.src_mac,
             dst_mac: self.dst_mac,
             vlan: self.vlan,
@@ -108,7 +111,7 @@ impl Fields {
             proto: self.proto.clone(),
             sport: self.sport.clone(),
             dport: self.dport.clone(),
-        }
+        })
     }
 }
 
@@ -117,7 +120,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     match &args.action {
         Action::List(of) => of.print(global, rules, &columns(), |_| String::new()),
         Action::Add { of, action, fields } => {
-            let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(of, action)] };
+            let add = RuleAdd { switch: of.name()?, rules: vec![fields.rule(of, action)?] };
             match global.connect()?.call(Request::Rule(RuleRequest::Add(add)))? {
                 Reply::RulesAdded(ids) => of.output.print(&ids, |_| String::new()),
                 other => Err(unexpected(&other).into()),

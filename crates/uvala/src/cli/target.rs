@@ -1,5 +1,6 @@
 //! What a command is about, and the calls that look at it and change it.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use client::control::{Connection, ControlError, unexpected};
@@ -26,9 +27,15 @@ impl InSwitch {
     }
 
     /// The name within the switch of one of its ports, which may also be given in full.
-    pub fn port<'a>(&self, name: &'a str) -> &'a str {
+    pub fn port<'a>(&self, name: &'a str) -> Result<&'a str, Usage> {
         let short = name.strip_prefix(&self.switch).and_then(|rest| rest.strip_prefix(':'));
-        short.unwrap_or(name)
+        match short.unwrap_or(name) {
+            "" => Err(Usage(format!(
+                "{name:?}: the name of a port is missing; write one such as {}:vm1",
+                self.switch
+            ))),
+            short => Ok(short),
+        }
     }
 
     /// Makes a change that answers with nothing.
@@ -39,6 +46,11 @@ impl InSwitch {
     ) -> anyhow::Result<()> {
         change(global, request(self.name()?), self.output)
     }
+}
+
+/// An address that an option has.
+pub fn ip(text: &str) -> Result<IpAddr, &'static str> {
+    text.parse().map_err(|_| "not an IP address; write one such as 10.0.0.1 or fd00::1")
 }
 
 /// Refuses a change that changes nothing.

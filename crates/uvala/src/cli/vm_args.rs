@@ -143,7 +143,7 @@ fn text(global: &Global, args: &Args, port: &PortName, info: &PortInfo) -> Resul
         Vmm::Qemu => card.qemu(qemu(args)?).map(|args| lines(&args)),
         Vmm::CloudHypervisor => card.cloud_hypervisor(),
         Vmm::Crosvm => card.crosvm(),
-        Vmm::Libvirt => card.libvirt(),
+        Vmm::Libvirt => card.libvirt(qemu(args)?),
     };
     text.map_err(|Impossible(why)| Usage(why))
 }
@@ -194,7 +194,7 @@ Examples:
   uvala port add vale0:vm1 --kind vhost-user
   uvala vm-args vale0:vm1
   qemu-system-x86_64 $(uvala vm-args vale0:vm1 --memory 2G) -drive file=disk.qcow2
-  uvala vm-args vale0:vm1 --vmm libvirt
+  uvala vm-args vale0:vm1 --vmm libvirt              XML; also for stream and dgram
   uvala-device --nic e1000 --port vale0:vm2          it says when it listens; then:
   qemu-system-x86_64 $(uvala vm-args vale0:vm2 --nic e1000) -drive file=two.qcow2
   uvala port add vale0:old --kind stream

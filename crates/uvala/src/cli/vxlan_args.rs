@@ -7,6 +7,8 @@ use protocol::parse;
 use protocol::{PortKind, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
 use terminal::Usage;
 
+use super::target::ip;
+
 /// The tunnel of a port of kind vxlan.
 #[derive(Debug, clap::Args)]
 pub struct VxlanArgs {
@@ -18,10 +20,10 @@ pub struct VxlanArgs {
     #[arg(long, value_name = "VLAN:VNI", value_delimiter = ',')]
     vlan_vni: Vec<VlanVni>,
     /// Address of this host for the tunnel (vxlan, which needs it)
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = ip)]
     local: Option<IpAddr>,
     /// Address of another host of the tunnel; repeat for each (vxlan)
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = ip)]
     remote: Vec<IpAddr>,
     /// UDP port of all hosts of the tunnel (vxlan) [default: 4789]
     #[arg(long, value_name = "PORT", value_parser = parse::within(1..=u16::MAX))]
@@ -90,10 +92,10 @@ impl VxlanArgs {
 #[derive(Debug, clap::Args)]
 pub struct VxlanChangeArgs {
     /// Add a host to the tunnel; repeat for each (vxlan)
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = ip)]
     add_remote: Vec<IpAddr>,
     /// Remove a host from the tunnel, with its stations; repeat for each (vxlan)
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = ip)]
     del_remote: Vec<IpAddr>,
     /// Give VLANs of a trunk a VXLAN network identifier, such as 10:1010,20:1020 (vxlan)
     #[arg(long, value_name = "VLAN:VNI", value_delimiter = ',')]

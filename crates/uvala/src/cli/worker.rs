@@ -1,7 +1,7 @@
 //! `uvala worker`
 
 use client::control::{Connection, ControlError};
-use protocol::{PageFrom, Request, StallInfo, WorkerInfo, WorkerMove, WorkerRequest};
+use protocol::{PageFrom, Request, WorkerInfo, WorkerMove, WorkerRequest};
 
 use super::Global;
 use super::listing;
@@ -106,20 +106,9 @@ fn time(nanos: u64) -> String {
 fn stalls(rows: &[WorkerInfo]) -> String {
     let line = |row: &WorkerInfo| {
         let stall = row.last_stall.as_ref()?;
-        Some(format!("worker {} stood still {}\n", row.worker, describe(stall)))
+        Some(format!("worker {} stood still {}\n", row.worker, stall.describe()))
     };
     rows.iter().filter_map(line).collect()
-}
-
-/// When and why a worker stood still.
-pub fn describe(stall: &StallInfo) -> String {
-    let StallInfo { ago_s, lasted_ms, stage, cause, port } = stall;
-    let port = port.as_ref().map(|port| format!(" {port}")).unwrap_or_default();
-    format!(
-        "{ago_s} s ago for {lasted_ms} ms or more, {}{port}: {}",
-        stage.describe(),
-        cause.describe()
-    )
 }
 
 const EXAMPLES: &str = "\

@@ -86,8 +86,11 @@ pub fn daemon(
     findings.extend(ports.iter().flat_map(clients));
     findings.extend(host::interfaces(ports));
     let mut known = ports.to_vec();
-    known.retain_mut(|port| port.host.as_deref_mut().is_none_or(see_mtu));
+    let is_unseen =
+        |port: &mut PortInfo| port.host.as_deref_mut().is_some_and(|host| !see_mtu(host));
+    let unseen: Vec<PortInfo> = known.extract_if(.., is_unseen).collect();
     findings.extend(host::mtus(&known));
+    findings.extend(host::unseen_mtus(&unseen));
     findings.extend(ports.iter().filter_map(bare));
     findings.extend(security::loops(switches));
     findings.extend(multicast::without_querier(switches));

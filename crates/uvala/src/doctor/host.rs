@@ -155,6 +155,24 @@ pub fn mtus(ports: &[PortInfo]) -> Vec<Finding> {
     different.map(finding).collect()
 }
 
+/// Interfaces in namespaces that this user cannot enter: of their MTUs the daemon hears no changes.
+pub fn unseen_mtus(ports: &[PortInfo]) -> Vec<Finding> {
+    let mut switches = BTreeMap::<String, Vec<String>>::new();
+    let is_there =
+        |port: &&PortInfo| port.host.as_ref().is_some_and(|host| host.state != LinkState::Gone);
+    for port in ports.iter().filter(is_there) {
+        let switch = port.port.switch().to_string();
+        switches.entry(switch).or_default().push(port.port.to_string());
+    }
+    let finding = |(switch, ports): (String, Vec<String>)| {
+        let ports = ports.join(" and ");
+        let what =
+            format!("the MTU of {ports} is unknown: this user cannot look into the namespace");
+        note(&switch, what, "run uvala doctor as root")
+    };
+    switches.into_iter().map(finding).collect()
+}
+
 /// Sockets of deleted ports: no process has them open, by /proc/net/unix.
 pub fn stale(files: &[PathBuf], unix: &str) -> Vec<Finding> {
     let is_open =
@@ -235,6 +253,7 @@ pub fn kernel(has: Kernel) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Level;
 
     #[test]
     fn a_daemon_that_is_confined_in_part_is_named() {
@@ -325,6 +344,24 @@ mod tests {
         assert!(mtus(&[port("vale0:a", 1500), port("vale1:a", 9000)]).is_empty());
         let [found] = &mtus(&[port("vale0:a", 1500), port("vale0:b", 9000)])[..] else { panic!() };
         assert!(found.about == "vale0" && found.what.contains("vale0:b has 9000"), "{found:?}");
+    }
+
+    #[test]
+    fn test_an_mtu_that_cannot_be_seen_is_noted_where_there_is_an_interface() {
+        let port = |name: &str, state: &str| {
+            with(
+                name,
+                &serde_json::json!({
+                    "ifname": "x", "netns": "red", "state": state, "mtu": 1500,
+                    "mac": "02:00:00:00:00:01",
+                }),
+            )
+        };
+        assert!(unseen_mtus(&[port("vale0:a", "gone")]).is_empty());
+        let ports = [port("vale0:a", "up"), port("vale0:b", "down"), port("vale1:a", "up")];
+        let [first, second] = &unseen_mtus(&ports)[..] else { panic!() };
+        assert_eq!((first.level, &*first.about, &*second.about), (Level::Note, "vale0", "vale1"));
+        assert!(first.what.contains("the MTU of vale0:a and vale0:b is unknown"), "{first:?}");
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::vm::qemu::Qemu;
 
 /// The kinds of ports that a `-netdev` of QEMU reaches.
 const WAYS: [&str; 3] = ["vhost-user", "stream", "dgram"];
+/// What comes before the cure, where the port knows that the driver is to be bound anew.
+const IN_GUEST: &str = "; in the guest, ";
 
 /// All that is wrong with one. `vmm` is its VMM, connected or not, where we may look at it;
 /// `people` are the users that may have one.
@@ -61,6 +63,11 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
     if let Some((what, cure)) = what.split_once("; if it uses more, ") {
         let level = if is_there { problem } else { note };
         return Some(level(name, format!("its last VMM: {what}"), cure.to_owned()));
+    }
+    if let Some((what, cure)) = what.split_once(IN_GUEST) {
+        let level = if machine.state == MachineState::Waiting { note } else { problem };
+        let (what, cure) = (format!("its machine: {what}"), format!("in the guest, {cure}"));
+        return Some(level(name, what, cure));
     }
     let cure = if what.contains("quota.machine_") {
         "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
@@ -245,7 +252,8 @@ fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Fin
                     the guest has moved to another VMM, quit this one";
         ("a VMM has connected, but no driver runs in the guest", cure)
     };
-    (machine.state == MachineState::Connected).then(|| note(name, what, cure))
+    let has_driver = machine.complaint.as_ref().is_some_and(|what| what.contains(IN_GUEST));
+    (machine.state == MachineState::Connected && !has_driver).then(|| note(name, what, cure))
 }
 
 /// Memory of the machine that others cannot see. What a `-readconfig` names is not looked at.
@@ -534,6 +542,13 @@ mod tests {
         assert!(complaint(&machine).unwrap().cure.contains("raise that quota"));
         machine.complaint = Some("it stalls the switch (3 times within a minute); …".to_owned());
         assert!(complaint(&machine).unwrap().cure.contains("if you do not trust that machine"));
+        machine.state = MachineState::Up;
+        machine.complaint = Some("queue 0 is stopped: …; in the guest, bind …".to_owned());
+        let found = complaint(&machine).unwrap();
+        assert!(found.level == Level::Problem && found.what.ends_with("queue 0 is stopped: …"));
+        assert_eq!(found.cure, "in the guest, bind …");
+        machine.state = MachineState::Connected;
+        assert_eq!(driverless("p", &machine, &[]), None, "its driver is there");
         machine.state = MachineState::Closed;
         assert!(complaint(&machine).unwrap().what.contains("could not open it"));
         assert!(qemu(Qemu { version: (7, 2), kvm: false }).is_some());

@@ -14,16 +14,11 @@ pub fn stalls(workers: &[WorkerInfo]) -> Vec<Finding> {
 
 fn stall(worker: &WorkerInfo) -> Option<Finding> {
     let last = worker.last_stall.as_ref().filter(|last| last.ago_s < RECENT_S)?;
-    let place = last.port.as_ref().map(|port| format!(" {port}")).unwrap_or_default();
-    let (did, cause) = (last.stage.describe(), last.cause.describe());
     let times = match worker.stalls {
         1 => "once".to_owned(),
         times => format!("{times} times"),
     };
-    let what = format!(
-        "worker {} stood still {times}, last {} s ago for {} ms or more, {did}{place}: {cause}",
-        worker.worker, last.ago_s, last.lasted_ms
-    );
+    let what = format!("worker {} stood still {times}, last {}", worker.worker, last.describe());
     let cure = match (&last.port, last.cause) {
         (_, StallCause::NoCpu) => {
             "give the worker a CPU of its own (uvala daemon --cpu), or the machine less to do"
@@ -85,6 +80,14 @@ mod tests {
         let [Finding { what, cure, .. }] = &found[..] else { panic!("{found:?}") };
         assert!(what.contains("reading the memory of vale0:a"), "{what}");
         assert!(cure.contains("vale0:a") && cure.contains("punches holes"), "{cure}");
+    }
+
+    #[test]
+    fn test_the_port_of_a_stall_may_be_gone() {
+        let gone = StallInfo { port: None, ..stall(5, StallCause::Busy) };
+        let found = stalls(&[worker(Some(gone))]);
+        let [Finding { what, .. }] = &found[..] else { panic!("{found:?}") };
+        assert!(what.contains("waking the client of a port that is gone, or"), "{what}");
     }
 
     #[test]

@@ -55,16 +55,19 @@ impl Card<'_> {
                 String::new()
             }
         };
-        let model = self.model.unwrap_or(VIRTIO);
-        args.push(("-device", format!("{model},netdev=uvala,mac={}{device}", self.mac)));
+        args.push(("-device", self.device() + &device));
         Ok(args)
     }
 
     /// QEMU's options for a card that differs in nothing but what is behind it: a TAP.
     pub fn at_tap(&self, tap: &str) -> Vec<(&'static str, String)> {
         let netdev = format!("tap,id=uvala,ifname={tap},script=no,downscript=no,vhost=off");
-        let device = format!("{},netdev=uvala,mac={}", self.model.unwrap_or(VIRTIO), self.mac);
-        vec![("-m", self.memory().to_string()), ("-netdev", netdev), ("-device", device)]
+        vec![("-m", self.memory().to_string()), ("-netdev", netdev), ("-device", self.device())]
+    }
+
+    /// The value of QEMU's `-device`, without what depends on the way to the port.
+    fn device(&self) -> String {
+        format!("{},netdev=uvala,mac={}", self.model.unwrap_or(VIRTIO), self.mac)
     }
 
     fn memory(&self) -> Memory {
@@ -152,14 +155,17 @@ impl Card<'_> {
         Ok(format!("{memory}--vhost-user net,socket={}\n", self.machine.socket))
     }
 
-    /// Elements of libvirt's XML.
-    pub fn libvirt(&self) -> Result<String, Impossible> {
+    /// Elements of libvirt's XML; `qemu`: the program that libvirt starts.
+    pub fn libvirt(&self, qemu: Qemu) -> Result<String, Impossible> {
+        let memory = self.memory.map(|it| format!("<memory unit='MiB'>{}</memory>\n", it.mib()));
+        let memory = memory.unwrap_or_default();
+        if self.kind != PortKind::VhostUser {
+            return self.libvirt_commandline(&memory, qemu);
+        }
         self.check_vhost_user()?;
         let Self { machine, mac, .. } = self;
         let path = escaped(&machine.socket);
         let mode = if machine.connect { "server" } else { "client" };
-        let memory = self.memory.map(|it| format!("<memory unit='MiB'>{}</memory>\n", it.mib()));
-        let memory = memory.unwrap_or_default();
         let mut xml = format!(
             "{memory}<memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n\
              </memoryBacking>\n\n<interface type='vhostuser'>\n  <mac address='{mac}'/>\n"
@@ -179,6 +185,21 @@ impl Card<'_> {
             let _ = writeln!(xml, "  <driver queues='{}'/>", machine.queues);
         }
         Ok(xml + "</interface>\n")
+    }
+
+    /// QEMU's options in libvirt's XML, which has no elements for these sockets.
+    fn libvirt_commandline(&self, memory: &str, qemu: Qemu) -> Result<String, Impossible> {
+        let netdev = self.qemu_netdev(self.kind, qemu)?;
+        let device = self.device() + ",bus=pcie.0,addr=0x10";
+        let mut xml = format!(
+            "<!-- Below <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>: -->\n\
+             {memory}<!-- addr: one that no other device has. For machine type pc: bus=pci.0. -->\n\
+             <qemu:commandline>\n"
+        );
+        for value in ["-netdev", &netdev, "-device", &device] {
+            xml += &format!("  <qemu:arg value='{}'/>\n", escaped(value));
+        }
+        Ok(xml + "</qemu:commandline>\n")
     }
 
     fn check_comma(&self) -> Result<(), Impossible> {
@@ -202,9 +223,9 @@ fn doubled(path: &str) -> String {
     path.replace(',', ",,")
 }
 
-/// A path in XML, between single quotes.
-fn escaped(path: &str) -> String {
-    path.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+/// A value in XML, between single quotes.
+fn escaped(value: &str) -> String {
+    value.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
 }
 
 #[cfg(test)]
@@ -266,7 +287,25 @@ mod tests {
         let dgram = of(PortKind::Dgram, &ours);
         assert!(dgram.contains("local.path=/run/a,,b.peer,remote.type=unix"), "{dgram}");
         assert!(card(PortKind::VhostUser, &ours, Some("e1000")).qemu(NEW).is_err());
-        assert!(card(PortKind::Stream, &ours, None).libvirt().is_err());
+    }
+
+    #[test]
+    fn test_libvirt_passes_options_of_qemu_for_other_cards() {
+        let (ours, socket) = (info(false, 1), "/run/a'<b>&c".to_owned());
+        let xml = card(PortKind::Stream, &ours, Some("e1000")).libvirt(NEW).expect("XML");
+        let lines: Vec<_> = xml.lines().map(str::trim_start).collect();
+        assert!(lines[0].starts_with("<!-- Below <domain xmlns:qemu='http:"), "{xml}");
+        assert_eq!(lines[1], "<memory unit='MiB'>1024</memory>");
+        assert_eq!((lines[3], lines[4]), ("<qemu:commandline>", "<qemu:arg value='-netdev'/>"));
+        assert!(lines[5].starts_with("<qemu:arg value='stream,id=uvala,server=off,"), "{xml}");
+        assert!(lines[7].starts_with("<qemu:arg value='e1000,netdev=uvala,mac=52"), "{xml}");
+        assert_eq!((lines[8], lines.len()), ("</qemu:commandline>", 9));
+        let odd = MachineInfo { socket, ..info(false, 1) };
+        let silent = Card { memory: None, ..card(PortKind::Dgram, &odd, None) };
+        let xml = silent.libvirt(NEW).expect("XML");
+        assert!(xml.contains("remote.path=/run/a&apos;&lt;b>&amp;c'/>"), "{xml}");
+        assert!(xml.contains("'virtio-net-pci,netdev") && !xml.contains("<memory"), "{xml}");
+        assert!(silent.cloud_hypervisor().is_err() && silent.crosvm().is_err());
     }
 
     #[test]
@@ -288,14 +327,14 @@ mod tests {
         let (server, client) = (info(true, 2), info(false, 2));
         let cloud = card(PortKind::VhostUser, &server, None).cloud_hypervisor().expect("args");
         assert!(cloud.contains("num_queues=4,vhost_mode=server"), "{cloud}");
-        let libvirt = card(PortKind::VhostUser, &client, None).libvirt().expect("args");
+        let libvirt = card(PortKind::VhostUser, &client, None).libvirt(NEW).expect("args");
         assert!(libvirt.contains("mode='client'>") && libvirt.contains("queues='2'"), "{libvirt}");
         let crosvm = card(PortKind::VhostUser, &client, None).crosvm().expect("args");
         assert!(crosvm.starts_with("--mem 1024\n--vhost-user net,"), "{crosvm}");
         assert!(libvirt.starts_with("<memory unit='MiB'>1024</memory>\n"), "{libvirt}");
         let silent = Card { memory: None, ..card(PortKind::VhostUser, &client, None) };
         assert!(silent.crosvm().expect("args").starts_with("--vhost-user"));
-        assert!(silent.libvirt().expect("args").starts_with("<memoryBacking>"));
+        assert!(silent.libvirt(NEW).expect("args").starts_with("<memoryBacking>"));
         let comma = MachineInfo { socket: "/run/a,b".to_owned(), ..info(false, 1) };
         let comma = card(PortKind::VhostUser, &comma, None);
         assert!(comma.crosvm().is_err() && comma.cloud_hypervisor().is_err());

@@ -185,8 +185,7 @@ impl<D: Datapath> Control<D> {
         change(&mut new).map_err(invalid)?;
         let more = new.size().saturating_sub(old.map_or(0, Steering::size));
         self.state.claim_rules(owner, more)?;
-        let checked = new.check(old).and_then(|()| new.check_names(old, &self.views(name)));
-        checked.map_err(invalid)?;
+        new.check_change(old, &self.views(name)).map_err(invalid)?;
         Ok(new)
     }
 
@@ -206,7 +205,9 @@ impl<D: Datapath> Control<D> {
             }
             steering.check(None).map_err(refused)?;
         }
-        if let Err(why) = steering.check_names(None, &self.views(name)) {
+        let views = self.views(name);
+        let there = steering.check_ports(None, &views);
+        if let Err(why) = there.and_then(|()| steering.check_names(None, &views)) {
             tracing::warn!("switch {name}: {why}; until it is, frames for it are dropped");
         }
         self.steered(name).steering = steering;

@@ -354,11 +354,25 @@ impl<D: Datapath> Control<D> {
 
     fn program_map_get(&mut self, caller: &Caller, of: &ProgramEntryRef) -> Result<Reply, Refusal> {
         self.state.switch(caller, &of.switch, Access::Look)?;
+        let found = self.found_entry(of);
+        found.or_else(|why| self.waiting_entry(of).ok_or(why)).map(Reply::ProgramEntry)
+    }
+
+    /// The entry that a map has for a key.
+    fn found_entry(&mut self, of: &ProgramEntryRef) -> Result<ProgramEntry, Refusal> {
         let (switch, map, key) = self.program_key(of)?;
         let value = self.datapath.program_get(switch, map, key.clone());
         let value = self.map_result(&of.switch, map, value)?;
         let (_, program) = self.program_of(&of.switch)?;
-        Ok(Reply::ProgramEntry(self.entry(&of.switch, program, map, &key, &value)))
+        Ok(self.entry(&of.switch, program, map, &key, &value))
+    }
+
+    /// The entry that a command has set for a key, while it waits for a port.
+    fn waiting_entry(&self, of: &ProgramEntryRef) -> Option<ProgramEntry> {
+        let (_, program) = self.program_of(&of.switch).ok()?;
+        let (map, def) = program.map(&of.map).ok()?;
+        let key = canonical(def, &of.key).ok()?;
+        self.waiting(&of.switch, program, map).find(|entry| entry.key == key).cloned()
     }
 
     fn program_map_set(&mut self, caller: &Caller, set: ProgramEntrySet) -> Result<Reply, Refusal> {

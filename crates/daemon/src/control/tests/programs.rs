@@ -229,6 +229,7 @@ fn test_an_entry_that_names_a_port_is_there_while_the_port_is() {
     let (_, waits) = bench.entries("stations", None);
     let (entries, next) = bench.entries("stations", waits.as_deref());
     assert_eq!((entries.len(), entries[0].value.as_str(), next), (2, "port:web", None));
+    assert_eq!(bench.value("stations", "0100").unwrap(), "port:web");
     bench.attach(2, 0, "vale0:web").unwrap();
     assert_eq!(count(&mut bench), 2);
     assert_eq!(bench.entries("stations", None).1, None);
@@ -240,8 +241,9 @@ fn test_an_entry_that_names_a_port_is_there_while_the_port_is() {
     assert_eq!(bench.value("stations", "0100").unwrap(), "63000000");
     bench.control.hang_up(ConnKey(2));
     assert_eq!(count(&mut bench), 0);
+    assert_eq!(bench.value("stations", "port:web").unwrap(), "07000000", "it waits");
     assert_eq!(
-        bench.value("stations", "port:web").unwrap_err(),
+        bench.value("stations", "port:other").unwrap_err(),
         "vale0, map stations: the map has no such entry"
     );
     bench.attach(3, 0, "vale0:web").unwrap();

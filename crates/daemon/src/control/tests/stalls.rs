@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::{PageFrom, SessionRequest, StallCause, StallStage, WorkerRequest};
 
+use super::log::logged;
 use super::*;
 use crate::control::datapath::workers::WorkerStall;
 
@@ -68,6 +69,41 @@ fn test_a_port_whose_memory_is_slow_three_times_is_taken_away_and_no_other() {
 }
 
 #[test]
+fn test_stalls_do_not_fill_the_log() {
+    let lines = logged(|bench| {
+        bench.attach(1, 1000, "vale0:a").unwrap();
+        bench.attach(2, 1001, "vale1:b").unwrap();
+        for _ in 0..100 {
+            bench.stall("vale0:a", StallStage::Forward);
+        }
+        for _ in 0..2 {
+            bench.stall("vale0:a", StallStage::Wake);
+            bench.stall("vale1:b", StallStage::Wake);
+        }
+        bench.control.call_log = CallLog::default();
+        for _ in 0..40 {
+            assert!(bench.control.call_log.logs_change(1001, Instant::now()));
+        }
+        bench.stall("vale1:b", StallStage::Wake);
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert_eq!(count("forwarding frames of vale0:a"), 40, "{lines:?}");
+    assert_eq!(count("waking the client of vale0:a"), 2, "its user's own");
+    assert_eq!(count("waking the client of vale1:b"), 2, "its user has no more lines");
+    assert_eq!(count("vale1:b: detached: stalls the switch"), 1, "what follows is said");
+}
+
+#[test]
+fn test_the_port_of_a_stall_may_be_gone() {
+    let lines = logged(|bench| {
+        bench.stall("vale0:a", StallStage::Wake);
+        bench.stall("vale0:a", StallStage::Control);
+    });
+    assert!(lines[0].contains("waking the client of a port that is gone: blocked"), "{lines:?}");
+    assert!(lines[1].contains("carrying out changes: blocked"), "{lines:?}");
+}
+
+#[test]
 fn test_a_port_that_netmap_programs_hold_is_taken_away_like_any() {
     let mut bench = Bench::new();
     bench.bind(1, 1000, "vale0:a").unwrap();
@@ -106,6 +142,17 @@ fn test_a_vmm_that_stalls_its_port_is_disconnected_and_its_owner_gets_no_other()
     let refused = bench.answer(1, 1000, second.clone()).unwrap_err().to_string();
     assert!(refused.contains("stalled its switch"), "{refused}");
     bench.answer(4, 0, second).unwrap();
+}
+
+#[test]
+fn test_what_connects_to_a_stream_port_may_be_no_vmm() {
+    let mut bench = Bench::new();
+    bench.ask(1, 1000, r#"{"port_add":{"port":"vale0:s","kind":"stream"}}"#).unwrap();
+    for _ in 0..3 {
+        bench.stall("vale0:s", StallStage::Wake);
+    }
+    let [(_, why)] = &bench.control.datapath.evicted[..] else { panic!("once") };
+    assert!(why.ends_with("the port admits no peer"), "{why}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Workers: how they do, and what becomes of a port that holds one up.
 //!
-//! The watchdog reports each worker that stands still for 50 ms. Every stall is logged and counted.
+//! The watchdog reports each worker that stands still for 50 ms. Every stall is counted, and logged
+//! within limits: as a line of the user of the port that is to blame, or, without such a port, as
+//! one of a number for all users.
+//!
 //! A port is to blame if the worker was in a system call for it alone: it received from the port,
 //! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
 //! two ports, either of them may be the cause, so neither is to blame for that alone. But another
@@ -18,9 +21,10 @@ mod strikes;
 
 use std::time::Instant;
 
+use port::machine::log::Budget;
 use protocol::name::PortName;
 use protocol::users::user_name;
-use protocol::{PageFrom, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
+use protocol::{PageFrom, PortKind, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
 use std::os::fd::BorrowedFd;
 use switch::Heartbeat;
 
@@ -35,15 +39,23 @@ use crate::model::replies::count;
 use strikes::{Excluded, STRIKES, Strikes, WINDOW};
 
 /// What control remembers of stalls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stalls {
     /// By worker: how many there were, and the last.
     workers: Vec<(u64, Option<(Instant, WorkerStall)>)>,
     strikes: Strikes,
     excluded: Excluded,
+    /// Log lines about stalls for which no port is to blame.
+    lines: Budget,
 }
 
 impl Stalls {
+    /// No worker has stood still yet.
+    pub(super) fn new(now: Instant) -> Self {
+        let (strikes, excluded) = (Strikes::default(), Excluded::default());
+        Self { workers: Vec::new(), strikes, excluded, lines: Budget::new(now) }
+    }
+
     fn of(&self, worker: usize) -> (u64, Option<(Instant, WorkerStall)>) {
         self.workers.get(worker).copied().unwrap_or_default()
     }
@@ -93,7 +105,9 @@ impl<D: Datapath> Control<D> {
         let now = Instant::now();
         for stall in self.datapath.take_stalls() {
             let port = stall.port.and_then(|key| self.port_of(key));
-            log(&stall, port.as_ref());
+            if self.logs_stall(&stall, now) {
+                log(&stall, &self.stalled_by(&stall));
+            }
             if self.notes.stalls.count(&stall, now) {
                 match (port, stall.port) {
                     (Some(port), _) => self.evict(&port, now),
@@ -102,6 +116,28 @@ impl<D: Datapath> Control<D> {
                 }
             }
         }
+    }
+
+    /// Whether a line about a stall is to be logged `now`, for the user of the port that is to
+    /// blame. Logs how many were not.
+    fn logs_stall(&mut self, stall: &WorkerStall, now: Instant) -> bool {
+        let blamed = stall.port.filter(|_| blames(stall));
+        let port = blamed.and_then(|key| self.state.port_with(key));
+        let user = port.map(|(_, port)| port.config.user);
+        match user {
+            Some(uid) => self.call_log.logs_change(uid, now),
+            None => {
+                let turn = self.notes.stalls.lines.turn(now);
+                turn.allows("of stalls", |text| tracing::warn!("{text}"))
+            }
+        }
+    }
+
+    /// What the worker was busy with.
+    fn stalled_by(&self, stall: &WorkerStall) -> String {
+        let capture = |key| self.state.drop_capture_with(key).map(|capture| &capture.name);
+        let name = stall.port.and_then(|key| self.port_of(key).or_else(|| capture(key).cloned()));
+        name.map_or_else(|| "a port that is gone".to_owned(), |name| name.to_string())
     }
 
     /// Ends a capture of drops that stalls its switch.
@@ -127,6 +163,7 @@ impl<D: Datapath> Control<D> {
         let bound = port.bound.as_ref().map(|bound| bound.uid);
         let holder = port.holder.as_ref().map(|holder| holder.uid).or(bound);
         let (key, machine) = (port.key, port.kind.is_machine().then_some(port.owner));
+        let peer = if port.kind == PortKind::VhostUser { "VMM" } else { "peer" };
         let Some(uid) = holder.or(machine) else {
             tracing::warn!(
                 "{name} stalled its switch {STRIKES} times within a minute; no client holds it, so \
@@ -143,8 +180,10 @@ impl<D: Datapath> Control<D> {
                 self.account_gone(name, &gone);
             }
             None => {
-                tracing::warn!("{name}: disconnected its VMM: {why}; it admits none for a minute");
-                let why = format!("it {why}; for a minute after that, the port admits no VMM");
+                tracing::warn!(
+                    "{name}: disconnected its {peer}: {why}; it admits none for a minute"
+                );
+                let why = format!("it {why}; for a minute after that, the port admits no {peer}");
                 self.datapath.evict_machine(key, WINDOW, why);
             }
         }
@@ -218,19 +257,19 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-fn log(stall: &WorkerStall, port: Option<&PortName>) {
+/// `place`: what the worker was busy with.
+fn log(stall: &WorkerStall, place: &str) {
     let WorkerStall { stage, cause, lasted, .. } = stall;
-    let (ms, did, cause) = (lasted.as_millis(), stage.describe(), cause.describe());
-    if let (StallStage::Memory, Some(port)) = (stage, port) {
-        tracing::warn!("the memory of {port} held a thread up for {ms} ms: {cause}");
+    let (ms, did, cause) = (lasted.as_millis(), stage.describe(place), cause.describe());
+    if *stage == StallStage::Memory {
+        tracing::warn!("the memory of {place} held a thread up for {ms} ms: {cause}");
         return;
     }
     let thread = match stall.worker {
         Some(worker) => format!("worker {worker}"),
         None => "the control thread".to_owned(),
     };
-    let port = port.map(|port| format!(" {port}")).unwrap_or_default();
-    tracing::warn!("{thread} stood still for {ms} ms, {did}{port}: {cause}");
+    tracing::warn!("{thread} stood still for {ms} ms, {did}: {cause}");
 }
 
 #[cfg(test)]
@@ -246,7 +285,8 @@ mod tests {
 
     /// Whether the third of three such stalls costs the port its place.
     fn costs(stage: StallStage, cause: StallCause) -> bool {
-        let (mut stalls, now) = (Stalls::default(), Instant::now());
+        let now = Instant::now();
+        let mut stalls = Stalls::new(now);
         let found = [0, 1, 2].map(|_| stalls.count(&stall(stage, cause), now));
         assert_eq!(found[..2], [false; 2]);
         assert_eq!(stalls.of(1).0, 3);
@@ -263,7 +303,8 @@ mod tests {
 
     #[test]
     fn a_port_whose_memory_is_slow_goes_and_no_stall_counts_twice() {
-        let (mut stalls, now) = (Stalls::default(), Instant::now());
+        let now = Instant::now();
+        let mut stalls = Stalls::new(now);
         let both = [StallStage::Forward, StallStage::Memory];
         let both = both.map(|stage| stall(stage, StallCause::Blocked));
         let found = [0, 1, 2].map(|_| both.map(|stall| stalls.count(&stall, now)));

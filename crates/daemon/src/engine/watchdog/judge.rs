@@ -54,16 +54,19 @@ pub struct Judge {
     since: Instant,
     /// Time on a CPU until then.
     ran: Duration,
-    reported: bool,
+    /// What it was reported for.
+    reported: Option<Cause>,
 }
 
 impl Judge {
     /// A worker in this step now.
     pub fn new(beat: Beat, now: Instant, account: Account) -> Self {
-        Self { beat, since: now, ran: account.ran, reported: false }
+        Self { beat, since: now, ran: account.ran, reported: None }
     }
 
-    /// Takes the worker's current step. Returns each stall once, as soon as it lasts [`STALL`].
+    /// Takes the worker's current step. Returns each stall once, as soon as it lasts [`STALL`]. One
+    /// without a CPU it returns again if the worker then runs for as long in the same step: other
+    /// programs do not hide what holds it up.
     pub fn look(
         &mut self,
         beat: Beat,
@@ -75,11 +78,17 @@ impl Judge {
             return None;
         }
         let lasted = now.duration_since(self.since);
-        if self.reported || lasted < STALL {
+        if lasted < STALL || self.reported.is_some_and(|cause| cause != Cause::NoCpu) {
             return None;
         }
-        self.reported = true;
-        Some(Stall { beat, lasted, cause: self.cause(account(), lasted) })
+        let account = account();
+        let cause = match self.reported {
+            None => self.cause(account, lasted),
+            Some(_) if account.ran.saturating_sub(self.ran) < STALL => return None,
+            Some(_) => Cause::Busy,
+        };
+        self.reported = Some(cause);
+        Some(Stall { beat, lasted, cause })
     }
 
     /// Whether the worker stands in one step for longer than `most`.
@@ -149,6 +158,17 @@ mod tests {
         assert_eq!([cause(10, true), cause(6, true), cause(6, false)], [Cause::Busy; 3]);
         assert_eq!([cause(0, true), cause(4, true)], [Cause::NoCpu; 2]);
         assert_eq!([cause(0, false), cause(4, false)], [Cause::Blocked; 2]);
+    }
+
+    #[test]
+    fn a_worker_that_runs_in_the_end_is_not_hidden_by_a_busy_host() {
+        // A third of the time on a CPU, as beside two other programs.
+        let found = stalls(Stage::Send, 100, Account { ran: 3 * MS, runnable: true });
+        let [first, second] = found[..] else { panic!("{found:?}") };
+        assert_eq!((first.cause, first.lasted), (Cause::NoCpu, STALL));
+        assert_eq!((second.cause, second.lasted), (Cause::Busy, 170 * MS));
+        let found = stalls(Stage::Send, 100, Account { ran: Duration::ZERO, runnable: true });
+        assert_eq!(found.len(), 1, "it never ran");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //!
 //! The frontend names a position, its *base*. After an orderly stop and after a migration it is
 //! right. After a device died it is old: QEMU names the position of the last orderly stop. The ring
-//! tells the two apart, and says how far a device came that died.
+//! tells the two apart, and says how far a device came that died. Where it cannot, the queue is *in
+//! doubt*: nothing is written, and its owner uses it only when its driver has set it up again. A
+//! wrong position would give a buffer back twice, or never.
 //!
 //! # What a ring shows
 //!
@@ -17,6 +19,13 @@
 //!
 //! A driver writes the first descriptor of a chain last. While it does, the others behind its
 //! position bear the new AVAIL already, and AVAIL changes three times.
+//!
+//! A driver leaves USED as it finds it. So USED changes once along the ring where a device stopped
+//! that marks all descriptors, whatever the driver writes; the driver is where the available ones
+//! end. If USED changes more often, AVAIL tells where the driver is: a device that died between two
+//! stores had two descriptors at least, and a chain that the driver writes meanwhile leaves them.
+//! (In a ring of two, and where another device left rests, a driver that writes a chain of all
+//! descriptors or of all but one misleads.)
 //!
 //! For the device's position, all descriptors of a chain must be marked as given back. This device
 //! marks them. Others mark the first one, because the driver looks at no other; the rest of that
@@ -39,10 +48,15 @@
 //! - Two such rests have returned descriptors behind them. This device leaves one at most, when it
 //!   dies while it gives buffers back.
 //!
-//! So the base of a device that polled and gave back one chain is not believed.
+//! The base of a device that polled and gave back one chain has no such support, and the ring says
+//! another place. Then the queue is in doubt, unless the device area asks for a kick where the ring
+//! says. A device that died leaves such a picture by chance only: the old base must lie just behind
+//! a buffer that had the ID of the one before it.
 //!
-//! Where no base fits, AVAIL alone tells where the driver is. While a driver writes a chain of all
-//! descriptors of the queue, or of all but one, that is the wrong place.
+//! Two pictures are not doubted, though another device can have left them. A ring in which all
+//! looks available is taken for a full one, as receive queues mostly are, and not for one with a
+//! rest whose beginning the driver has written over. And another device that died while the base
+//! was old cannot be told from this one.
 //!
 //! # What a device left undone
 //!
@@ -63,6 +77,7 @@
 //! these two, so only the last two are completed. If one of them is such a rest, that does no harm:
 //! the driver has passed it.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::super::flag;
@@ -128,20 +143,36 @@ impl Snapshot {
         self.at(at).flags & (flag::NEXT | flag::INDIRECT) == flag::NEXT
     }
 
-    /// Whether AVAIL is not as the slot before lets expect.
-    fn changes_at(&self, slot: u16) -> bool {
-        let avail = |slot: u16| self.descriptors[usize::from(slot)].flags & AVAIL != 0;
-        let before = if slot == 0 { !avail(self.size - 1) } else { avail(slot - 1) };
-        avail(slot) != before
+    /// Whether AVAIL or USED is not as the slot before lets expect.
+    fn changes_at(&self, slot: u16, bit: u16) -> bool {
+        let is_set = |slot: u16| self.descriptors[usize::from(slot)].flags & bit != 0;
+        let before = if slot == 0 { !is_set(self.size - 1) } else { is_set(slot - 1) };
+        is_set(slot) != before
+    }
+
+    /// Where a device has stopped that marks all descriptors, as far as USED tells.
+    fn stop(&self) -> Option<Position> {
+        let mut changes = (0..self.size).filter(|slot| self.changes_at(*slot, USED));
+        let slot = changes.next()?;
+        let wrap = self.descriptors[usize::from(slot)].flags & USED == 0;
+        let stop = Position { slot, wrap };
+        (changes.next().is_none() && self.is_stop(stop)).then_some(stop)
     }
 
     /// The driver's next position.
     fn driver(&self) -> Position {
+        let Some(stop) = self.stop() else { return self.driver_by_avail() };
+        let is_available = |slots: &u16| self.is_available(stop.after(*slots, self.size));
+        let end = (0..self.size).find(|slots| !is_available(slots));
+        stop.after(end.unwrap_or(self.size), self.size)
+    }
+
+    fn driver_by_avail(&self) -> Position {
         let after = |slot: u16| if slot + 1 == self.size { 0 } else { slot + 1 };
         let before = |slot: u16| if slot == 0 { self.size - 1 } else { slot - 1 };
-        let changes = || (0..self.size).filter(|slot| self.changes_at(*slot));
-        let is_first =
-            |slot: &u16| self.changes_at(after(*slot)) && !self.changes_at(before(*slot));
+        let is_change = |slot: u16| self.changes_at(slot, AVAIL);
+        let changes = || (0..self.size).filter(|slot| is_change(*slot));
+        let is_first = |slot: &u16| is_change(after(*slot)) && !is_change(before(*slot));
         let slot = changes().find(is_first).or_else(|| changes().next());
         let slot = slot.expect("AVAIL changes an odd number of times");
         let wrap = self.descriptors[usize::from(slot)].flags & AVAIL == 0;
@@ -203,6 +234,15 @@ impl Snapshot {
         (others + 1).min(pass.len())
     }
 
+    /// What of `pass` a device that died had begun to give back. The range ends where that device
+    /// was.
+    fn unseen(&self, pass: &[Position]) -> Range<usize> {
+        let first = pass.iter().position(|at| self.is_available(*at)).unwrap_or(pass.len());
+        let last = pass[first..].iter().rposition(|at| self.is_returned(*at));
+        let count = last.map_or(0, |last| last + self.chain(&pass[first + last..]));
+        first..first + count
+    }
+
     /// The chains in `unseen` whose first descriptor looks available, in order.
     fn unfinished<'a>(&self, mut unseen: &'a [Position]) -> Vec<&'a [Position]> {
         let mut found = Vec::new();
@@ -253,30 +293,41 @@ impl Packed {
     }
 
     /// [`super::super::Queue::resume`] for a packed queue.
-    pub(in super::super) fn resume(&mut self, area: Option<&Inflight>) {
+    pub(in super::super) fn resume(&mut self, area: Option<&Inflight>) -> bool {
         // What is too small, `track` refuses.
         if area.is_some_and(|area| !area.holds(self.size, true) || area.is_left(self.size)) {
-            return;
+            return true;
         }
         let snapshot = Snapshot::of(self);
         if snapshot.is_stop(self.next) {
-            return;
+            return true;
         }
         let driver = snapshot.driver();
         let pass = snapshot.last_pass(driver);
-        if !self.is_others_stop(&snapshot, driver, &pass) {
-            self.continue_at(self.finish(&snapshot, driver, &pass));
+        let unseen = snapshot.unseen(&pass);
+        let place = *pass.get(unseen.end).unwrap_or(&driver);
+        if let Some(rests) = self.rests(&snapshot, driver, &pass) {
+            if rests > 1 || self.is_awaited(self.next) {
+                return true;
+            }
+            let is_full = unseen.end == 0;
+            if place != self.next && !is_full && !self.is_awaited(place) {
+                return false;
+            }
         }
+        self.finish(&snapshot, &pass[unseen]);
+        self.continue_at(place);
+        true
     }
 
-    /// Whether a device that marks the first descriptor of a chain only has stopped at the base.
-    fn is_others_stop(&self, snapshot: &Snapshot, driver: Position, pass: &[Position]) -> bool {
+    /// [`Snapshot::rests`] behind the base, if a device that marks the first descriptor of a chain
+    /// only can have stopped there.
+    fn rests(&self, snapshot: &Snapshot, driver: Position, pass: &[Position]) -> Option<usize> {
         let base = pass.iter().position(|at| *at == self.next);
-        let Some(base) = base.or((self.next == driver).then_some(pass.len())) else { return false };
+        let base = base.or((self.next == driver).then_some(pass.len()))?;
         let (behind, ahead) = pass.split_at(base);
-        let rests = snapshot.rests(behind, self.in_order);
-        rests.is_some_and(|rests| rests > 1 || self.is_awaited(self.next))
-            && ahead.iter().all(|at| snapshot.is_available(*at))
+        let is_ahead = ahead.iter().all(|at| snapshot.is_available(*at));
+        snapshot.rests(behind, self.in_order).filter(|_| is_ahead)
     }
 
     /// Whether the device area asks for a kick at this position.
@@ -285,17 +336,11 @@ impl Packed {
         self.event_index && word(HOW) == AT && word(WHERE) == at.bits()
     }
 
-    /// Gives back what a device that died had begun to give back; returns the position after it.
-    fn finish(&self, snapshot: &Snapshot, driver: Position, pass: &[Position]) -> Position {
-        let Some(first) = pass.iter().position(|at| snapshot.is_available(*at)) else {
-            return driver;
-        };
-        let pass = &pass[first..];
-        let Some(last) = pass.iter().rposition(|at| snapshot.is_returned(*at)) else {
-            return pass[0];
-        };
-        let end = last + snapshot.chain(&pass[last..]);
-        let unseen = &pass[..end];
+    /// Gives back what a device that died had begun to give back.
+    fn finish(&self, snapshot: &Snapshot, unseen: &[Position]) {
+        if unseen.is_empty() {
+            return;
+        }
         for at in unseen.iter().filter(|at| snapshot.is_returned(**at)) {
             let place = usize::from(at.slot) * DESCRIPTOR + 8;
             self.areas.descriptors.u32(place).put(0, Ordering::Relaxed);
@@ -303,7 +348,6 @@ impl Packed {
         let unfinished = snapshot.unfinished(unseen);
         unfinished.iter().rev().take(2).for_each(|chain| self.finish_buffer(snapshot, chain));
         self.log_all();
-        *pass.get(end).unwrap_or(&driver)
     }
 
     /// Gives back one buffer, with the ID that is in its last descriptor.
