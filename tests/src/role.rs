@@ -271,8 +271,8 @@ pub struct SocketAttack {
     pub station: u32,
     /// Epoll watches of its socket, in all.
     pub watches: u32,
-    /// Whether the peer sends, a byte at a time by a stream, or receives.
-    pub sends: bool,
+    /// How many bytes the peer sends at a time, by a stream; none: it receives.
+    pub sends: Option<usize>,
 }
 
 /// A client that holds up accesses to the memory of its port.

@@ -35,11 +35,12 @@ fn by_stream(attack: &SocketAttack, ended: &AtomicBool) -> io::Result<()> {
     super::say(&Report::Ready);
     let mut bytes = [0; 1 << 16];
     while !ended.load(Ordering::Relaxed) {
-        match attack.sends {
-            true if framed.iter().any(|&byte| socket.write_all(&[byte]).is_err()) => break,
-            true => {}
-            false if matches!(socket.read(&mut bytes), Ok(0)) => break,
-            false => {}
+        let has_ended = match attack.sends {
+            Some(bytes) => framed.chunks(bytes).any(|piece| socket.write_all(piece).is_err()),
+            None => matches!(socket.read(&mut bytes), Ok(0)),
+        };
+        if has_ended {
+            break;
         }
     }
     Ok(())
@@ -56,8 +57,8 @@ fn by_datagrams(attack: &SocketAttack, peer: &Path, ended: &AtomicBool) -> io::R
     while !ended.load(Ordering::Relaxed) {
         // A full queue, or none to receive: it tries again.
         let _ = match attack.sends {
-            true => socket.send_to(&frame, &attack.socket),
-            false => socket.recv(&mut [0; 1 << 16]),
+            Some(_) => socket.send_to(&frame, &attack.socket),
+            None => socket.recv(&mut [0; 1 << 16]),
         };
     }
     Ok(())

@@ -522,7 +522,7 @@ impl Handler for Router {
         let bytes = frame.bytes();
         let to_us = bytes.get(..6) == Some(&self.mac.octets());
         match u16_at(bytes, 12) {
-            0x0806 if bytes.len() >= ETHERNET_HEADER => {
+            0x0806 => {
                 if let Some(packet) = Arp::read(&bytes[ETHERNET_HEADER..]) {
                     self.hear(packet, mac_at(bytes, 6), made);
                 }

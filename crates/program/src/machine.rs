@@ -1,11 +1,10 @@
 //! The machine that runs a program: registers, steps, calls and helpers.
 //!
-//! An interpreter of instructions that were decoded before. Each takes a step of [`STEPS_MAX`], one
-//! of sixteen bytes takes two, and helpers take more by what they look at. The machine takes the
-//! steps of a block of instructions where the block ends: at a jump that is taken, a call, or a
-//! return. So a run ends after as many steps and one more block at most, whatever loops it has. A
-//! fault ends the run; what it has changed in maps stays. A run that may only read them ends at the
-//! first change ([`crate::store`]).
+//! An interpreter of instructions that were decoded before. An instruction takes one step of
+//! [`STEPS_MAX`], one of sixteen bytes two; helpers take more by what they look at. The machine
+//! takes the steps where a block ends (a jump, a call, a return), so a run exceeds the limit by one
+//! block at most, whatever loops it has. A fault ends the run; what it has changed in maps stays. A
+//! run that may only read them ends at the first change ([`crate::store`]).
 
 use std::slice;
 
@@ -47,7 +46,7 @@ pub(crate) struct Caller {
     kept: [u64; 4],
 }
 
-/// How a block of instructions ends.
+/// How a block of instructions ends: where the run goes on, or with a return.
 enum End {
     Jump(usize),
     Call(usize),

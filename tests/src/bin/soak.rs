@@ -33,7 +33,7 @@ const MIXED: Duration = Duration::from_secs(24);
 /// what the C library keeps.
 const MEMORY_SLACK: u64 = 4 << 20;
 /// The share of its rate beside busy loops that the pair must have beside hostile programs: the
-/// median of all minutes, for the host has other work in some of them.
+/// median of all minutes, because the host has other work in some of them.
 const LEAST_SHARE: f64 = 0.8;
 /// Minutes after which the daemon has its tables.
 const WARM: usize = 2;
@@ -222,8 +222,8 @@ fn faults(all: &[Minute], daemon: &Daemon) -> Vec<String> {
     }
     if !all.is_empty() {
         let share = median_of(all.iter().map(|minute| minute.rates[2] / minute.rates[1]));
-        let is_enough = share >= LEAST_SHARE;
-        if !is_enough {
+        // Also if the rates were 0.
+        if share.is_nan() || share < LEAST_SHARE {
             faults.push(format!("beside hostile programs {share:.2} of the rate beside loops"));
         }
     }

@@ -42,8 +42,8 @@ pub unsafe fn is_device(path: *const c_char) -> bool {
     !path.is_null() && names_device(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Whether this is `/dev/netmap`, with as many `/` and `/.` as there may be. Few other paths need
-/// more than a look at their end.
+/// Whether this is `/dev/netmap`, with as many `/` and `/.` as there may be. The ends
+/// are compared first: nearly all other paths fail there.
 #[inline]
 fn names_device(path: &[u8]) -> bool {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(part, [] | [b'.']));
@@ -232,8 +232,8 @@ accesses! {
     faccessat(dir: c_int; flags: c_int)
 }
 
-/// What a call about the device returns: 0, or -1 with an error, which is another one where the
-/// device is not there.
+/// What a call about the device returns: 0, or -1 with this error; with `ENOENT` where no daemon
+/// is.
 fn answer<T: From<i8>>(given: Result<(), Errno>) -> T {
     permissions().and(given).map_or_else(failed, |()| T::from(0))
 }
@@ -243,8 +243,8 @@ fn failed<T: From<i8>>(error: Errno) -> T {
     T::from(-1)
 }
 
-/// Declares functions that say one and the same of the device: the arguments before the path, those
-/// behind it, and what they say.
+/// Declares functions that give one answer for the device: the arguments before the path, those
+/// behind it, and the answer.
 macro_rules! fixed {
     ($($name:ident(
         $($first:ident: $first_type:ty)?; $($last:ident: $type:ty),*

@@ -37,8 +37,9 @@ pub(super) struct Datagrams {
     ends: Vec<usize>,
     /// The number of them that the peer has taken.
     taken: usize,
-    /// The peer's queue is full; the epoll set reports when it is not.
-    is_full: bool,
+    /// Nothing is sent before the next turn: the peer's queue is full, and the epoll set reports
+    /// when it is not; or calls were slow.
+    waits_for_room: bool,
 }
 
 impl Datagrams {
@@ -54,7 +55,7 @@ impl Datagrams {
             outbox: Vec::with_capacity(WAITING + FRAME_MAX as usize),
             ends: Vec::with_capacity(QUEUE),
             taken: 0,
-            is_full: false,
+            waits_for_room: false,
         })
     }
 
@@ -74,12 +75,12 @@ impl Datagrams {
 
     fn hang_up(&mut self, end: End) {
         let peer = self.peer.take();
-        if let Some(peer) = peer.as_ref().filter(|_| self.is_full) {
+        if let Some(peer) = peer.as_ref().filter(|_| self.waits_for_room) {
             self.channel.unwatch(peer);
         }
         self.outbox.clear();
         self.ends.clear();
-        (self.taken, self.is_full) = (0, false);
+        (self.taken, self.waits_for_room) = (0, false);
         self.channel.leave(Some(end), peer.into_iter().collect());
     }
 
@@ -108,19 +109,23 @@ impl Datagrams {
         self.ends.len() == QUEUE || self.outbox.len() >= WAITING
     }
 
-    /// Sends the waiting frames, unless the peer's queue is known to be full.
+    /// Sends the waiting frames, unless the port waits for room.
     fn write(&mut self) {
-        while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
+        if self.waits_for_room || self.ends.is_empty() {
+            return;
+        }
+        let timing = self.slow.begin();
+        while let Some(peer) = self.peer.as_ref().filter(|_| !self.waits_for_room)
             && self.taken < self.ends.len()
         {
             let start = self.taken.checked_sub(1).map_or(0, |before| self.ends[before]);
             let frame = &self.outbox[start..self.ends[self.taken]];
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             // One frame a call: the kernel calls all that watch the peer's socket for each.
-            match self.slow.time(|| send(peer, frame, flags)) {
+            match send(peer, frame, flags) {
                 Ok(_) => {
                     self.taken += 1;
-                    if self.slow.was_slow() {
+                    if timing.is_slow() {
                         self.wait_for_room();
                         break;
                     }
@@ -138,13 +143,13 @@ impl Datagrams {
                 Err(errno) => return self.hang_up(errno.into()),
             }
         }
+        self.slow.end(&timing);
         self.forget_taken();
     }
 
-    /// Sends nothing more before the next turn in which the peer's queue has room.
     fn wait_for_room(&mut self) {
         if let Some(peer) = &self.peer {
-            self.is_full = self.channel.watch(peer).is_ok();
+            self.waits_for_room = self.channel.watch(peer).is_ok();
             self.channel.watch_room(peer, true);
         }
     }
@@ -160,13 +165,38 @@ impl Datagrams {
         }
     }
 
-    /// Sends again after the peer's queue was full.
+    /// Sends again after the port has waited for room.
     fn write_again(&mut self) {
-        if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.waits_for_room) {
             self.channel.unwatch(peer);
-            self.is_full = false;
+            self.waits_for_room = false;
             self.write();
         }
+    }
+}
+
+impl Datagrams {
+    /// Receives a datagram; returns `false` if there was none, or no room for one.
+    fn receive(&mut self, batch: &mut Batch, drops: &mut Drops) -> bool {
+        if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
+            return false;
+        }
+        let Some(ours) = self.channel.socket() else { return false };
+        // Any error means that there is no frame.
+        let Ok((len, beside)) = descriptors::receive(ours, &mut self.read) else { return false };
+        match len {
+            ETHERNET..READ => {
+                let first = batch.frags().len();
+                self.intake.push(&[&self.read[..len]], batch.frags());
+                batch.push_received(first, u32::try_from(len).expect("bounded"));
+            }
+            0..ETHERNET => drops.add(DropReason::TooShort, 1),
+            _ => drops.add(DropReason::TooLong, 1),
+        }
+        if !beside.is_empty() {
+            self.channel.pause(beside);
+        }
+        true
     }
 }
 
@@ -192,31 +222,14 @@ impl Adapter for Datagrams {
         batch.restart(self.intake.region());
         self.answer();
         self.write_again();
+        let timing = self.slow.begin();
         // Counted, so that a peer whose frames are refused cannot prolong a turn for ever.
         for _ in 0..FRAMES {
-            if !batch.has_room() || !self.intake.fits(FRAME_MAX as usize) {
-                return;
-            }
-            let Some(ours) = self.channel.socket() else { return };
-            let received = self.slow.time(|| descriptors::receive(ours, &mut self.read));
-            // Any error means that there is no frame.
-            let Ok((len, beside)) = received else { return };
-            match len {
-                ETHERNET..READ => {
-                    let first = batch.frags().len();
-                    self.intake.push(&[&self.read[..len]], batch.frags());
-                    batch.push_received(first, u32::try_from(len).expect("bounded"));
-                }
-                0..ETHERNET => drops.add(DropReason::TooShort, 1),
-                _ => drops.add(DropReason::TooLong, 1),
-            }
-            if !beside.is_empty() {
-                self.channel.pause(beside);
-            }
-            if self.slow.was_slow() {
-                return;
+            if !self.receive(batch, drops) || timing.is_slow() {
+                break;
             }
         }
+        self.slow.end(&timing);
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
@@ -238,7 +251,7 @@ impl Notify for Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged, silent};
+    use super::super::fixture::{bell, send, send_longest_and_tagged, unlimited};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
     use super::*;
@@ -254,7 +267,7 @@ mod tests {
     /// socket that sends to it.
     fn opened_for_descriptors(dir: &Path) -> (Box<dyn Adapter>, MachinePort, UnixDatagram) {
         let (adapter, port) =
-            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
+            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
         let _ = accept(port.listener.fd().expect("a socket"));
         let peer = UnixDatagram::unbound().expect("descriptors");
         peer.connect(dir.join("vm.sock")).expect("it is there");
@@ -266,7 +279,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
+            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
         assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
@@ -289,7 +302,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
+            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -307,7 +320,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
+            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
         turn(&mut *adapter);
@@ -394,7 +407,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_dgram(&spec(dir, false), silent(), &bell()).expect("no peer is there");
+            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);

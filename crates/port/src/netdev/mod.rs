@@ -17,8 +17,8 @@
 //!   gone when it sends to it.
 //!
 //! The worker never waits for a peer. But the kernel calls all that watch the peer's socket in the
-//! call that sends to it or takes from it, so the time of each is taken ([`SlowWakes`]): one that
-//! is slow ends the turn. The connector closes what came from a peer
+//! call that sends to it or takes from it, so the time of these calls is taken ([`SlowWakes`]), and
+//! those of a turn end when they are slow. The connector closes what came from a peer
 //! ([`sys::descriptors`](crate::sys::descriptors)). What the peer does not take at once waits in
 //! bounded memory, and the port drops and counts what finds no room there. The port disconnects a
 //! peer that breaks the protocol, with a line in the log; it may connect again. Other programs
@@ -135,9 +135,9 @@ mod fixture {
         Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, quota }
     }
 
-    /// What reports no slow call.
-    pub(super) fn silent() -> SlowWakes {
-        SlowWakes::new(drop)
+    /// Finds no call slow: the machine may be.
+    pub(super) fn unlimited() -> SlowWakes {
+        SlowWakes::unlimited()
     }
 
     pub(super) fn bell() -> Arc<Waker> {

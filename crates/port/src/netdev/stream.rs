@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake, STANDARD_FRAME};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{SendFlags, send};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
@@ -32,11 +32,14 @@ pub(super) struct Stream {
     peer: Option<OwnedFd>,
     intake: Intake,
     inbox: Inbox,
+    /// The most bytes that the next call receives: few after a slow one, then more each time.
+    most: usize,
     outbox: Vec<u8>,
     /// The number of bytes of the outbox that the peer has taken.
     taken: usize,
-    /// The peer's buffer is full; the epoll set reports when it is not.
-    is_full: bool,
+    /// Nothing is sent before the next turn: the peer's buffer is full, and the epoll set reports
+    /// when it is not; or a call was slow.
+    waits_for_room: bool,
 }
 
 impl Stream {
@@ -47,9 +50,10 @@ impl Stream {
             peer: None,
             intake: Intake::new(FRAMES, STANDARD_FRAME)?,
             inbox: Inbox::default(),
+            most: INBOX,
             outbox: Vec::with_capacity(WAITING + LENGTH + FRAME_MAX as usize),
             taken: 0,
-            is_full: false,
+            waits_for_room: false,
         })
     }
 
@@ -78,7 +82,7 @@ impl Stream {
         }
         self.inbox.clear();
         self.outbox.clear();
-        (self.taken, self.is_full) = (0, false);
+        (self.taken, self.waits_for_room) = (0, false);
         self.channel.leave(Some(end), left);
     }
 
@@ -88,9 +92,13 @@ impl Stream {
         if !give_out(&mut self.inbox, &mut self.intake, batch, drops)? {
             return Ok(());
         }
-        // By one byte, the kernel takes no more than one message of the peer's.
-        let most = if self.slow.on_probation() { 1 } else { INBOX };
-        self.slow.time(|| self.inbox.fill(peer, most))?;
+        // Only what waits now: the kernel goes on for as long as the peer adds to it.
+        let waiting = ioctl_fionread(peer).ok().and_then(|bytes| usize::try_from(bytes).ok());
+        let most = self.most.min(waiting.unwrap_or(1).max(1));
+        let timing = self.slow.begin();
+        let filled = self.inbox.fill(peer, most);
+        self.most = if self.slow.end(&timing) { 1 } else { (4 * self.most).min(INBOX) };
+        filled?;
         give_out(&mut self.inbox, &mut self.intake, batch, drops).map(drop)
     }
 
@@ -118,41 +126,48 @@ impl Stream {
         Ok(bytes)
     }
 
-    /// Sends the waiting bytes, unless the peer's buffer is known to be full.
+    /// Sends the waiting bytes, unless the port waits for room.
     fn write(&mut self) {
-        while let Some(peer) = self.peer.as_ref().filter(|_| !self.is_full)
+        if self.waits_for_room || self.taken == self.outbox.len() {
+            return;
+        }
+        let timing = self.slow.begin();
+        while let Some(peer) = self.peer.as_ref().filter(|_| !self.waits_for_room)
             && self.taken < self.outbox.len()
         {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let rest = &self.outbox[self.taken..];
-            let piece = &rest[..rest.len().min(PIECE)];
-            match self.slow.time(|| send(peer, piece, flags)) {
+            match send(peer, &rest[..rest.len().min(PIECE)], flags) {
                 Ok(bytes) => {
                     self.taken += bytes;
-                    if self.slow.was_slow() {
-                        self.is_full = true;
-                        self.channel.watch_room(peer, true);
+                    if timing.is_slow() {
+                        self.wait_for_room();
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.is_full = true;
-                    self.channel.watch_room(peer, true);
-                }
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => self.wait_for_room(),
                 Err(errno) => return self.hang_up(ended(errno)),
             }
         }
+        self.slow.end(&timing);
         if self.taken == self.outbox.len() {
             self.outbox.clear();
             self.taken = 0;
         }
     }
 
-    /// Sends again after the peer's buffer was full.
+    fn wait_for_room(&mut self) {
+        if let Some(peer) = &self.peer {
+            self.waits_for_room = true;
+            self.channel.watch_room(peer, true);
+        }
+    }
+
+    /// Sends again after the port has waited for room.
     fn write_again(&mut self) {
-        if let Some(peer) = self.peer.as_ref().filter(|_| self.is_full) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.waits_for_room) {
             self.channel.watch_room(peer, false);
-            self.is_full = false;
+            self.waits_for_room = false;
             self.write();
             // Frames that are sent next follow the bytes that wait.
             self.outbox.drain(..self.taken);
@@ -288,7 +303,7 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged, silent};
+    use super::super::fixture::{bell, send, send_longest_and_tagged, unlimited};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
     use super::{DropReason, FRAME_MAX, LENGTH};
@@ -315,7 +330,7 @@ mod tests {
     ) -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
-            open_stream(&spec(dir.path(), false), silent(), &bell()).expect("no peer is there");
+            open_stream(&spec(dir.path(), false), unlimited(), &bell()).expect("no peer is there");
         prepare(&port);
         let peer = another(&dir);
         soon_in(&port, State::Up);
@@ -446,7 +461,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_stream(&spec(dir, true), silent(), &bell()).expect("it may come");
+            open_stream(&spec(dir, true), unlimited(), &bell()).expect("it may come");
         for _ in 0..2 {
             let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
             let (mut peer, _) = listener.accept().expect("it connects");

@@ -93,12 +93,15 @@ impl Drop for ClosedElsewhere {
     }
 }
 
-/// Takes the time of wake-ups, and reports those of a peer that are slow again and again.
+/// Takes the time of wake-ups, and reports those of a peer that are slow again and again. Sending
+/// to a peer's socket, and receiving from it, are wake-ups, too.
 ///
 /// A thread that loses its core in a wake-up is no fault of the peer. So the first slow one
 /// reports nothing: it has the thread's own clock taken for the next 64 of them.
 pub struct SlowWakes {
     report: Box<dyn Fn(Duration) + Send + Sync>,
+    /// What a slow one takes.
+    limit: Duration,
     /// Wake-ups whose time on a core is still to be taken. Relaxed: a hint.
     probation: AtomicU32,
 }
@@ -111,17 +114,33 @@ impl SlowWakes {
 
     /// Calls `report` with the time of each slow wake-up that follows another one closely.
     pub fn new(report: impl Fn(Duration) + Send + Sync + 'static) -> Self {
-        Self { report: Box::new(report), probation: AtomicU32::new(0) }
+        Self { report: Box::new(report), limit: Self::SLOW, probation: AtomicU32::new(0) }
+    }
+
+    /// Finds no wake-up slow.
+    pub(crate) fn unlimited() -> Self {
+        Self { limit: Duration::MAX, ..Self::new(drop) }
     }
 
     /// Does a wake-up and takes its time.
-    pub(crate) fn time<R>(&self, wake: impl FnOnce() -> R) -> R {
+    pub(super) fn time(&self, wake: impl FnOnce()) {
+        let timing = self.begin();
+        wake();
+        self.end(&timing);
+    }
+
+    /// Begins one wake-up, or several that count as one.
+    pub(crate) fn begin(&self) -> Timing {
         let left = self.probation.load(Ordering::Relaxed);
         let clock = if left == 0 { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
-        let begin = clock_gettime(clock);
-        let woken = wake();
-        let took = since(begin, clock_gettime(clock));
-        match (left, took >= Self::SLOW) {
+        Timing { left, limit: self.limit, clock, at: clock_gettime(clock) }
+    }
+
+    /// Ends it. Returns whether it was slow.
+    pub(crate) fn end(&self, timing: &Timing) -> bool {
+        let (left, took) = (timing.left, timing.took());
+        let is_slow = took >= self.limit;
+        match (left, is_slow) {
             (0, false) => {}
             (0, true) => self.probation.store(Self::PROBATION, Ordering::Relaxed),
             (_, false) => self.probation.store(left - 1, Ordering::Relaxed),
@@ -130,17 +149,28 @@ impl SlowWakes {
                 (self.report)(took);
             }
         }
-        woken
+        is_slow
+    }
+}
+
+/// Wake-ups whose time is being taken.
+#[derive(Debug)]
+pub(crate) struct Timing {
+    /// Wake-ups before this one whose time on a core is still to be taken.
+    left: u32,
+    limit: Duration,
+    clock: ClockId,
+    at: Time,
+}
+
+impl Timing {
+    fn took(&self) -> Duration {
+        since(self.at, clock_gettime(self.clock))
     }
 
-    /// Whether the last wake-up was slow.
-    pub(crate) fn was_slow(&self) -> bool {
-        self.probation.load(Ordering::Relaxed) == Self::PROBATION
-    }
-
-    /// Whether one of the last wake-ups was slow.
-    pub(crate) fn on_probation(&self) -> bool {
-        self.probation.load(Ordering::Relaxed) > 0
+    /// Whether they are slow already.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.took() >= self.limit
     }
 }
 

@@ -48,7 +48,7 @@ impl InSwitch {
     }
 }
 
-/// An address that an option has.
+/// Parses an IP address; the error shows a right one.
 pub fn ip(text: &str) -> Result<IpAddr, &'static str> {
     text.parse().map_err(|_| "not an IP address; write one such as 10.0.0.1 or fd00::1")
 }

@@ -166,9 +166,8 @@ pub fn unseen_mtus(ports: &[PortInfo]) -> Vec<Finding> {
     }
     let finding = |(switch, ports): (String, Vec<String>)| {
         let ports = ports.join(" and ");
-        let what =
-            format!("the MTU of {ports} is unknown: this user cannot look into the namespace");
-        note(&switch, what, "run uvala doctor as root")
+        let what = format!("the MTU of {ports} is unknown: the namespace cannot be entered");
+        note(&switch, what, "run uvala doctor as root; if you are, look whether it is still there")
     };
     switches.into_iter().map(finding).collect()
 }

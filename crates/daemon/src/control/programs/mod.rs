@@ -10,8 +10,8 @@ use program::MapError;
 use program::image::to_hex;
 use protocol::name::{PortName, SwitchName};
 use protocol::{
-    Page, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap, ProgramMapQuery,
-    ProgramRequest, Reply, SwitchSettings,
+    ErrorCode, Page, ProgramEntry, ProgramEntryRef, ProgramEntrySet, ProgramInfo, ProgramMap,
+    ProgramMapQuery, ProgramRequest, Reply, SwitchSettings,
 };
 use switch::{Forwarding, SwitchConfig};
 
@@ -354,8 +354,11 @@ impl<D: Datapath> Control<D> {
 
     fn program_map_get(&mut self, caller: &Caller, of: &ProgramEntryRef) -> Result<Reply, Refusal> {
         self.state.switch(caller, &of.switch, Access::Look)?;
-        let found = self.found_entry(of);
-        found.or_else(|why| self.waiting_entry(of).ok_or(why)).map(Reply::ProgramEntry)
+        let found = self.found_entry(of).or_else(|why| match why.code() {
+            ErrorCode::NotFound => self.waiting_entry(of).ok_or(why),
+            _ => Err(why),
+        });
+        found.map(Reply::ProgramEntry)
     }
 
     /// The entry that a map has for a key.

@@ -106,7 +106,7 @@ impl<D: Datapath> Control<D> {
         for stall in self.datapath.take_stalls() {
             let port = stall.port.and_then(|key| self.port_of(key));
             if self.logs_stall(&stall, now) {
-                log(&stall, &self.stalled_by(&stall));
+                log(&stall, &self.port_name(&stall));
             }
             if self.notes.stalls.count(&stall, now) {
                 match (port, stall.port) {
@@ -133,8 +133,8 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// What the worker was busy with.
-    fn stalled_by(&self, stall: &WorkerStall) -> String {
+    /// The name of the port that the worker was busy with.
+    fn port_name(&self, stall: &WorkerStall) -> String {
         let capture = |key| self.state.drop_capture_with(key).map(|capture| &capture.name);
         let name = stall.port.and_then(|key| self.port_of(key).or_else(|| capture(key).cloned()));
         name.map_or_else(|| "a port that is gone".to_owned(), |name| name.to_string())
@@ -165,10 +165,13 @@ impl<D: Datapath> Control<D> {
         let (key, machine) = (port.key, port.kind.is_machine().then_some(port.owner));
         let peer = if port.kind == PortKind::VhostUser { "VMM" } else { "peer" };
         let Some(uid) = holder.or(machine) else {
-            tracing::warn!(
-                "{name} stalled its switch {STRIKES} times within a minute; no client holds it, so \
-                 it stays: look at the interface, or delete the port"
-            );
+            let user = port.config.user;
+            if self.call_log.logs_change(user, now) {
+                tracing::warn!(
+                    "{name} stalled its switch {STRIKES} times within a minute; no client holds \
+                     it, so it stays: look at the interface, or delete the port"
+                );
+            }
             return;
         };
         self.notes.stalls.excluded.add(uid, now);

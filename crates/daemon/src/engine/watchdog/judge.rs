@@ -1,6 +1,6 @@
 //! Judges whether a worker stands still, and what holds it up.
 //!
-//! The watchdog looks every few milliseconds. A worker whose [`Beat`] has not changed for
+//! The watchdog looks every 20 ms. A worker whose [`Beat`] has not changed for
 //! [`STALL`], and that is not asleep, stands still. The kernel's account of its thread tells why:
 //!
 //! ```text
@@ -15,6 +15,9 @@ use switch::{Beat, Stage};
 
 /// How long a worker may stand in one step.
 pub const STALL: Duration = Duration::from_millis(50);
+
+/// Looks in a row at which a worker cannot run, that show that it waits.
+const WAITED: u32 = 3;
 
 /// What holds a worker up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,17 +59,19 @@ pub struct Judge {
     ran: Duration,
     /// What it was reported for.
     reported: Option<Cause>,
+    /// Looks after that at which it could not run.
+    waited: u32,
 }
 
 impl Judge {
     /// A worker in this step now.
     pub fn new(beat: Beat, now: Instant, account: Account) -> Self {
-        Self { beat, since: now, ran: account.ran, reported: None }
+        Self { beat, since: now, ran: account.ran, reported: None, waited: 0 }
     }
 
     /// Takes the worker's current step. Returns each stall once, as soon as it lasts [`STALL`]. One
-    /// without a CPU it returns again if the worker then runs for as long in the same step: other
-    /// programs do not hide what holds it up.
+    /// without a CPU it returns again with another cause, if the worker then runs for as long in
+    /// the same step, or waits there: other programs do not hide what holds it up.
     pub fn look(
         &mut self,
         beat: Beat,
@@ -82,10 +87,12 @@ impl Judge {
             return None;
         }
         let account = account();
+        self.waited = if account.runnable { 0 } else { self.waited + 1 };
         let cause = match self.reported {
             None => self.cause(account, lasted),
-            Some(_) if account.ran.saturating_sub(self.ran) < STALL => return None,
-            Some(_) => Cause::Busy,
+            Some(_) if account.ran.saturating_sub(self.ran) >= STALL => Cause::Busy,
+            Some(_) if self.waited >= WAITED => Cause::Blocked,
+            Some(_) => return None,
         };
         self.reported = Some(cause);
         Some(Stall { beat, lasted, cause })
@@ -169,6 +176,18 @@ mod tests {
         assert_eq!((second.cause, second.lasted), (Cause::Busy, 170 * MS));
         let found = stalls(Stage::Send, 100, Account { ran: Duration::ZERO, runnable: true });
         assert_eq!(found.len(), 1, "it never ran");
+    }
+
+    #[test]
+    fn a_worker_that_waits_in_the_end_is_not_hidden_by_a_busy_host() {
+        let (begin, beat) = (Instant::now(), step(Stage::Receive, 1));
+        let mut judge = Judge::new(beat, begin, Account::default());
+        let found = (1..=20).filter_map(|n| {
+            let account = Account { ran: Duration::ZERO, runnable: n < 10 };
+            judge.look(beat, begin + 10 * n * MS, || account)
+        });
+        let causes: Vec<_> = found.map(|stall| (stall.cause, stall.lasted)).collect();
+        assert_eq!(causes, [(Cause::NoCpu, STALL), (Cause::Blocked, 120 * MS)]);
     }
 
     #[test]

@@ -24,8 +24,8 @@
 //! that marks all descriptors, whatever the driver writes; the driver is where the available ones
 //! end. If USED changes more often, AVAIL tells where the driver is: a device that died between two
 //! stores had two descriptors at least, and a chain that the driver writes meanwhile leaves them.
-//! (In a ring of two, and where another device left rests, a driver that writes a chain of all
-//! descriptors or of all but one misleads.)
+//! Two cases mislead: a ring of two descriptors; and what another device left behind, while the
+//! driver writes a chain of all descriptors, or of all but one.
 //!
 //! For the device's position, all descriptors of a chain must be marked as given back. This device
 //! marks them. Others mark the first one, because the driver looks at no other; the rest of that
