@@ -1,5 +1,6 @@
-//! How a port gets its interface: opened for the call that adds the port, or by a thread when the
-//! interface appears, accepted beside those that the switch has, and given to the port's worker.
+//! The interfaces of ports, as control asks for them: opened for the call that adds the port, or by
+//! a thread when the interface appears, accepted beside those that the switch has, given to the
+//! port's worker, shown, and handed over.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
