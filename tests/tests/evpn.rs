@@ -360,7 +360,9 @@ fn a_process_that_is_killed_and_started_again_loses_no_frame_of_a_flow_by_that()
         });
     });
     assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
-    assert!(one.knows("02:00:00:00:00:02") && two.knows("02:00:00:00:00:01"));
+    wait::until("the stations", || {
+        one.knows("02:00:00:00:00:02") && two.knows("02:00:00:00:00:01")
+    });
     // The switch itself forgets what it has learned. What it was told, it is told again.
     two.host.home.visit(|| two.host.daemon.kill());
     two.host.home.visit(|| two.host.daemon.restart());

@@ -206,8 +206,8 @@ impl<D: Datapath> Control<D> {
             steering.check(None).map_err(refused)?;
         }
         let views = self.views(name);
-        let there = steering.check_ports(None, &views);
-        if let Err(why) = there.and_then(|()| steering.check_names(None, &views)) {
+        let checks = [steering.check_ports(None, &views), steering.check_names(None, &views)];
+        for why in checks.into_iter().filter_map(Result::err) {
             tracing::warn!("switch {name}: {why}; until it is, frames for it are dropped");
         }
         self.steered(name).steering = steering;
