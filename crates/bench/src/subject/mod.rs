@@ -78,25 +78,17 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
     match work.traffic {
         _ if work.api == Api::Dpdk => guests::run_pollers(work, time),
         Traffic::Resume => Ok(guests::resume(work)?.into()),
-        Traffic::Decision => {
-            // On a thread of its own, which is bound to a core.
-            let (cpu, decision) = (work.placement.switch, forwarding::decision);
-            Ok(std::thread::spawn(move || decision(cpu, time)).join().expect("no panic")?.into())
-        }
-        Traffic::Overrun => {
-            // The same.
-            let (work, overrun) = (*work, guests::overrun);
-            let value = std::thread::spawn(move || overrun(&work, time)).join();
-            Ok(value.expect("no panic")?.into())
-        }
-        Traffic::Slow(offer) => {
-            // The same.
-            let work = *work;
-            let value = std::thread::spawn(move || slow::run(&work, offer, time)).join();
-            Ok(value.expect("no panic")?.into())
-        }
+        Traffic::Decision => on_own_thread(|| forwarding::decision(work.placement.switch, time)),
+        Traffic::Overrun => on_own_thread(|| guests::overrun(work, time)),
+        Traffic::Slow(offer) => on_own_thread(|| slow::run(work, offer, time)),
         _ => run_parts(work, time),
     }
+}
+
+/// Measures on a thread that binds itself to a core: this one stays free.
+fn on_own_thread(measure: impl FnOnce() -> Result<f64> + Send) -> Result<Reading> {
+    let value = std::thread::scope(|scope| scope.spawn(measure).join().expect("no panic"));
+    Ok(value?.into())
 }
 
 fn run_parts(work: &Work, time: Duration) -> Result<Reading> {

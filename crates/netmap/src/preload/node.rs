@@ -42,8 +42,8 @@ pub unsafe fn is_device(path: *const c_char) -> bool {
     !path.is_null() && names_device(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Whether this is `/dev/netmap`, with as many `/` and `/.` as there may be. The ends
-/// are compared first: nearly all other paths fail there.
+/// Whether this is `/dev/netmap`, with as many `/` and `/.` as there may be. The ends are compared
+/// first: nearly all other paths fail there.
 #[inline]
 fn names_device(path: &[u8]) -> bool {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(part, [] | [b'.']));

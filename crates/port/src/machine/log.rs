@@ -108,7 +108,7 @@ impl UserLines {
     /// The lines of a user of which none was logged.
     pub(crate) fn new(user: u32) -> Arc<Self> {
         let budget = || Mutex::new(Budget::new(Instant::now()));
-        // Its name now: the threads of ports may open no file.
+        // The name is looked up now: the threads of ports may open no file.
         Arc::new(Self { user: user_name(user), events: budget(), causes: budget() })
     }
 

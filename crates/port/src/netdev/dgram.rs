@@ -251,7 +251,7 @@ impl Notify for Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged, unlimited};
+    use super::super::fixture::{bell, send, send_longest_and_tagged};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_dgram;
     use super::*;
@@ -263,11 +263,15 @@ mod tests {
     use std::time::Duration;
     use tempfile::tempdir;
 
+    fn opened(dir: &Path) -> (Box<dyn Adapter>, MachinePort) {
+        // The machine that tests run on may be slow.
+        open_dgram(&spec(dir, false), SlowWakes::unlimited(), &bell()).expect("no peer is there")
+    }
+
     /// A port to which the kernel delivers descriptors, as an older kernel does to any, and a
     /// socket that sends to it.
     fn opened_for_descriptors(dir: &Path) -> (Box<dyn Adapter>, MachinePort, UnixDatagram) {
-        let (adapter, port) =
-            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
+        let (adapter, port) = opened(dir);
         let _ = accept(port.listener.fd().expect("a socket"));
         let peer = UnixDatagram::unbound().expect("descriptors");
         peer.connect(dir.join("vm.sock")).expect("it is there");
@@ -278,8 +282,7 @@ mod tests {
     fn frames_are_datagrams_in_both_directions() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) =
-            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
+        let (mut adapter, port) = opened(dir);
         assert_eq!(send(&mut *adapter, &[7; 60], 1), 0, "no peer is there");
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
@@ -301,8 +304,7 @@ mod tests {
     fn what_a_tag_makes_too_long_is_dropped_there() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) =
-            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
+        let (mut adapter, port) = opened(dir);
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
@@ -319,8 +321,7 @@ mod tests {
     fn an_evicted_port_neither_sends_nor_receives_for_a_while() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) =
-            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
+        let (mut adapter, port) = opened(dir);
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);
         turn(&mut *adapter);
@@ -406,8 +407,7 @@ mod tests {
     fn a_peer_that_does_not_read_loses_frames_and_one_that_comes_again_is_found() {
         let place = tempdir().expect("a directory");
         let dir = place.path();
-        let (mut adapter, port) =
-            open_dgram(&spec(dir, false), unlimited(), &bell()).expect("no peer is there");
+        let (mut adapter, port) = opened(dir);
         let _ = std::fs::remove_file(dir.join("vm.peer"));
         let peer = UnixDatagram::bind(dir.join("vm.peer")).expect("a place");
         soon_in(&port, State::Up);

@@ -135,11 +135,6 @@ mod fixture {
         Spec { name, path, connects, pairs: 1, coalesce: None, peer, access, quota }
     }
 
-    /// Finds no call slow: the machine may be.
-    pub(super) fn unlimited() -> SlowWakes {
-        SlowWakes::unlimited()
-    }
-
     pub(super) fn bell() -> Arc<Waker> {
         Arc::new(Waker::of_daemon().expect("descriptors").1)
     }

@@ -303,10 +303,10 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::{bell, send, send_longest_and_tagged, unlimited};
+    use super::super::fixture::{bell, send, send_longest_and_tagged};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
-    use super::{DropReason, FRAME_MAX, LENGTH};
+    use super::{DropReason, FRAME_MAX, LENGTH, SlowWakes};
     use crate::machine::{MachinePort, State};
     use crate::sys::descriptors::accept;
     use crate::sys::descriptors::fixture::{at_once, send_lingering};
@@ -330,7 +330,8 @@ mod tests {
     ) -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
-            open_stream(&spec(dir.path(), false), unlimited(), &bell()).expect("no peer is there");
+            open_stream(&spec(dir.path(), false), SlowWakes::unlimited(), &bell())
+                .expect("no peer is there");
         prepare(&port);
         let peer = another(&dir);
         soon_in(&port, State::Up);
@@ -461,7 +462,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_stream(&spec(dir, true), unlimited(), &bell()).expect("it may come");
+            open_stream(&spec(dir, true), SlowWakes::unlimited(), &bell()).expect("it may come");
         for _ in 0..2 {
             let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
             let (mut peer, _) = listener.accept().expect("it connects");

@@ -260,12 +260,12 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// `place`: what the worker was busy with.
-fn log(stall: &WorkerStall, place: &str) {
+/// `port`: the name of the port that the worker was busy with.
+fn log(stall: &WorkerStall, port: &str) {
     let WorkerStall { stage, cause, lasted, .. } = stall;
-    let (ms, did, cause) = (lasted.as_millis(), stage.describe(place), cause.describe());
+    let (ms, did, cause) = (lasted.as_millis(), stage.describe(port), cause.describe());
     if *stage == StallStage::Memory {
-        tracing::warn!("the memory of {place} held a thread up for {ms} ms: {cause}");
+        tracing::warn!("the memory of {port} held a thread up for {ms} ms: {cause}");
         return;
     }
     let thread = match stall.worker {

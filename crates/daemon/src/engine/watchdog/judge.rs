@@ -1,7 +1,7 @@
 //! Judges whether a worker stands still, and what holds it up.
 //!
-//! The watchdog looks every 20 ms. A worker whose [`Beat`] has not changed for
-//! [`STALL`], and that is not asleep, stands still. The kernel's account of its thread tells why:
+//! The watchdog looks every 20 ms. A worker whose [`Beat`] has not changed for [`STALL`], and that
+//! is not asleep, stands still. The kernel's account of its thread tells why:
 //!
 //! ```text
 //!   it ran for most of the time ─► Cause::Busy       work for a port, or in the kernel

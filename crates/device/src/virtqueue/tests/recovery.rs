@@ -455,7 +455,7 @@ fn section_2_8_rests_of_old_chains_are_not_taken_for_what_a_dead_device_left() {
             (0..2).for_each(|_| bench.make(pieces));
             let is_done = outlives(stores, || bench.serve(&mut queue, FIRST));
             let Some(mut queue) = bench.undoubted(BEGIN) else {
-                // It had given nothing back, and has asked for no kick where it began.
+                // The device had given nothing back, and has asked for no kick where it began.
                 assert_eq!((start, stores), (12, 0), "one of {pieces}");
                 continue;
             };
