@@ -69,13 +69,6 @@ impl Setup {
         self
     }
 
-    /// Where the kernel refuses `io_uring`.
-    #[must_use]
-    pub fn without_uring(mut self) -> Self {
-        self.limits.no_uring = true;
-        self
-    }
-
     /// As a service of this manager.
     #[must_use]
     pub fn service(mut self, manager: &ServiceManager) -> Self {

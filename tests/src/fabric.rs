@@ -53,6 +53,23 @@ impl Underlay {
     }
 }
 
+/// A station behind a TAP, in a VLAN or of a switch without VLANs. All stations of a host have one
+/// MAC address.
+///
+/// # Panics
+/// If there is such a port already.
+#[must_use]
+pub fn station(host: &Host, port: &str, address: &str, vlan: Option<u16>) -> Option<Namespace> {
+    let station = Namespace::new()?;
+    let mac = format!("02:00:00:00:00:0{}", host.number).parse().expect("an address");
+    let tap = HostIf { mtu: Some(1450), mac: Some(mac), ..inside(&station, address) };
+    lab::add(&host.daemon, port, PortKind::Tap, tap).expect("a TAP");
+    if let Some(vlan) = vlan {
+        host.done(&["port", "set", port, "--vlan", &format!("access:{vlan}")]);
+    }
+    Some(station)
+}
+
 /// A host with a daemon.
 #[derive(Debug)]
 pub struct Host {

@@ -41,7 +41,8 @@ pub fn run(flood: &Flood) -> Result<Report, Error> {
         }
         pouring.join().expect("it has no reason to end");
     });
-    let usual = harness::measure::median(&mut waits);
+    let usual = harness::measure::median(waits.iter().map(Duration::as_secs_f64));
+    let usual = Duration::from_secs_f64(usual);
     Ok(Report::Waited { us: u64::try_from(usual.as_micros()).unwrap_or(u64::MAX) })
 }
 

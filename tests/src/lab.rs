@@ -9,7 +9,7 @@ use protocol::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::daemon::{Daemon, Setup};
+use crate::daemon::Daemon;
 use crate::net::{Namespace, ip};
 use crate::{skip, wait};
 
@@ -28,16 +28,6 @@ impl Lab {
     pub fn new(guests: usize) -> Option<Self> {
         let guests = (0..guests).map(|_| Namespace::new()).collect::<Option<_>>()?;
         Some(Self { home: Namespace::new()?, guests })
-    }
-
-    /// Runs a story twice with a daemon in the home namespace: one that reads and writes TAPs by
-    /// `io_uring`, and one that may not.
-    pub fn tell_both_ways(self, story: impl Fn(&Daemon, &Self) + Sync) {
-        self.home.within(|| {
-            for setup in [Setup::default(), Setup::default().without_uring()] {
-                story(&setup.start(), &self);
-            }
-        });
     }
 
     /// Runs a story with a daemon in the home namespace.

@@ -1,4 +1,4 @@
-//! The descriptors with which a service manager starts a daemon.
+//! The descriptors with which a service manager starts a daemon, and what it wants of it.
 
 #![allow(unsafe_code)] // UNSAFETY: descriptors get numbers.
 
@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
-use harness::service::{NOTIFY, passed};
+use harness::service::{NOTIFY, WATCHDOG, passed};
 use rustix::io::fcntl_dupfd_cloexec;
 
 /// The first number, and one above all that this process was started with.
@@ -15,7 +15,10 @@ const ABOVE: i32 = 500;
 
 /// Makes `command`, which this process becomes, a service of the manager in `dir`.
 pub fn prepare(command: &mut Command, dir: &Path) {
-    command.env("NOTIFY_SOCKET", dir.join(NOTIFY));
+    command
+        .env("NOTIFY_SOCKET", dir.join(NOTIFY))
+        .env("WATCHDOG_PID", std::process::id().to_string())
+        .env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
     let all = passed(dir);
     let above = |fd: &OwnedFd| fcntl_dupfd_cloexec(fd, ABOVE).expect("a number");
     let (names, fds): (Vec<_>, Vec<_>) =

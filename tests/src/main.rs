@@ -20,12 +20,12 @@ mod flood;
 mod hoard;
 mod hostile_client;
 mod hostile_guest;
+mod hostile_peer;
 mod interrupts;
 mod listen_fds;
 mod odd_files;
 mod peer_netmap;
 mod scribble;
-mod seccomp;
 mod slow_memory;
 mod sockets;
 mod wake_ups;
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Role::Hoard(hoard) => hoard::run(&hoard),
         Role::HostileClient(role) => Ok(hostile_client::run(&role)),
         Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
+        Role::HostilePeer(role) => Ok(hostile_peer::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),
@@ -97,9 +98,6 @@ fn exec(program: &Become) -> Result<Report, Error> {
     };
     limit(Resource::Nofile, program.descriptors.map(limit_for));
     limit(Resource::As, program.address_space);
-    if program.no_uring {
-        seccomp::refuse_uring();
-    }
     let mut command = Command::new(&program.command[0]);
     if let Some(dir) = &program.service {
         listen_fds::prepare(&mut command, dir);

@@ -1,7 +1,6 @@
 //! What a process costs, as `/proc` says.
 
 use std::fs;
-use std::time::Duration;
 
 /// Things that a process must not collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +38,12 @@ pub fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// The middle one of some times.
-///
-/// # Panics
-/// If there are none.
-#[must_use]
-pub fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
 /// The middle one of some numbers.
 ///
 /// # Panics
 /// If there are none.
 #[must_use]
-pub fn median_of(numbers: impl Iterator<Item = f64>) -> f64 {
+pub fn median(numbers: impl Iterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);
     numbers[numbers.len() / 2]

@@ -29,6 +29,8 @@ pub enum Role {
     HostileClient(HostileClient),
     /// Does to the daemon what a VMM and its guest can, at random, until stdin ends.
     HostileGuest(HostileGuest),
+    /// Does to a stream or dgram port what its peer can, at random, until stdin ends.
+    HostilePeer(HostilePeer),
     /// Attacks by its doorbell until stdin ends.
     Doorbells(DoorbellAttack),
     /// Attacks by what the switch wakes it by, until stdin ends.
@@ -182,6 +184,17 @@ pub struct HostileGuest {
     pub seed: u64,
 }
 
+/// The peer of a stream or dgram port that sends anything.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct HostilePeer {
+    /// The socket of its port.
+    pub socket: PathBuf,
+    /// The peer's own socket; none: it connects by a stream.
+    pub peer: Option<PathBuf>,
+    /// Where its random numbers begin.
+    pub seed: u64,
+}
+
 /// A client that attacks by its doorbell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DoorbellAttack {
@@ -207,6 +220,12 @@ pub enum Assault {
     },
     /// Moves data to it that never comes, and from it to where there is no room.
     Splice,
+    /// Gives it to another process, which goes on with it, and ends.
+    Pass,
+    /// Closes the descriptor.
+    Close,
+    /// Writes into it from memory that never comes, and reads it into such memory.
+    SlowMemory,
 }
 
 /// A client that attacks by what the switch wakes it by.
@@ -315,9 +334,6 @@ pub struct Become {
     pub descriptors: Option<u64>,
     /// Most bytes of address space (`RLIMIT_AS`).
     pub address_space: Option<u64>,
-    /// Whether the kernel denies the peer `io_uring`.
-    #[serde(default)]
-    pub no_uring: bool,
     /// The directory of the service manager that starts it.
     #[serde(default)]
     pub service: Option<PathBuf>,

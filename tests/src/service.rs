@@ -1,12 +1,14 @@
 //! A service manager as systemd is one for a daemon: it keeps descriptors (`FDSTORE=1`), and passes
-//! them to the next daemon.
+//! them to the next daemon. It wants reports (`WATCHDOG=1`), and counts them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -18,6 +20,8 @@ use crate::process::Scratch;
 
 /// The socket to which a daemon speaks.
 pub const NOTIFY: &str = "notify";
+/// The time in which it wants a report (`WatchdogSec=`).
+pub const WATCHDOG: Duration = Duration::from_secs(1);
 /// The socket from which a process gets the descriptors with which it becomes a daemon.
 const PASS: &str = "pass";
 /// Descriptors of a message.
@@ -30,6 +34,7 @@ type Store = Vec<(String, OwnedFd)>;
 pub struct ServiceManager {
     place: Scratch,
     store: Arc<Mutex<Store>>,
+    reports: Arc<AtomicU64>,
 }
 
 impl ServiceManager {
@@ -46,8 +51,12 @@ impl ServiceManager {
         listen(&pass, 16).expect("a socket");
         let store = Arc::<Mutex<Store>>::default();
         let (kept, passed) = (store.clone(), store.clone());
+        let reports = Arc::<AtomicU64>::default();
+        let counter = reports.clone();
         std::thread::spawn(move || {
             while let Some((text, fds)) = receive(&notify) {
+                let is_report = text.lines().any(|line| line == "WATCHDOG=1");
+                counter.fetch_add(is_report.into(), Ordering::Relaxed);
                 note(&mut lock(&kept), &text, fds);
             }
         });
@@ -56,7 +65,13 @@ impl ServiceManager {
                 lock(&passed).iter().for_each(|(name, fd)| give(&next, name, fd));
             }
         });
-        Self { place, store }
+        Self { place, store, reports }
+    }
+
+    /// How often a daemon has reported that its threads go on.
+    #[must_use]
+    pub fn reports(&self) -> u64 {
+        self.reports.load(Ordering::Relaxed)
     }
 
     /// The directory of its sockets.

@@ -2,6 +2,7 @@
 //! anew again and again.
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,9 @@ use crate::daemon::{Daemon, Setup};
 use crate::frames::{BROADCAST, Tally, mac};
 use crate::machine::Machine;
 use crate::process::{Peer, USER};
-use crate::role::{At, Crowd, Flood, Hoard, HostileClient, HostileGuest, Receive, Role, Send};
+use crate::role::{
+    At, Crowd, Flood, Hoard, HostileClient, HostileGuest, HostilePeer, Receive, Role, Send,
+};
 use crate::{Random, is_root, wait};
 
 /// The pair's receiver is waited for. The switch, and the port of a machine, are open to all users.
@@ -44,7 +47,7 @@ pub fn daemon() -> Daemon {
     let add = Request::Fdb(FdbRequest::Add(FdbAdd { port, mac, vlan: 1 }));
     daemon.call(add).expect("room for one");
     // What the daemon makes with the first machine and keeps, it has from now on.
-    drop(Machine::boot(&guest_socket(&daemon)));
+    drop(Machine::boot(&socket_of(&daemon, "vale0:guest")));
     wait::until("the machine's end", || {
         let machine = daemon.port("vale0:guest").and_then(|port| port.machine);
         machine.is_some_and(|machine| machine.state == MachineState::Waiting)
@@ -57,8 +60,8 @@ pub fn daemon() -> Daemon {
     daemon
 }
 
-fn guest_socket(daemon: &Daemon) -> PathBuf {
-    let machine = daemon.port("vale0:guest").and_then(|port| port.machine);
+fn socket_of(daemon: &Daemon, port: &str) -> PathBuf {
+    let machine = daemon.port(port).and_then(|port| port.machine);
     machine.expect("a machine's port").socket.into()
 }
 
@@ -208,9 +211,45 @@ impl Attacker {
     /// If there is no such port.
     #[must_use]
     pub fn guest(daemon: &Daemon) -> Self {
-        let socket = guest_socket(daemon);
+        let socket = socket_of(daemon, "vale0:guest");
         let role = move |random: &mut Random| {
             Role::HostileGuest(HostileGuest { socket: socket.clone(), seed: random.any() })
+        };
+        Self::new(other_user(), role)
+    }
+
+    /// A hostile peer of a stream port, which is made for it.
+    ///
+    /// # Panics
+    /// If there is no room for the port.
+    #[must_use]
+    pub fn stream_peer(daemon: &Daemon) -> Self {
+        Self::peer(daemon, "stream", None)
+    }
+
+    /// A hostile peer of a dgram port, which is made for it.
+    ///
+    /// # Panics
+    /// If there is no room for the port.
+    #[must_use]
+    pub fn dgram_peer(daemon: &Daemon) -> Self {
+        let place = daemon.dir().join("peers");
+        std::fs::create_dir_all(&place).expect("room");
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&place, open_to_all).expect("ours");
+        Self::peer(daemon, "dgram", Some(place.join("hostile")))
+    }
+
+    fn peer(daemon: &Daemon, kind: &str, peer: Option<PathBuf>) -> Self {
+        let port = format!("vale0:{kind}");
+        let mut add = vec!["port", "add", &port, "--kind", kind, "--mode", "666"];
+        let path = peer.as_deref().map(|peer| peer.to_str().expect("UTF-8"));
+        add.extend(path.into_iter().flat_map(|path| ["--peer", path]));
+        // It may be there, for another attacker.
+        let _ = daemon.uvala(&add);
+        let hostile = HostilePeer { socket: socket_of(daemon, &port), peer, seed: 0 };
+        let role = move |random: &mut Random| {
+            Role::HostilePeer(HostilePeer { seed: random.any(), ..hostile.clone() })
         };
         Self::new(other_user(), role)
     }

@@ -36,6 +36,8 @@ use rustix::thread::futex;
 pub const STATION: u32 = 7;
 /// An Ethernet type that receivers of streams pass over.
 const OTHER: u16 = 0x88b6;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 
 /// Attaches and attacks until stdin ends, or its time is over.
 pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
@@ -206,9 +208,31 @@ fn pass_on(fd: OwnedFd) -> Vec<OwnedFd> {
     vec![from, to]
 }
 
-/// Reads into memory that never comes. This takes root, or a system that lets users do it.
-fn read_into_slow_memory(fd: OwnedFd) {
-    const PAGE: usize = 4096;
+/// Reads into memory that never comes.
+pub fn read_into_slow_memory(fd: OwnedFd) {
+    let (faults, address) = slow_page();
+    std::thread::spawn(move || {
+        let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the kernel writes into a page that no reference is to.
+        unsafe { libc::read(fd.as_raw_fd(), page, PAGE) };
+        drop(faults);
+    });
+}
+
+/// Writes from memory that never comes.
+pub fn write_from_slow_memory(fd: OwnedFd) {
+    let (faults, address) = slow_page();
+    std::thread::spawn(move || {
+        let page: *const libc::c_void = std::ptr::with_exposed_provenance(address);
+        // SAFETY: the kernel reads a page that no reference is to.
+        unsafe { libc::write(fd.as_raw_fd(), page, size_of::<u64>()) };
+        drop(faults);
+    });
+}
+
+/// The address of a page that never comes while the descriptor is open. This takes root, or a
+/// system that lets users do it.
+fn slow_page() -> (OwnedFd, usize) {
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -229,13 +253,7 @@ fn read_into_slow_memory(fd: OwnedFd) {
         ]
     };
     assert_eq!(outcomes, [0, 0], "userfaultfd");
-    // SAFETY: just opened, for this thread alone.
+    // SAFETY: just opened, and owned by nothing else.
     let faults = unsafe { OwnedFd::from_raw_fd(faults) };
-    let address = page.expose_provenance();
-    std::thread::spawn(move || {
-        let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
-        // SAFETY: the kernel writes into a page that no reference is to.
-        unsafe { libc::read(fd.as_raw_fd(), page, PAGE) };
-        drop(faults);
-    });
+    (faults, page.expose_provenance())
 }

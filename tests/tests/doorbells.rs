@@ -123,6 +123,26 @@ fn splicing_doorbells_holds_nobody_up() {
 }
 
 #[test]
+fn a_kick_that_outlives_its_client_holds_no_port_up() {
+    attack(Assault::Pass);
+}
+
+#[test]
+fn a_kick_that_was_closed_holds_no_port_up() {
+    attack(Assault::Close);
+}
+
+#[test]
+fn a_kick_by_slow_memory_holds_no_port_up() {
+    if !is_root() {
+        return skip("only root can hold up the kernel's faults");
+    }
+    let assault = Assault::SlowMemory;
+    let attack = |at| Role::Doorbells(DoorbellAttack { at, assault, seconds: ATTACK });
+    withstands("slow memory", attack, None);
+}
+
+#[test]
 fn splicing_the_wake_up_descriptor_holds_nobody_up() {
     wake_attack(WakeAssault::Splice);
 }
@@ -228,6 +248,9 @@ fn watched_peer_is_evicted(kind: &str, sends: Option<usize>) {
     });
     assert!(complaint.contains("stalls the switch (3 times within a minute)"), "{complaint}");
     assert_eq!(machine().state, MachineState::Waiting);
+    let log = daemon.log();
+    assert!(sends.is_some() || log.contains("sending to vale0:vm"), "{log}");
+    assert!(!log.contains("waking the client of vale0:vm"), "{log}");
     hostile.process().kill();
 }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use client::Stop;
 use client::capture::Capture;
-use harness::fabric::{FABRIC, Host, Underlay};
+use harness::fabric::{FABRIC, Host, Underlay, station};
 use harness::lab;
 use harness::net::{Namespace, tcp};
 use harness::process::{Owned, Scratch, uvala_path};
@@ -53,12 +53,25 @@ impl Member {
     fn new(underlay: &Underlay, number: u8, others: &[u8]) -> Option<Self> {
         let host = underlay.host(number, &[])?;
         host.done(&["port", "set", FABRIC, "--learning=false", "--neigh-suppress"]);
+        Some(Self::of(host, others))
+    }
+
+    /// One of two whose port has a network for each of its VLANs.
+    fn of_vlans(underlay: &Underlay, number: u8, networks: [&str; 2]) -> Option<Self> {
+        let host = Host::new(underlay.home(number)?, number)?;
+        let local = format!("--local=10.0.0.{number}");
+        let add = ["port", "add", FABRIC, "--kind=vxlan", "--learning=false", &local];
+        host.done(&[&add[..], &networks].concat());
+        Some(Self::of(host, &[3 - number]))
+    }
+
+    fn of(host: Host, others: &[u8]) -> Self {
         let scratch = Scratch::new("evpn");
-        std::fs::write(scratch.path().join("gobgpd.conf"), gobgpd_conf(number, others))
+        std::fs::write(scratch.path().join("gobgpd.conf"), gobgpd_conf(host.number, others))
             .expect("room");
         let gobgpd = start_gobgpd(&host, &scratch);
         let evpn = start_evpn(&host, &scratch, "20");
-        Some(Self { host, scratch, gobgpd, evpn })
+        Self { host, scratch, gobgpd, evpn }
     }
 
     /// Kills the process and starts another one, with this hold time; waits until it speaks.
@@ -87,10 +100,24 @@ impl Member {
         remotes.iter().map(|it| it.address.to_string()).collect()
     }
 
+    /// The remotes, each with the VLANs whose floods it gets.
+    fn floods(&self) -> Vec<String> {
+        let remotes = self.host.tunnel().remotes;
+        remotes.iter().map(|it| format!("{} {:?}", it.address, it.vlans)).collect()
+    }
+
     /// Whether the switch knows a station by a route.
     fn knows(&self, mac: &str) -> bool {
+        self.knows_in(mac, 1)
+    }
+
+    /// Whether the switch knows a station by a route, in this VLAN.
+    fn knows_in(&self, mac: &str, vlan: u16) -> bool {
         let listed = self.host.done(&["fdb", "list", "vale0"]);
-        listed.lines().any(|line| line.contains(mac) && line.contains("extern_learn"))
+        let vlan = vlan.to_string();
+        let named = listed.lines().filter(|line| line.contains("extern_learn"));
+        let mut starts = named.map(|line| line.split_whitespace().take(2));
+        starts.any(|start| start.eq([mac, &vlan]))
     }
 
     /// The IP addresses that the port has by routes.
@@ -414,6 +441,68 @@ fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third
     wait::until("the station at the second", || two.knows(mac));
     tcp(first, &guest, "192.168.7.9", MEGABYTE);
     tcp(&guest, first, "192.168.7.1", MEGABYTE);
+}
+
+/// Stations of a member in VLANs 10 and 20, with one address in both.
+fn stations(member: &Member) -> [Namespace; 2] {
+    let address = format!("192.168.7.{}/24", member.host.number);
+    [10, 20].map(|vlan| {
+        let port = format!("vale0:vlan{vlan}");
+        station(&member.host, &port, &address, Some(vlan)).expect("as before")
+    })
+}
+
+/// Makes stations ask for an address that none of them has.
+fn ask_all(stations: [&[Namespace; 2]; 2]) {
+    for station in stations.into_iter().flatten() {
+        station.within(|| {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("any port");
+            let _ = socket.send_to(b"here", "192.168.7.99:9");
+        });
+    }
+}
+
+#[test]
+fn each_vlan_with_a_network_of_its_own_has_routes_floods_and_stations_of_its_own() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let both = ["--vlan=trunk:10,20", "--vlan-vni=10:1010,20:1020"];
+    let one = Member::of_vlans(&underlay, 1, both);
+    let two = Member::of_vlans(&underlay, 2, ["--vlan=trunk:10", "--vlan-vni=10:1010"]);
+    let (Some(mut one), Some(two)) = (one, two) else { return };
+    let (ones, twos) = (stations(&one), stations(&two));
+    let macs = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+    let know_each_other = |one: &Member, two: &Member, vlan: u16| {
+        ask_all([&ones, &twos]);
+        one.knows_in(macs[1], vlan) && two.knows_in(macs[0], vlan)
+    };
+    wait::until("VLAN 10 of each at the other", || know_each_other(&one, &two, 10));
+    wait::until("routes of VLAN 20", || {
+        let rib = one.gobgp("global rib -a evpn");
+        rib.contains("10.0.0.1:1020") && rib.contains("65001:1020") && rib.contains("65001:1010")
+    });
+    assert_eq!(one.floods(), ["10.0.0.2 [10]"]);
+    assert_eq!(two.floods(), ["10.0.0.1 [10]"]);
+    tcp(&ones[0], &twos[0], "192.168.7.2", MEGABYTE);
+    assert!(!one.knows_in(macs[1], 20) && !two.knows_in(macs[0], 20));
+    assert_eq!(two.host.dropped("vxlan_vni"), 0, "floods of VLAN 20 are not for this host");
+    // The other host gets the second VLAN, while the first goes on.
+    let lost = lost_while(&ones[0], "192.168.7.2", || {
+        two.host.done(&["port", "set", FABRIC, both[0], "--add-vlan-vni=20:1020"]);
+        wait::until("VLAN 20 of each at the other", || know_each_other(&one, &two, 20));
+    });
+    assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
+    assert_eq!([one.floods(), two.floods()], [["10.0.0.2 [10, 20]"], ["10.0.0.1 [10, 20]"]]);
+    tcp(&ones[1], &twos[1], "192.168.7.2", MEGABYTE);
+    // One loses it again.
+    one.host.done(&["port", "set", FABRIC, "--del-vlan-vni=20"]);
+    wait::until("a withdrawal of VLAN 20", || !two.knows_in(macs[0], 20));
+    wait::until("floods of VLAN 20 end", || two.floods() == ["10.0.0.1 [10]"]);
+    assert!(know_each_other(&one, &two, 10) && !one.knows_in(macs[1], 20));
+    tcp(&ones[0], &twos[0], "192.168.7.2", MEGABYTE);
+    one.evpn.signal(Signal::TERM);
+    assert!(one.evpn.wait().success(), "{}", one.log());
+    assert_eq!(one.remotes(), [""; 0]);
+    wait::until("the host is gone", || two.remotes().is_empty());
 }
 
 /// Between namespaces the kernel leaves checksums inside to a card that is not there.

@@ -129,10 +129,10 @@ fn an_interface_that_no_port_wants_as_it_is_goes() {
         let (old, mtu) = (index("a"), |name| shown(&format!("link show {name}")));
         daemon.kill();
         let other = port("e", "").replace("tap", "packet");
-        let edited = [port("a", "mtu = 1300"), port("b", "uring = false"), other];
+        let edited = [port("a", "mtu = 1300"), port("b", "isolated = true"), other];
         daemon.reconfigure(&edited.concat());
         daemon.restart();
-        // What is read otherwise is the same interface.
+        // A setting of the port changes nothing of its interface.
         assert_eq!(["b", "d"].map(index), before, "{}", daemon.log());
         assert!(shown("addr show d").contains("10.0.0.1/24"));
         wait::until("another one", || index("a") != old && mtu("a").contains("mtu 1300"));

@@ -9,6 +9,7 @@ use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, announcement, fill, mac};
 use harness::process::USER;
 use harness::{skip, wait};
+use protocol::{InterfaceAdd, InterfaceAttach, InterfaceRequest, Request};
 use serde_json::{Value, json};
 
 fn text(output: &Output) -> String {
@@ -287,4 +288,42 @@ fn a_loop_is_named_with_its_ports_and_broken_on_demand() {
         });
     });
     wait::until("the log", || daemon.log().contains("is disabled by loop_protect"));
+}
+
+/// An interface that is in two switches, as a cable between them.
+fn join_switches(daemon: &Daemon, name: &str, switches: [&str; 2]) {
+    let port = format!("netmap:{name}").parse().unwrap();
+    let (tx_rings, rx_rings, tx_slots, rx_slots) = (None, None, None, None);
+    let add = InterfaceAdd { port, tx_rings, rx_rings, tx_slots, rx_slots, mem_id: 0 };
+    daemon.call(Request::Interface(InterfaceRequest::Add(add))).unwrap();
+    for switch in switches {
+        let port = format!("{switch}:{name}").parse().unwrap();
+        let attach = InterfaceAttach { port, host: false, mem_id: 0 };
+        daemon.call(Request::Interface(InterfaceRequest::Attach(attach))).unwrap();
+    }
+}
+
+/// Two cables between two switches of one daemon: each switch names its ends of them.
+#[test]
+fn a_loop_of_two_switches_is_named_at_each() {
+    const SWITCHES: [&str; 2] = ["vale0", "vale1"];
+    let daemon = Daemon::start();
+    let mut host = daemon.open("vale0:host");
+    ["left", "right"].into_iter().for_each(|name| join_switches(&daemon, name, SWITCHES));
+    let is_named = |text: &str, switch: &str| {
+        let ends = ["left", "right"].map(|name| format!("{switch}:{name}"));
+        let mut lines = text.lines().filter(|line| line.contains("loop between"));
+        lines.any(|line| ends.iter().all(|end| line.contains(end)))
+    };
+    let mut frame = Vec::new();
+    fill(&mut frame, BROADCAST, 1, 0, 60);
+    wait::until("the loop in the log", || {
+        send(&mut host, &frame);
+        SWITCHES.into_iter().all(|switch| is_named(&daemon.log(), switch))
+    });
+    let found = text(&daemon.uvala(&["doctor"]));
+    for switch in SWITCHES {
+        assert!(is_named(&found, switch), "{found}");
+        assert_eq!(shown(&daemon, "switch", switch)["loop"]["mac"], "02:00:00:00:00:01");
+    }
 }

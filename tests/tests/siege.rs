@@ -1,5 +1,5 @@
-//! Programs that do whatever a client or a guest can, at random from a seed, beside a pair of
-//! clients that may lose nothing. `make soak` has them for longer.
+//! Programs that do whatever a client, a guest or the peer of a port can, at random from a seed,
+//! beside a pair of clients that may lose nothing. `make soak` has them for longer.
 
 use std::time::Duration;
 
@@ -38,6 +38,13 @@ fn a_hostile_client_costs_a_lossless_pair_no_frame() {
 #[test]
 fn a_hostile_guest_costs_a_lossless_pair_no_frame() {
     assert_costs_nothing("guest", 72, |daemon| vec![Attacker::guest(daemon)]);
+}
+
+#[test]
+fn hostile_peers_of_stream_and_dgram_ports_cost_a_lossless_pair_no_frame() {
+    assert_costs_nothing("peers", 75, |daemon| {
+        vec![Attacker::stream_peer(daemon), Attacker::dgram_peer(daemon)]
+    });
 }
 
 #[test]

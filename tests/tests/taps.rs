@@ -26,12 +26,12 @@ fn queues(text: &str) -> Option<Queues> {
 #[test]
 fn many_conversations_go_by_several_queues_in_order() {
     let Some(lab) = Lab::new(2) else { return };
-    lab.tell_both_ways(|daemon, lab| {
+    lab.tell(|daemon, lab| {
         let [red, blue] = &lab.guests[..] else { panic!() };
         let four = HostIf { queues: queues("4"), ..inside(red, "10.0.0.1/24") };
         add(daemon, "vale0:red", PortKind::Tap, four).unwrap();
         add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
-        assert!(host(daemon, "vale0:red").how.unwrap().starts_with("4 queues, "));
+        assert_eq!(host(daemon, "vale0:red").how.unwrap(), "4 queues");
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| tcp(red, blue, "10.0.0.2", 2 * MEGABYTE));
@@ -57,34 +57,6 @@ fn many_conversations_go_by_several_queues_in_order() {
             }
         }
         delete(daemon, "vale0:red");
-    });
-}
-
-#[test]
-fn how_a_tap_is_read_is_said_and_can_be_chosen() {
-    const PLAIN: &str = "a system call for each frame";
-    let Some(lab) = Lab::new(0) else { return };
-    lab.home.within(|| {
-        let how = |daemon: &Daemon, port, uring| {
-            let wanted = HostIf { uring, ..HostIf::default() };
-            add(daemon, port, PortKind::Tap, wanted).unwrap();
-            host(daemon, port).how.unwrap()
-        };
-        let daemon = Daemon::start();
-        assert_eq!(how(&daemon, "vale0:plain", Some(false)), PLAIN);
-        match how(&daemon, "vale0:usual", None) {
-            usual if usual.contains("no io_uring") => skip(&usual),
-            usual => assert_eq!(usual, "io_uring"),
-        }
-        let packet = HostIf { uring: Some(true), ..HostIf::default() };
-        let (code, why) = refusal(add(&daemon, "vale0:x", PortKind::Packet, packet));
-        assert_eq!((code, why.as_str()), (ErrorCode::BadRequest, "uring: only for kind tap"));
-        drop(daemon);
-        let daemon = Setup::default().without_uring().start();
-        let refused = format!("{PLAIN}: no io_uring, Operation not permitted (os error 1)");
-        assert_eq!(how(&daemon, "vale0:refused", Some(true)), refused);
-        let log = daemon.log();
-        assert_eq!(log.matches(&refused).count(), 1, "{log}");
     });
 }
 
@@ -153,7 +125,7 @@ fn a_tap_of_before_keeps_its_address() {
 #[test]
 fn a_namespace_that_dies_under_traffic_harms_nobody_else() {
     let Some(lab) = Lab::new(1) else { return };
-    lab.tell_both_ways(|daemon, lab| {
+    lab.tell(|daemon, lab| {
         let stays = &lab.guests[0];
         let Some(dying) = Namespace::new() else { return };
         add(daemon, "vale0:dying", PortKind::Tap, inside(&dying, "10.0.0.1/24")).unwrap();
@@ -251,7 +223,7 @@ fn conversations_spread_over_the_queues_and_keep_theirs() {
         ip("addr add 10.0.0.1/24 dev lan0");
         give_taps(daemon, "vale0:lan", &given).unwrap();
         drop(given);
-        assert!(host(daemon, "vale0:lan").how.unwrap().starts_with("4 queues, "));
+        assert_eq!(host(daemon, "vale0:lan").how.unwrap(), "4 queues");
         add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();
         let host = UdpSocket::bind("10.0.0.1:0").unwrap();
         host.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -287,7 +259,7 @@ fn queues_that_cannot_be_are_refused_and_an_interface_that_goes_is_noticed() {
         // One that was made with several has as many as are asked for, and stays.
         ip("tuntap add dev many mode tap multi_queue");
         add(daemon, "vale0:x", PortKind::Tap, with("many", "3")).unwrap();
-        assert!(host(daemon, "vale0:x").how.unwrap().starts_with("3 queues, "));
+        assert_eq!(host(daemon, "vale0:x").how.unwrap(), "3 queues");
         ip("link set many up");
         becomes(daemon, "vale0:x", LinkState::Up);
         ip("link del many");
@@ -377,7 +349,7 @@ fn a_giver_who_keeps_its_descriptor_holds_up_nobody() {
 #[test]
 fn a_giver_who_turns_hostile_harms_its_own_port_only() {
     let Some(lab) = Lab::new(2) else { return };
-    lab.tell_both_ways(|daemon, lab| {
+    lab.tell(|daemon, lab| {
         let [red, blue] = &lab.guests[..] else { panic!() };
         add(daemon, "vale0:red", PortKind::Tap, inside(red, "10.0.0.1/24")).unwrap();
         add(daemon, "vale0:blue", PortKind::Tap, inside(blue, "10.0.0.2/24")).unwrap();

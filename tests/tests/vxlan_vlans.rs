@@ -8,17 +8,14 @@
 //!
 //! Both VLANs have the same IP and MAC addresses, so that whatever strays is seen.
 
-use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
 
-use harness::fabric::{FABRIC, Host, Underlay};
+use harness::fabric::{FABRIC, Host, Underlay, station};
 use harness::frames::announcement;
-use harness::lab::{self, inside};
+use harness::lab;
 use harness::net::{Namespace, tcp};
-use harness::process::{Owned, uvala_path};
 use harness::{skip, wait};
-use protocol::{HostIf, PortKind};
 
 const MEGABYTE: usize = 1 << 20;
 const MAP: &str = "--vlan-vni=10:1010,20:1020";
@@ -30,18 +27,6 @@ fn trunk(underlay: &Underlay, number: u8, other: u8) -> Option<Host> {
     let add = ["port", "add", FABRIC, "--kind=vxlan", MAP, "--vlan=trunk:10,20,30"];
     host.done(&[&add[..], &[&ends[0], &ends[1]]].concat());
     Some(host)
-}
-
-/// A station in a VLAN, or of a switch without VLANs.
-fn station(host: &Host, port: &str, address: &str, vlan: Option<u16>) -> Option<Namespace> {
-    let station = Namespace::new()?;
-    let mac = format!("02:00:00:00:00:0{}", host.number).parse().expect("an address");
-    let tap = HostIf { mtu: Some(1450), mac: Some(mac), ..inside(&station, address) };
-    lab::add(&host.daemon, port, PortKind::Tap, tap).expect("a TAP");
-    if let Some(vlan) = vlan {
-        host.done(&["port", "set", port, "--vlan", &format!("access:{vlan}")]);
-    }
-    Some(station)
 }
 
 /// Stations with one address in both VLANs.
@@ -210,14 +195,6 @@ fn a_map_is_checked_shown_saved_and_applied() {
     assert_eq!(one.tunnel().vlan_vni[1].vni, 1040, "{error}");
     let error = apply("\"10:1010\"", "access:10");
     assert!(error.contains("--vlan trunk:10,20"), "{error}");
-    // A routing daemon speaks for one network.
-    let log = one.daemon.dir().join("evpn.log");
-    let mut command = Command::new(uvala_path().with_file_name("uvala-evpn"));
-    command.args([FABRIC, "--dir"]).arg(one.daemon.dir()).stderr(File::create(&log).expect("room"));
-    let _evpn = one.home.visit(|| Owned::spawn(&mut command));
-    wait::until("a refusal", || {
-        std::fs::read_to_string(&log).expect("text").contains("a VNI for each VLAN")
-    });
 }
 
 /// The kernel's far end: a vxlan device for each network.

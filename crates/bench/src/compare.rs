@@ -226,9 +226,9 @@ impl Samples {
 
 impl Spread {
     fn new(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
+        let median = median(&mut values).expect("a series has samples");
         let (min, max) = (values[0], values[values.len() - 1]);
-        Self { median: median(&values), min, max, samples: values.len() }
+        Self { median, min, max, samples: values.len() }
     }
 
     fn text(&self) -> String {

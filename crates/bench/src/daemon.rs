@@ -62,6 +62,19 @@ impl Daemon {
         Ok(())
     }
 
+    /// Starts another one that takes over from it.
+    pub fn replace(&mut self) -> Result<()> {
+        let next = self.command.arg("--replace").spawn().context(CANNOT_START)?;
+        let mut before = std::mem::replace(&mut self.process, Killed(next));
+        while before.0.try_wait()?.is_none() {
+            if let Some(status) = self.process.0.try_wait()? {
+                bail!("the uvala daemon that takes over ended ({status}), see above");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     /// Where its socket is.
     pub fn dir(&self) -> &std::path::Path {
         self.scratch.dir()

@@ -114,15 +114,13 @@ pub fn summarize(samples: &[Sample], regime: Regime) -> Option<Summary> {
     let ours = || samples.iter().filter(|s| s.regime == regime);
     let of_all = |of: fn(&Reading) -> Option<f64>| {
         let mut values: Vec<f64> = ours().filter_map(|s| of(&s.reading)).collect();
-        values.sort_by(f64::total_cmp);
-        (!values.is_empty()).then(|| median(&values))
+        median(&mut values)
     };
     let (lost_percent, cpu_per_gbit) = (of_all(|r| r.lost_percent), of_all(|r| r.cpu_per_gbit));
     let mut values: Vec<f64> = ours().map(|s| s.value).collect();
-    values.sort_by(f64::total_cmp);
+    let median = median(&mut values)?;
     let spread = (*values.first()?, *values.last()?);
     let used = (values.len(), samples.len());
-    let median = median(&values);
     let latency_us = of_all(|r| r.latency_us);
     let reading = Reading { value: median, lost_percent, cpu_per_gbit, latency_us };
     Some(Summary { regime, median, spread, used, reading })
@@ -133,17 +131,12 @@ pub fn best_supported(samples: &[Sample]) -> Option<Summary> {
     summarize(samples, prevailing(samples)?)
 }
 
-/// The middle value of sorted values; the mean of the two middle ones of an even number.
-///
-/// # Panics
-/// If there are none.
-pub fn median(values: &[f64]) -> f64 {
+/// The middle value, or the mean of the two middle ones, of values that it sorts.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        values[middle]
-    } else {
-        f64::midpoint(values[middle - 1], values[middle])
-    }
+    let upper = *values.get(middle)?;
+    Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
 }
 
 /// The value below which `share` (0 to 1) of the values lie.

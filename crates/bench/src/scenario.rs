@@ -161,6 +161,11 @@ impl Scenario {
             _ => self.work,
         }
     }
+
+    /// As one that counts something else than frames a second, for which no limit is known.
+    fn counts(self, unit: Unit) -> Scenario {
+        Scenario { unit, limit: Limit::None, ..self }
+    }
 }
 
 /// A scenario that counts frames, without peers.

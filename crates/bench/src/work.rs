@@ -161,6 +161,13 @@ pub enum Traffic {
     Poll,
     /// Nothing is sent: nanoseconds in which a forwarding program decides about a header.
     Decision,
+    /// Nothing is sent: milliseconds until a client has the metrics of a daemon with idle ports.
+    Scrape,
+    /// Another daemon takes over: milliseconds between two frames, at most.
+    Replace,
+    /// A million frames, all by default: percent that are lost. They come at this rate, in thousand
+    /// frames a second, or at once.
+    Burst(Option<u16>),
 }
 
 /// What a slow machine is offered.
@@ -222,6 +229,8 @@ pub struct Work {
     pub on_full: OnFull,
     /// Ports that are attached and do nothing.
     pub idle_ports: u16,
+    /// Whether `uvala capture` runs at the receiver's port.
+    pub captured: bool,
 }
 
 impl Work {
@@ -249,6 +258,7 @@ pub const COPY: Work = Work {
     // No work is spent on frames that are dropped, unless that is measured.
     on_full: OnFull::Wait,
     idle_ports: 0,
+    captured: false,
 };
 
 /// What a value counts.
@@ -268,7 +278,7 @@ pub enum Unit {
     Nanoseconds,
     /// Milliseconds, lower is better.
     Milliseconds,
-    /// Percent of the rate lost, lower is better.
+    /// Percent of a rate or of frames lost, lower is better.
     PercentLost,
     /// Percent of one core, lower is better.
     PercentCpu,

@@ -472,18 +472,24 @@ fn connect(path: &Path) -> Result<OwnedFd, Errno> {
 /// `/tmp`. Below one, the client trusts only a directory of its own user or of root. Root
 /// administers daemons of other users, and trusts what it names: SECURITY.md.
 fn check_owner(socket: &Path) -> Result<(), ControlError> {
-    let Some(dir) = socket.parent() else { return Ok(()) };
-    let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
-    let absolute = std::path::absolute(socket).unwrap_or_default();
-    if !absolute.ancestors().skip(1).any(is_open) {
-        return Ok(());
-    }
+    let Some(dir) = socket.parent().filter(|_| is_below_open(socket)) else { return Ok(()) };
     let owner = rustix::fs::lstat(dir).map_err(|error| connect_error(socket, error))?.st_uid;
-    let ours = rustix::process::geteuid().as_raw();
-    if owner == ours || owner == 0 || ours == 0 {
+    if is_trusted(owner, rustix::process::geteuid().as_raw()) {
         return Ok(());
     }
     Err(ControlError::Untrusted { dir: dir.to_path_buf(), owner })
+}
+
+/// Whether every user may write to a directory above the path.
+fn is_below_open(path: &Path) -> bool {
+    let is_open = |dir: &Path| rustix::fs::stat(dir).is_ok_and(|stat| stat.st_mode & 0o002 != 0);
+    let absolute = std::path::absolute(path).unwrap_or_default();
+    absolute.ancestors().skip(1).any(is_open)
+}
+
+/// Whether the user `ours` trusts a directory of `owner` that any user may have made.
+const fn is_trusted(owner: u32, ours: u32) -> bool {
+    owner == ours || owner == 0 || ours == 0
 }
 
 fn connect_error(path: &Path, error: Errno) -> ControlError {
@@ -507,6 +513,9 @@ fn take_fds(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// A connection whose other end the test plays.
@@ -530,6 +539,18 @@ mod tests {
     }
 
     const DONE: &[u8] = br#"{"v":1,"result":{"ok":"done"}}"#;
+
+    #[test]
+    fn test_a_daemon_of_another_user_is_not_trusted_where_any_user_may_start_one() {
+        assert!(!is_trusted(1000, 1001));
+        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000) && is_trusted(1000, 0));
+        let open = std::env::temp_dir().join(format!("uvala-open-{}", std::process::id()));
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(is_below_open(&open.join("dir/uvala.sock")));
+        std::fs::remove_dir(&open).unwrap();
+        assert!(!is_below_open(Path::new("/nowhere/uvala.sock")));
+    }
 
     #[test]
     fn test_a_missing_daemon_is_told_how_to_start() {

@@ -74,8 +74,6 @@ struct Row {
     threads: &'static [Thread],
     /// Only for a process that has a capability.
     with_capabilities: bool,
-    /// Only for a process that Landlock keeps from TCP.
-    without_tcp: bool,
     check: Check,
     calls: &'static [(&'static str, i64)],
 }
@@ -89,7 +87,7 @@ const fn row(
     check: Check,
     calls: &'static [(&'static str, i64)],
 ) -> Row {
-    Row { threads, with_capabilities: false, without_tcp: false, check, calls }
+    Row { threads, with_capabilities: false, check, calls }
 }
 
 /// Memory that is no code: `PROT_EXEC` is missing.
@@ -208,12 +206,11 @@ const TABLE: &[Row] = &[
             SYS_getsockname SYS_getpeername
         ],
     ),
-    // Frames of TAPs, by read and write or by a ring that is open.
+    // Frames of TAPs.
     row(
         DAEMON,
         Any,
-        calls![SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_pread64
-        SYS_pwrite64 SYS_io_uring_enter],
+        calls![SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2 SYS_pread64 SYS_pwrite64],
     ),
     row(DAEMON, DEVICES, calls![SYS_ioctl]),
     row(&[Function, Exporter, Speaker], DESCRIPTORS, calls![SYS_ioctl]),
@@ -279,8 +276,6 @@ const TABLE: &[Row] = &[
             SYS_prlimit64 SYS_capget SYS_getgroups SYS_sysinfo SYS_getppid
         ],
     ),
-    // A ring for a TAP (`--uring`). Its operations pass by this filter, and can connect by TCP.
-    without_tcp(row(&[Control, Opener], Any, calls![SYS_io_uring_setup SYS_io_uring_register])),
     // Interfaces. Without capabilities the kernel refuses what the daemon says that it lacks then;
     // maps of the helper's programs it does not refuse.
     row(&[Control, Opener], FRAME_SOCKETS, calls![SYS_socket]),
@@ -292,10 +287,6 @@ const TABLE: &[Row] = &[
 
 const fn with_capabilities(row: Row) -> Row {
     Row { with_capabilities: true, ..row }
-}
-
-const fn without_tcp(row: Row) -> Row {
-    Row { without_tcp: true, ..row }
 }
 
 /// Calls that x86-64 alone still has, for C libraries that use them.
@@ -325,7 +316,8 @@ const OLD: &[Row] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[Row] = &[];
 
-/// Calls that no thread has, of which the log should give the name.
+/// Calls that no thread has, of which the log should give the name. The operations of a ring
+/// (`io_uring`) would pass by the filter.
 const NAMES: &[(&str, i64)] = calls![
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_kill
     SYS_tkill SYS_unshare SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_userfaultfd
@@ -334,6 +326,7 @@ const NAMES: &[(&str, i64)] = calls![
     SYS_setgid SYS_setresuid SYS_capset SYS_linkat SYS_symlinkat SYS_mknodat SYS_memfd_secret
     SYS_vmsplice SYS_splice SYS_tee SYS_chdir SYS_truncate SYS_personality SYS_setrlimit
     SYS_mbind SYS_set_mempolicy SYS_openat2 SYS_landlock_restrict_self SYS_pkey_mprotect
+    SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register
 ];
 
 /// The newest call that this table knows. C libraries have a way out where the kernel lacks a newer
@@ -349,13 +342,12 @@ pub(crate) fn of_thread(thread: Thread) -> Vec<Allowed> {
     chosen(|row| row.threads.contains(&thread))
 }
 
-/// The calls of a process with this first thread; `is_without_tcp`: Landlock keeps it from TCP.
-pub(crate) fn of_process(first: Thread, is_without_tcp: bool) -> Vec<Allowed> {
-    let is_own = |row: &Row| match first {
+/// The calls of a process with this first thread.
+pub(crate) fn of_process(first: Thread) -> Vec<Allowed> {
+    chosen(|row| match first {
         Function | Exporter | Speaker => row.threads.contains(&first),
         _ => row.threads.iter().any(|thread| DAEMON.contains(thread)),
-    };
-    chosen(|row| is_own(row) && (is_without_tcp || !row.without_tcp))
+    })
 }
 
 /// The calls of these rows, without those that need a capability where there is none.
@@ -407,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_process_has_the_calls_of_its_threads() {
-        let process = of_process(Control, true);
+        let process = of_process(Control);
         for thread in DAEMON {
             let missing: Vec<_> = of_thread(*thread);
             let missing: Vec<_> = missing.iter().filter(|call| !process.contains(call)).collect();
@@ -423,16 +415,6 @@ mod tests {
             let has = calls.iter().any(|(call, _)| change.contains(call));
             assert_eq!(has, [Control, Opener].contains(thread), "{thread:?}");
         }
-    }
-
-    /// Rings of operations reach what only Landlock refuses.
-    #[test]
-    fn a_process_makes_rings_where_landlock_keeps_it_from_tcp() {
-        let has_rings = |is_without_tcp| {
-            let calls = of_process(Control, is_without_tcp);
-            calls.iter().any(|(call, _)| *call == libc::SYS_io_uring_setup)
-        };
-        assert!(has_rings(true) && !has_rings(false));
     }
 
     #[test]

@@ -248,11 +248,6 @@ fn done(result: libc::c_long) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a version of Landlock refuses TCP.
-pub(crate) fn knows_tcp(version: i32) -> bool {
-    version >= TCP_SINCE
-}
-
 /// Landlock's version on this kernel.
 pub(crate) fn version() -> Option<i32> {
     const ASK_VERSION: u32 = 1;

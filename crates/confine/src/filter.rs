@@ -65,12 +65,12 @@ fn number_of(call: libc::c_long) -> io::Result<u32> {
 }
 
 /// Calls that are refused without a signal, unless they are allowed. `malloc` opens a file of
-/// `/proc` before it gives memory back, in any thread, and goes on without an answer. A TAP does
-/// without a ring. Without capabilities, the kernel refuses to enter a namespace, too.
+/// `/proc` before it gives memory back, in any thread, and goes on without an answer. Without
+/// capabilities, the kernel refuses to enter a namespace, too.
 fn refused_quietly(allowed: &[Allowed]) -> io::Result<Vec<libc::sock_filter>> {
     const REFUSED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     let mut program = Vec::new();
-    for call in [libc::SYS_openat, libc::SYS_setns, libc::SYS_io_uring_setup] {
+    for call in [libc::SYS_openat, libc::SYS_setns] {
         if !allowed.iter().any(|&(number, _)| number == call) {
             program.extend([step(IS, 0, 1, number_of(call)?), step(RETURN, 0, 0, REFUSED)]);
         }

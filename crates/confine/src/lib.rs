@@ -82,9 +82,7 @@ pub fn enter(mode: Mode, thread: Thread, files: &Files) -> io::Result<Report> {
     };
     // The other way around, the filter would have to allow Landlock's calls.
     let files = if mode == Mode::On { files.confine() } else { off() };
-    // A log is to have what would be refused.
-    let landlock = if mode == Mode::On { files.clone().ok() } else { landlock_version() };
-    let allowed = calls::of_process(thread, landlock.is_some_and(files::knows_tcp));
+    let allowed = calls::of_process(thread);
     let calls = denied::catch().and_then(|()| filter::install(&allowed, action));
     let calls = calls.map_err(|error| error.to_string());
     if calls.is_ok() {

@@ -51,8 +51,8 @@ mod programs;
 pub mod reclaimer;
 mod region_numbers;
 mod security;
+mod slow_calls;
 mod slow_memory;
-mod slow_wakes;
 mod stats;
 mod switches;
 mod system;
@@ -103,8 +103,8 @@ use netmap::BoundPlace;
 use notices::Notices;
 use open::Closing;
 use region_numbers::RegionNumbers;
+use slow_calls::SlowReports;
 use slow_memory::SlowMemory;
-use slow_wakes::SlowWakeReports;
 use stats::{Counted, counted, shown};
 use system::{random_seed, usable_cpus};
 use vxlan::VxlanPlace;
@@ -145,7 +145,7 @@ pub struct Workers {
     huge_pages: HugePages,
     watchdog: Watchdog,
     slow_memory: SlowMemory,
-    slow_reports: SlowWakeReports,
+    slow_reports: SlowReports,
     /// The control thread's, until it takes it.
     heartbeat: Option<Heartbeat>,
     notices: Notices,
@@ -266,7 +266,7 @@ impl Workers {
         let watched = workers.iter().enumerate();
         let watched = watched.map(|(at, crew)| crew.handle.watched(format!("worker {at}")));
         let watched = watched.chain([control]);
-        let slow_reports = SlowWakeReports::default();
+        let slow_reports = SlowReports::default();
         let (slow_memory, queue) = SlowMemory::start(slow_reports.sender()).map_err(failed)?;
         let watchdog = Watchdog::start(watched.collect(), &alarm, queue).map_err(failed)?;
         Ok(Self {

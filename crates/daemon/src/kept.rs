@@ -38,9 +38,7 @@ const TAP: &str = "tap/";
 /// hash of the request. It is the same from version to version.
 #[must_use]
 pub fn name_of(port: &PortName, wanted: &HostIf) -> String {
-    // How frames are read is no property of the interface.
-    let wanted = HostIf { uring: None, ..wanted.clone() };
-    let text = serde_json::to_vec(&wanted).expect("plain data");
+    let text = serde_json::to_vec(wanted).expect("plain data");
     format!("{TAP}{}/{}/{:016x}", port.switch().as_str(), port.port(), fnv1a(text))
 }
 
@@ -107,7 +105,6 @@ mod tests {
         let wanted = HostIf { ifname: Some("eth0".into()), ..HostIf::default() };
         let name = name_of(&port, &wanted);
         assert_eq!(name, "tap/vale0/web/8a1701b4696697d6");
-        assert_eq!(name_of(&port, &HostIf { uring: Some(false), ..wanted.clone() }), name);
         assert_ne!(name_of(&port, &HostIf { mtu: Some(1400), ..wanted.clone() }), name);
         assert_ne!(name_of(&"vale1:web".parse().expect("a name"), &wanted), name);
         let good = |c: char| c.is_ascii_graphic() && c != ':';

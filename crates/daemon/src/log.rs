@@ -8,7 +8,6 @@ mod format;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub use format::LogFormat;
 use format::{Journal, JournalSocket, Json, is_journal};
@@ -72,30 +71,6 @@ pub fn cut(mut text: String) -> String {
 /// Limit for the characters of such a text; longer than every refusal of a valid request.
 const TEXT_MAX: usize = 800;
 
-/// A limit for the rate of log lines: at most one in each pause.
-#[derive(Debug)]
-pub struct RateLimit {
-    pause: Duration,
-    last: Option<Instant>,
-}
-
-impl RateLimit {
-    /// A limit that lets the first line through.
-    #[must_use]
-    pub fn new(pause: Duration) -> Self {
-        Self { pause, last: None }
-    }
-
-    /// Whether the next line may be logged. If so, it counts as logged `now`.
-    pub fn allows(&mut self, now: Instant) -> bool {
-        let rested = self.last.is_none_or(|last| now.duration_since(last) >= self.pause);
-        if rested {
-            self.last = Some(now);
-        }
-        rested
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,13 +80,5 @@ mod tests {
         let mut full = Forgiving(std::fs::File::options().write(true).open("/dev/full").unwrap());
         assert_eq!(full.write(b"a line\n").unwrap(), 7);
         full.flush().unwrap();
-    }
-
-    #[test]
-    fn test_what_was_said_is_not_repeated_before_the_pause_is_over() {
-        let (mut limit, start) = (RateLimit::new(Duration::from_secs(60)), Instant::now());
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let said = [0, 1, 59, 60, 61, 200].map(|seconds| limit.allows(after(seconds)));
-        assert_eq!(said, [true, false, false, true, false, true]);
     }
 }

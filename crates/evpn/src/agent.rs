@@ -13,11 +13,13 @@
 //! and four times what reading took: a peer that changes its routes all the time costs a fifth of a
 //! core at most. Each side is read every [`RESYNC_MS`] even if it says nothing. A port that listens
 //! to IP addresses has no events for these: it is looked at every [`LOOK_MS`].
+//!
+//! Each network of the port has a plan of its own. One that comes or goes leaves the others' plans,
+//! and their routes, as they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,16 +28,14 @@ use anyhow::bail;
 use client::control::ControlError;
 use packet::MacAddr;
 use protocol::name::PortName;
-use protocol::{EXTERN_NEIGH_MAX, ErrorCode};
+use protocol::{EXTERN_NEIGH_MAX, EXTERN_REMOTES_MAX, ErrorCode, REMOTES_MAX};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use terminal::say;
 
-use crate::bgp::{Distinguisher, Export, Import, Mobility, Route, Subject, Target, own};
 use crate::fabric::{Fabric, Network};
-use crate::gobgp::{Change, GoBgp};
-use crate::grpc::CallError;
-use crate::plan::{Announced, Limits, Plan, Todo};
+use crate::plan::{Limits, Plan, Refused, Todo, admit, share};
+use crate::session::{BgpSettings, ROUTES_MAX, Session, Table};
 
 /// Time before a side that is lost is tried again, at first and at last.
 const RETRY_MS: u64 = 100;
@@ -52,8 +52,6 @@ const RESYNC_MS: u64 = 30_000;
 const LOOK_MS: u64 = 1_000;
 /// Most stations of this host that are announced.
 const ANNOUNCED_MAX: usize = 65_536;
-/// Most routes of the network, whatever host announces them. If there are more, none is looked at.
-const ROUTES_MAX: usize = 1 << 18;
 /// IP addresses for each station of [`Settings::stations`], all together.
 const ADDRESSES_FOR_STATION: usize = 4;
 /// How long messages of GoBGP are read at once; all of them say only that something has changed.
@@ -66,12 +64,8 @@ pub struct Settings {
     pub port: PortName,
     /// Directory of the daemon's socket.
     pub dir: Option<PathBuf>,
-    /// Address of GoBGP's gRPC interface.
-    pub gobgp: SocketAddr,
-    /// Route distinguisher; by default of the speaker and the VNI.
-    pub distinguisher: Option<Distinguisher>,
-    /// Route targets; by default of the VNI.
-    pub targets: Vec<Target>,
+    /// What is wanted of BGP.
+    pub bgp: BgpSettings,
     /// Most stations of other hosts.
     pub stations: usize,
     /// How long a side that is lost counts.
@@ -156,23 +150,6 @@ impl Timing {
     }
 }
 
-/// A GoBGP, and what this host says and hears by it.
-#[derive(Debug)]
-struct Speaking {
-    gobgp: GoBgp,
-    export: Export,
-    import: Import,
-}
-
-/// What GoBGP has: routes of other hosts, and of this one.
-#[derive(Debug)]
-struct Table {
-    routes: Vec<Route>,
-    announced: Announced,
-    /// There are no more.
-    is_whole: bool,
-}
-
 /// The process.
 #[derive(Debug)]
 pub struct Agent {
@@ -181,16 +158,23 @@ pub struct Agent {
     started: Instant,
     fabric: Option<Fabric>,
     fabric_timing: Timing,
-    bgp: Option<Speaking>,
+    bgp: Option<Session>,
     bgp_timing: Timing,
-    known: Option<(Network, Plan)>,
+    /// The networks of the port, each with what is known of it.
+    known: Vec<(Network, Plan)>,
+    /// What the networks share.
+    limits: Limits,
+    /// How many remotes the port may have of this process.
+    room: usize,
     /// Stations of the switch were read since the process started.
     has_stations: bool,
     /// Something was read since the plan was asked.
     is_new: bool,
     sweep_at: Option<u64>,
     duplicates: BTreeSet<MacAddr>,
-    refused: usize,
+    refused: Refused,
+    /// Routes of hosts for which the port had no room, at the last reading.
+    unadmitted: usize,
     /// GoBGP had too many routes at the last reading, which was said.
     is_flooded: bool,
     /// What the port had of IP addresses when they were read, and when to look again.
@@ -210,12 +194,15 @@ impl Agent {
             fabric_timing: Timing::new("uvala"),
             bgp: None,
             bgp_timing: Timing::new("GoBGP"),
-            known: None,
+            known: Vec::new(),
+            limits: Limits::default(),
+            room: 0,
             has_stations: false,
             is_new: false,
             sweep_at: None,
             duplicates: BTreeSet::new(),
-            refused: 0,
+            refused: Refused::default(),
+            unadmitted: 0,
             is_flooded: false,
             changes: None,
             look_at: 0,
@@ -242,22 +229,17 @@ impl Agent {
 
     /// Takes back what this process has announced and set.
     pub fn leave(&mut self) {
-        let now = self.now();
-        let Some((network, plan)) = &mut self.known else { return };
-        let bgp = match self.bgp.take() {
-            Some(bgp) => Ok(bgp),
-            None => Speaking::open(&self.settings, *network),
-        };
-        let withdrawn = bgp.and_then(|mut bgp| {
-            let Table { routes, announced, .. } = bgp.routes(*network)?;
-            plan.see_routes(&routes, announced, now);
-            Ok(bgp.change(&plan.farewell())?)
-        });
-        if let Err(error) = withdrawn {
-            remark(format_args!("GoBGP: {error}; routes of this host may be left there"));
+        let mut known = std::mem::take(&mut self.known);
+        if known.is_empty() {
+            return;
         }
-        let todo = plan.farewell();
-        let taken = self.fabric.as_ref().map(|it| it.change(&todo).and_then(|()| it.sweep()));
+        self.withdraw(&mut known);
+        let taken = self.fabric.as_ref().map(|fabric| {
+            for (network, plan) in &known {
+                fabric.change(network, &plan.farewell())?;
+            }
+            fabric.sweep()
+        });
         match taken {
             Some(Ok(())) => {}
             Some(Err(error)) => remark(format_args!("uvala: {error}; remotes are left there")),
@@ -265,10 +247,36 @@ impl Agent {
         }
     }
 
+    /// Withdraws the routes of this host in these networks, and ends the session with GoBGP.
+    fn withdraw(&mut self, known: &mut [(Network, Plan)]) {
+        let now = self.now();
+        let bgp = match self.bgp.take() {
+            Some(bgp) => Ok(bgp),
+            None => Session::open(&self.settings.bgp, &networks(known)),
+        };
+        let withdrawn = bgp.and_then(|mut bgp| {
+            let mut table = bgp.routes()?;
+            for (network, plan) in known {
+                let routes = table.take(network.vni);
+                plan.see_routes(&routes.others, routes.own, now);
+                bgp.change(network.vni, &plan.farewell())?;
+            }
+            Ok(())
+        });
+        if let Err(error) = withdrawn {
+            remark(format_args!("GoBGP: {error}; routes of this host may be left there"));
+        }
+    }
+
     fn connect(&mut self) {
         let now = self.now();
         if self.fabric.is_none() && now >= self.fabric_timing.next {
-            match Fabric::open(self.settings.dir.as_deref(), &self.settings.port) {
+            let opened = Fabric::open(self.settings.dir.as_deref(), &self.settings.port);
+            let checked = opened.and_then(|fabric| {
+                self.settings.bgp.check(fabric.networks())?;
+                Ok(fabric)
+            });
+            match checked {
                 Ok(fabric) => self.begin_fabric(fabric, now),
                 Err(error) if is_held(&error) => {
                     self.fabric_timing.wait_for_end(now, format_args!("{error:#}"));
@@ -279,17 +287,17 @@ impl Agent {
                 }
             }
         }
-        let network = self.known.as_ref().map(|(network, _)| *network);
-        if let (None, Some(network)) = (&self.bgp, network)
-            && now >= self.bgp_timing.next
-        {
-            match Speaking::open(&self.settings, network) {
+        if self.bgp.is_none() && !self.known.is_empty() && now >= self.bgp_timing.next {
+            match Session::open(&self.settings.bgp, &networks(&self.known)) {
                 Ok(bgp) => {
+                    for line in bgp.lines() {
+                        remark(format_args!("{}: {line}", self.settings.port));
+                    }
                     self.bgp = Some(bgp);
                     self.bgp_timing.begin(now);
                 }
                 Err(error) => {
-                    let address = self.settings.gobgp;
+                    let address = self.settings.bgp.gobgp;
                     self.bgp_timing.fail(now, format_args!("{error} ({address})"));
                 }
             }
@@ -297,22 +305,31 @@ impl Agent {
     }
 
     fn begin_fabric(&mut self, fabric: Fabric, now: u64) {
-        let network = fabric.network();
-        if self.known.as_ref().is_some_and(|(before, _)| *before != network) {
-            self.leave();
-            (self.bgp, self.known, self.has_stations) = (None, None, false);
+        let networks = fabric.networks();
+        let is_gone = |(it, _): &mut (Network, Plan)| !networks.contains(it);
+        let mut gone: Vec<_> = self.known.extract_if(.., is_gone).collect();
+        if !gone.is_empty() {
+            self.withdraw(&mut gone);
         }
-        let limits = Limits {
-            remotes: fabric.room(),
-            stations: self.settings.stations,
-            neighbours: EXTERN_NEIGH_MAX.min(self.settings.stations * ADDRESSES_FOR_STATION),
-            announced: ANNOUNCED_MAX,
-            hold_ms: self.settings.hold_ms,
-        };
-        let (_, plan) =
-            self.known.get_or_insert_with(|| (network, Plan::new(network.local, limits)));
-        plan.set_limits(limits);
-        plan.find_port(fabric.found(), now);
+        if self.known.len() < networks.len() {
+            // For those that come, GoBGP is connected to anew, and heard after the switch.
+            (self.bgp, self.has_stations) = (None, false);
+        }
+        if self.bgp.is_none() {
+            // One that does not come back must not count for ever.
+            self.known.iter_mut().for_each(|(_, plan)| plan.lose_bgp(now));
+        }
+        self.limits = limits(&self.settings, &fabric);
+        self.room = fabric.room();
+        for &network in networks {
+            if !self.known.iter().any(|(it, _)| *it == network) {
+                self.known.push((network, Plan::new(network.local, self.limits)));
+            }
+        }
+        for (network, plan) in &mut self.known {
+            plan.set_limits(self.limits);
+            plan.find_port(&fabric.found(network), now);
+        }
         self.sweep_at = Some(now + self.settings.hold_ms);
         self.fabric = Some(fabric);
         self.fabric_timing.begin(now);
@@ -335,9 +352,7 @@ impl Agent {
 
     fn drop_fabric(&mut self, now: u64) {
         self.fabric = None;
-        if let Some((_, plan)) = &mut self.known {
-            plan.lose_switch(now);
-        }
+        self.known.iter_mut().for_each(|(_, plan)| plan.lose_switch(now));
         self.is_new = true;
     }
 
@@ -345,9 +360,7 @@ impl Agent {
         let now = self.now();
         self.bgp = None;
         self.bgp_timing.fail(now, why);
-        if let Some((_, plan)) = &mut self.known {
-            plan.lose_bgp(now);
-        }
+        self.known.iter_mut().for_each(|(_, plan)| plan.lose_bgp(now));
     }
 
     /// Reads the sides that are due, and does what is to be done. All of that counts for the pause.
@@ -370,8 +383,7 @@ impl Agent {
         let Some(fabric) = self.fabric.as_ref().filter(|_| self.fabric_timing.is_due(now)) else {
             return false;
         };
-        let (_, plan) = self.known.as_mut().expect("a port has a network");
-        match see_fabric(fabric, plan) {
+        match see_fabric(fabric, &mut self.known, self.limits) {
             Ok(changes) => self.changes = changes,
             Err(error) => {
                 self.lose_fabric(format_args!("{error:#}"));
@@ -401,9 +413,8 @@ impl Agent {
         }
         self.hear_bgp();
         let Some(bgp) = &mut self.bgp else { return false };
-        let (network, plan) = self.known.as_mut().expect("GoBGP comes after the port");
-        match bgp.routes(*network) {
-            Ok(Table { is_whole: false, .. }) => {
+        match bgp.routes() {
+            Ok(table) if !table.is_whole() => {
                 if !std::mem::replace(&mut self.is_flooded, true) {
                     remark(format_args!(
                         "GoBGP has more than {ROUTES_MAX} routes of the network: what was known \
@@ -412,9 +423,8 @@ impl Agent {
                 }
                 true
             }
-            Ok(Table { routes, announced, .. }) => {
-                plan.see_routes(&routes, announced, now);
-                (self.is_new, self.is_flooded) = (true, false);
+            Ok(table) => {
+                self.see_routes(table, now);
                 true
             }
             Err(error) => {
@@ -424,13 +434,25 @@ impl Agent {
         }
     }
 
+    fn see_routes(&mut self, mut table: Table, now: u64) {
+        let known = self.known.iter().flat_map(|(_, plan)| plan.remotes()).collect();
+        self.unadmitted = admit(known, self.room, table.routes_mut());
+        share(&mut self.known, self.limits, |network, plan| {
+            let routes = table.take(network.vni);
+            plan.see_routes(&routes.others, routes.own, now);
+        });
+        (self.is_new, self.is_flooded) = (true, false);
+    }
+
     /// Does what is to be done.
     fn act(&mut self) {
         let now = self.now();
-        let Some((_, plan)) = &mut self.known else { return };
-        let is_over = plan.next_end().is_some_and(|end| end <= now);
+        if self.known.is_empty() {
+            return;
+        }
+        let is_over = self.next_end().is_some_and(|end| end <= now);
         if std::mem::take(&mut self.is_new) || is_over {
-            let todo = plan.todo(now);
+            let todo: Vec<Todo> = self.known.iter_mut().map(|(_, plan)| plan.todo(now)).collect();
             self.change_port(&todo);
             self.change_bgp(&todo);
             self.say_what_is_odd();
@@ -445,38 +467,50 @@ impl Agent {
         }
     }
 
-    fn change_port(&mut self, todo: &Todo) {
-        let Some(fabric) = self.fabric.as_ref().filter(|_| todo.is_for_port()) else { return };
-        match fabric.change(todo) {
-            Ok(()) => {
-                let (_, plan) = self.known.as_mut().expect("it said what to do");
-                plan.did_port(todo);
+    /// The next moment at which something is over.
+    fn next_end(&self) -> Option<u64> {
+        self.known.iter().filter_map(|(_, plan)| plan.next_end()).min()
+    }
+
+    /// Does what is to be done for the port in each network.
+    fn change_port(&mut self, todo: &[Todo]) {
+        let Some(fabric) = &self.fabric else { return };
+        let each = self.known.iter_mut().zip(todo).filter(|(_, todo)| todo.is_for_port());
+        for ((network, plan), todo) in each {
+            if let Err(error) = fabric.change(network, todo) {
+                return self.lose_fabric(error);
             }
-            Err(error) => self.lose_fabric(error),
+            plan.did_port(todo);
         }
     }
 
     /// Not before the stations of this host are known, or the switch is gone for the hold time:
     /// what an earlier process has announced stays so long.
-    fn change_bgp(&mut self, todo: &Todo) {
-        let is_gone = self.known.as_ref().is_some_and(|(_, plan)| !plan.has_switch());
-        let is_for_bgp = (self.has_stations || is_gone) && todo.is_for_bgp();
-        let Some(bgp) = self.bgp.as_mut().filter(|_| is_for_bgp) else { return };
-        match bgp.change(todo) {
-            Ok(refusal) => {
-                let (_, plan) = self.known.as_mut().expect("it said what to do");
-                plan.did_bgp(todo);
-                if let Some(why) = refusal {
-                    remark(format_args!("GoBGP refuses a route: {why}"));
+    fn change_bgp(&mut self, todo: &[Todo]) {
+        let is_gone = self.known.iter().any(|(_, plan)| !plan.has_switch());
+        let Some(bgp) = self.bgp.as_mut().filter(|_| self.has_stations || is_gone) else { return };
+        let each = self.known.iter_mut().zip(todo).filter(|(_, todo)| todo.is_for_bgp());
+        for ((network, plan), todo) in each {
+            match bgp.change(network.vni, todo) {
+                Ok(refusal) => {
+                    plan.did_bgp(todo);
+                    if let Some(why) = refusal {
+                        remark(format_args!("GoBGP refuses a route: {why}"));
+                    }
                 }
+                Err(error) => return self.lose_bgp(error),
             }
-            Err(error) => self.lose_bgp(error),
         }
     }
 
     fn say_what_is_odd(&mut self) {
-        let Some((_, plan)) = &self.known else { return };
-        let duplicates: BTreeSet<MacAddr> = plan.duplicates().collect();
+        let plans = || self.known.iter().map(|(_, plan)| plan);
+        let duplicates: BTreeSet<MacAddr> = plans().flat_map(Plan::duplicates).collect();
+        let mut refused = Refused { remotes: self.unadmitted, stations: 0 };
+        for Refused { remotes, stations } in plans().map(Plan::refused) {
+            refused.remotes += remotes;
+            refused.stations += stations;
+        }
         for mac in duplicates.difference(&self.duplicates) {
             remark(format_args!(
                 "{mac} moves between hosts again and again, and is left as it is for three \
@@ -484,11 +518,21 @@ impl Agent {
             ));
         }
         self.duplicates = duplicates;
-        let refused = plan.refused();
-        if refused > 0 && self.refused == 0 {
-            remark(format_args!("{refused} routes are beyond a limit: see --max-macs"));
+        let before = std::mem::replace(&mut self.refused, refused);
+        let Refused { remotes, stations } = refused;
+        if remotes > 0 && before.remotes == 0 {
+            let port = &self.settings.port;
+            remark(format_args!(
+                "{remotes} remotes are beyond a limit, {REMOTES_MAX} of a port or \
+                 {EXTERN_REMOTES_MAX} if each is counted for each VLAN: remove some of the \
+                 operator's (uvala port set {port} --del-remote IP), or give VLANs to another port"
+            ));
         }
-        self.refused = refused;
+        if stations > 0 && before.stations == 0 {
+            remark(format_args!(
+                "{stations} stations or IP addresses are beyond a limit: see --max-macs"
+            ));
+        }
     }
 
     /// Sleeps until there is something to do. `true`: the process is to end.
@@ -496,8 +540,8 @@ impl Agent {
         let now = self.now();
         let ends = [
             Some(self.fabric_timing.end(self.fabric.is_some())),
-            self.known.as_ref().map(|_| self.bgp_timing.end(self.bgp.is_some())),
-            self.known.as_ref().and_then(|(_, plan)| plan.next_end()),
+            (!self.known.is_empty()).then(|| self.bgp_timing.end(self.bgp.is_some())),
+            self.next_end(),
             self.sweep_at.filter(|_| self.fabric.is_some()),
             Some(self.look_at).filter(|_| self.fabric.is_some() && self.changes.is_some()),
         ];
@@ -507,7 +551,7 @@ impl Agent {
         let (signals, none) = (self.signals.as_fd(), PollFlags::empty());
         let watched = |side: bool| if side { PollFlags::IN } else { none };
         let fabric = self.fabric.as_ref().map_or(signals, AsFd::as_fd);
-        let bgp = self.bgp.as_ref().map_or(signals, |it| it.gobgp.as_fd());
+        let bgp = self.bgp.as_ref().map_or(signals, AsFd::as_fd);
         let mut fds = [
             PollFd::from_borrowed_fd(signals, PollFlags::IN),
             PollFd::from_borrowed_fd(fabric, watched(self.fabric.is_some())),
@@ -518,11 +562,11 @@ impl Agent {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let [ends, has_news, is_told] = fds.map(|fd| !fd.revents().is_empty());
+        let [ends, has_news, has_events] = fds.map(|fd| !fd.revents().is_empty());
         if has_news && self.fabric.is_some() {
             self.hear_fabric();
         }
-        if is_told && self.bgp.is_some() {
+        if has_events && self.bgp.is_some() {
             self.hear_bgp();
         }
         Ok(ends)
@@ -540,13 +584,17 @@ impl Agent {
     fn hear_bgp(&mut self) {
         let until = self.now() + HEAR_MS;
         while self.now() < until {
-            let Some(bgp) = self.bgp.as_mut().filter(|it| is_readable(&it.gobgp)) else { return };
-            match bgp.gobgp.is_told() {
-                Ok(is_told) => self.bgp_timing.is_dirty |= is_told,
+            let Some(bgp) = self.bgp.as_mut().filter(is_readable) else { return };
+            match bgp.read_event() {
+                Ok(has_changed) => self.bgp_timing.is_dirty |= has_changed,
                 Err(error) => self.lose_bgp(error),
             }
         }
     }
+}
+
+fn networks(known: &[(Network, Plan)]) -> Vec<Network> {
+    known.iter().map(|(network, _)| *network).collect()
 }
 
 /// Whether there is something to read.
@@ -555,92 +603,41 @@ fn is_readable(side: &impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads the port and its switch whole; returns how often the port has heard of IP addresses.
-fn see_fabric(fabric: &Fabric, plan: &mut Plan) -> anyhow::Result<Option<u64>> {
-    let shown = fabric.look()?;
-    if !plan.has_remotes(&shown.remotes) {
-        bail!("the port does not have the remotes that it was given");
+/// What the networks of a port may have together.
+fn limits(settings: &Settings, fabric: &Fabric) -> Limits {
+    let is_of_vlans = fabric.networks().iter().any(|it| it.is_of_vlan);
+    Limits {
+        remotes: if is_of_vlans { EXTERN_REMOTES_MAX } else { fabric.room() },
+        stations: settings.stations,
+        neighbours: EXTERN_NEIGH_MAX.min(settings.stations * ADDRESSES_FOR_STATION),
+        announced: ANNOUNCED_MAX,
+        hold_ms: settings.hold_ms,
     }
-    let stations = fabric.stations()?;
-    plan.see_named(&stations.named);
-    plan.see_stations(&stations.here);
-    match shown.changes {
-        None => plan.see_neighbours(None),
-        Some(_) => {
-            let [local, answered] = fabric.neighbours()?;
-            plan.see_neighbours(Some((&local, &answered)));
-        }
-    }
-    Ok(shown.changes)
 }
 
-impl Speaking {
-    fn open(settings: &Settings, network: Network) -> Result<Self, CallError> {
-        let mut gobgp = GoBgp::open(settings.gobgp)?;
-        let speaker = gobgp.speaker()?;
-        let Network { vni, local, .. } = network;
-        let derived = || Distinguisher::of(speaker.router, vni);
-        let distinguisher = settings.distinguisher.unwrap_or_else(derived);
-        let target = settings.targets.first().copied();
-        let target = target.unwrap_or_else(|| Target::of(speaker.asn, vni));
-        remark(format_args!(
-            "{}: VNI {vni} at {local}, route distinguisher {distinguisher}, route target {target}",
-            settings.port
-        ));
-        let export = Export { vni, local, distinguisher, target };
-        let import = Import { vni, targets: settings.targets.clone() };
-        Ok(Self { gobgp, export, import })
+/// Reads the port and its switch whole; returns how often the port has heard of IP addresses.
+fn see_fabric(
+    fabric: &Fabric,
+    known: &mut [(Network, Plan)],
+    limits: Limits,
+) -> anyhow::Result<Option<u64>> {
+    let shown = fabric.look()?;
+    if !known.iter().all(|(network, plan)| plan.has_remotes(&shown.remotes(network))) {
+        bail!("the port does not have the remotes that it was given");
     }
-
-    /// The routes of other hosts, and what GoBGP has of this one.
-    fn routes(&mut self, network: Network) -> Result<Table, CallError> {
-        let (mut routes, mut announced, mut seen) = (Vec::new(), Announced::default(), 0);
-        let mut hosts = BTreeMap::<IpAddr, bool>::new();
-        let Self { gobgp, export, import } = self;
-        gobgp.paths(|path| {
-            let is_own = path.is_local && own(path.nlri, export.distinguisher).is_some();
-            if !is_own && (path.is_local || !path.is_best) {
-                return;
-            }
-            let Ok(Some(route)) = import.route(path.nlri, &path.attributes) else { return };
-            if !is_own {
-                seen += 1;
-                if seen > ROUTES_MAX {
-                    return;
-                }
-                let is_host = || network.has_remote(route.host);
-                if *hosts.entry(route.host).or_insert_with(is_host) {
-                    routes.push(route);
-                }
-            } else if route.host == export.local {
-                announced.insert(route.subject);
-            }
-        })?;
-        Ok(Table { routes, announced, is_whole: seen <= ROUTES_MAX })
-    }
-
-    fn change(&mut self, todo: &Todo) -> io::Result<Option<String>> {
-        let export = self.export;
-        let change = |is_withdraw| {
-            move |subject: &Subject| {
-                let subject = match subject {
-                    // GoBGP compares the number of a route that goes, too.
-                    Subject::Station(mac, _) if is_withdraw => {
-                        Subject::Station(*mac, Mobility::default())
-                    }
-                    Subject::Neighbour(neighbour, _) if is_withdraw => {
-                        Subject::Neighbour(*neighbour, Mobility::default())
-                    }
-                    subject => *subject,
-                };
-                Change { route: export.encode(subject), is_withdraw }
-            }
-        };
-        let withdraw = todo.withdraw.iter().map(change(true));
-        let changes: Vec<Change> =
-            withdraw.chain(todo.announce.iter().map(change(false))).collect();
-        self.gobgp.change(&changes)
-    }
+    let mut stations = fabric.stations()?;
+    let neighbours = match shown.changes {
+        None => None,
+        Some(_) => Some(fabric.neighbours()?),
+    };
+    share(known, limits, |network, plan| {
+        let stations = stations.remove(&network.vlan).unwrap_or_default();
+        plan.see_named(&stations.named);
+        plan.see_stations(&stations.here);
+        let neighbours = neighbours.as_ref();
+        plan.see_neighbours(neighbours.map(|[local, answered]| (&local[..], &answered[..])));
+    });
+    Ok(shown.changes)
 }
 
 /// Whether another process tells the port of stations.

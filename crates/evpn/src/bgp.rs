@@ -5,6 +5,7 @@
 //! What is read comes from any BGP speaker that the operator's own one trusts: every length is
 //! checked. What a route must be in order to count is in [`Import::route`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -46,8 +47,8 @@ const INGRESS_REPLICATION: u8 = 6;
 #[error("malformed route")]
 pub struct Malformed;
 
-/// A route distinguisher: makes the routes of a host its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A route distinguisher: makes the routes of a host and network its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Distinguisher(pub [u8; 8]);
 
 /// A route target: which networks a route is for.
@@ -153,7 +154,7 @@ pub struct Encoded {
     pub attributes: Vec<Vec<u8>>,
 }
 
-/// What this host says of itself.
+/// What this host says of itself in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// The virtual network.
@@ -261,9 +262,9 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 /// Which routes count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// The virtual network.
-    pub vni: u32,
-    /// One of these is the route's; with none, one that was derived of the VNI.
+    /// The virtual networks.
+    pub vnis: BTreeSet<u32>,
+    /// One of these is the route's; with none, one that was derived of its VNI.
     pub targets: Vec<Target>,
 }
 
@@ -271,7 +272,7 @@ pub struct Import {
 #[derive(Default)]
 struct Attributes {
     next_hop: Option<IpAddr>,
-    is_target: bool,
+    targets: Vec<Target>,
     encapsulations: Vec<u16>,
     mobility: Mobility,
     is_router: bool,
@@ -279,16 +280,20 @@ struct Attributes {
 }
 
 impl Import {
-    /// The route, if it is one of types 2 and 3 of this network, by VXLAN: its label, and a route
-    /// target, are the network's. `None`: it is another.
+    /// The route and its VNI, if it is one of types 2 and 3 of a network of these, by VXLAN: its
+    /// label, and a route target, are the network's. `None`: it is another.
     ///
     /// # Errors
     /// The bytes are no route.
-    pub fn route(&self, nlri: &[u8], attributes: &[&[u8]]) -> Result<Option<Route>, Malformed> {
+    pub fn route(
+        &self,
+        nlri: &[u8],
+        attributes: &[&[u8]],
+    ) -> Result<Option<(u32, Route)>, Malformed> {
         let mut nlri = Bytes(nlri);
         let [kind, length] = nlri.array()?;
         let mut body = Bytes(nlri.take(length.into())?);
-        let of = self.attributes(attributes)?;
+        let of = read_attributes(attributes)?;
         let (subject, label) = match kind {
             MAC_ROUTE => {
                 let (mac, ip, label) = station(&mut body)?;
@@ -301,71 +306,68 @@ impl Import {
             _ => return Ok(None),
         };
         let is_vxlan = of.encapsulations.is_empty() || of.encapsulations.contains(&VXLAN);
-        let host = of.next_hop.filter(|_| of.is_target && is_vxlan && label == self.vni);
-        Ok(host.map(|host| Route { subject, host }))
+        let is_target = of.targets.iter().any(|it| self.takes(*it, label));
+        let is_in = is_target && is_vxlan && self.vnis.contains(&label);
+        let host = of.next_hop.filter(|_| is_in);
+        Ok(host.map(|host| (label, Route { subject, host })))
     }
 
-    fn attributes(&self, attributes: &[&[u8]]) -> Result<Attributes, Malformed> {
-        let mut all = Attributes::default();
-        for attribute in attributes {
-            let mut bytes = Bytes(attribute);
-            let [flags, kind] = bytes.array()?;
-            let length = match flags & EXTENDED_LENGTH {
-                0 => bytes.array::<1>()?[0].into(),
-                _ => usize::from(u16::from_be_bytes(bytes.array()?)),
-            };
-            let mut value = Bytes(bytes.take(length)?);
-            match kind {
-                MP_REACH => all.next_hop = next_hop(&mut value)?,
-                EXTENDED_COMMUNITIES => self.communities(value.0, &mut all),
-                PMSI_TUNNEL => {
-                    let [_, kind, label @ ..] = value.array::<5>()?;
-                    all.tunnel = Some((kind, from_label(label)));
-                }
-                _ => {}
-            }
-        }
-        Ok(all)
-    }
-
-    fn communities(&self, value: &[u8], all: &mut Attributes) {
-        for community in value.as_chunks::<8>().0 {
-            let [a, b, flags, _, c, d, e, f] = *community;
-            match [a, b] {
-                ENCAPSULATION => all.encapsulations.push(u16::from_be_bytes([e, f])),
-                MOBILITY => {
-                    let sequence = u32::from_be_bytes([c, d, e, f]);
-                    all.mobility = Mobility { sequence, is_sticky: flags & STICKY != 0 };
-                }
-                ARP_ND => all.is_router = flags & ROUTER != 0,
-                _ => all.is_target |= self.is_target(Target(*community)),
-            }
-        }
-    }
-
-    fn is_target(&self, target: Target) -> bool {
+    fn takes(&self, target: Target, vni: u32) -> bool {
         match self.targets.is_empty() {
-            true => target.is_of(self.vni),
+            true => target.is_of(vni),
             false => self.targets.contains(&target),
         }
     }
 }
 
-/// The subject of a route whose key has this distinguisher; of a station, nothing is known of its
-/// moves, and whether it is a router.
+fn read_attributes(attributes: &[&[u8]]) -> Result<Attributes, Malformed> {
+    let mut all = Attributes::default();
+    for attribute in attributes {
+        let mut bytes = Bytes(attribute);
+        let [flags, kind] = bytes.array()?;
+        let length = match flags & EXTENDED_LENGTH {
+            0 => bytes.array::<1>()?[0].into(),
+            _ => usize::from(u16::from_be_bytes(bytes.array()?)),
+        };
+        let mut value = Bytes(bytes.take(length)?);
+        match kind {
+            MP_REACH => all.next_hop = next_hop(&mut value)?,
+            EXTENDED_COMMUNITIES => all.read_communities(value.0),
+            PMSI_TUNNEL => {
+                let [_, kind, label @ ..] = value.array::<5>()?;
+                all.tunnel = Some((kind, from_label(label)));
+            }
+            _ => {}
+        }
+    }
+    Ok(all)
+}
+
+impl Attributes {
+    /// Reads extended communities; those of other kinds may be route targets.
+    fn read_communities(&mut self, value: &[u8]) {
+        for community in value.as_chunks::<8>().0 {
+            let [a, b, flags, _, c, d, e, f] = *community;
+            match [a, b] {
+                ENCAPSULATION => self.encapsulations.push(u16::from_be_bytes([e, f])),
+                MOBILITY => {
+                    let sequence = u32::from_be_bytes([c, d, e, f]);
+                    self.mobility = Mobility { sequence, is_sticky: flags & STICKY != 0 };
+                }
+                ARP_ND => self.is_router = flags & ROUTER != 0,
+                _ => self.targets.push(Target(*community)),
+            }
+        }
+    }
+}
+
+/// The distinguisher of a route of type 2 or 3.
 #[must_use]
-pub fn own(nlri: &[u8], distinguisher: Distinguisher) -> Option<Subject> {
+pub fn distinguisher(nlri: &[u8]) -> Option<Distinguisher> {
     let mut nlri = Bytes(nlri);
     let [kind, _] = nlri.array().ok()?;
-    let is_own = nlri.0.starts_with(&distinguisher.0);
-    match kind {
-        MAC_ROUTE if is_own => {
-            let (mac, ip, _) = station(&mut nlri).ok()?;
-            Some(subject(mac, ip, false, Mobility::default()))
-        }
-        MULTICAST_ROUTE if is_own => Some(Subject::Floods),
-        _ => None,
-    }
+    let distinguisher = Distinguisher(nlri.array().ok()?);
+    matches!(kind, MAC_ROUTE | MULTICAST_ROUTE).then_some(distinguisher)
 }
 
 /// The subject of a route of type 2. An address that no station can have is passed over.
@@ -468,12 +470,17 @@ mod tests {
     }
 
     fn import(vni: u32, targets: &[&str]) -> Import {
-        Import { vni, targets: targets.iter().map(|it| it.parse().unwrap()).collect() }
+        let targets = targets.iter().map(|it| it.parse().unwrap()).collect();
+        Import { vnis: [vni, 7000].into(), targets }
     }
 
     fn read(import: &Import, route: &Encoded) -> Result<Option<Route>, Malformed> {
         let attributes: Vec<&[u8]> = route.attributes.iter().map(Vec::as_slice).collect();
-        import.route(&route.nlri, &attributes)
+        let read = import.route(&route.nlri, &attributes)?;
+        Ok(read.map(|(vni, route)| {
+            assert!(import.vnis.contains(&vni));
+            route
+        }))
     }
 
     const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
@@ -498,15 +505,25 @@ mod tests {
                 let route = export(local).encode(subject);
                 let expected = Route { subject, host: local.parse().unwrap() };
                 assert_eq!(read(&import(100, &[]), &route), Ok(Some(expected)));
-                let known = own(&route.nlri, export(local).distinguisher).unwrap();
-                match (known, subject) {
-                    (Subject::Station(mac, _), Subject::Station(..)) => assert_eq!(mac, MAC),
-                    (Subject::Neighbour(known, _), Subject::Neighbour(it, _)) => {
-                        assert_eq!((known.mac, known.ip), (MAC, it.ip));
-                    }
-                    (known, subject) => assert_eq!(known, subject),
-                }
-                assert_eq!(own(&route.nlri, "10.0.0.2:100".parse().unwrap()), None);
+                assert_eq!(distinguisher(&route.nlri), Some(export(local).distinguisher));
+            }
+        }
+    }
+
+    #[test]
+    fn a_route_is_of_the_network_of_its_label_if_its_target_is() {
+        let import = Import { vnis: [100, 200].into(), targets: Vec::new() };
+        for (label, target, counts) in
+            [(100, 100, true), (200, 200, true), (200, 100, false), (300, 300, false)]
+        {
+            let distinguisher = Distinguisher::of([10, 0, 0, 1], label);
+            let target = Target::of(65_001, target);
+            let export = Export { vni: label, distinguisher, target, ..export("10.0.0.1") };
+            for subject in [Subject::Floods, Subject::Station(MAC, Mobility::default())] {
+                let Encoded { nlri, attributes } = export.encode(subject);
+                let attributes: Vec<&[u8]> = attributes.iter().map(Vec::as_slice).collect();
+                let expected = (label, Route { subject, host: "10.0.0.1".parse().unwrap() });
+                assert_eq!(import.route(&nlri, &attributes), Ok(counts.then_some(expected)));
             }
         }
     }
@@ -610,7 +627,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(nlri: Vec<u8>, attributes: Vec<Vec<u8>>) {
             let attributes: Vec<&[u8]> = attributes.iter().map(Vec::as_slice).collect();
             let _ = import(100, &[]).route(&nlri, &attributes);
-            let _ = own(&nlri, export("10.0.0.1").distinguisher);
+            let _ = distinguisher(&nlri);
         }
 
         /// Cut or changed at one place.

@@ -165,8 +165,8 @@ impl GoBgp {
     ///
     /// # Errors
     /// The connection is lost.
-    pub fn is_told(&mut self) -> Result<bool, CallError> {
-        self.watch.is_told()
+    pub fn read_event(&mut self) -> Result<bool, CallError> {
+        self.watch.read_event()
     }
 }
 

@@ -78,7 +78,7 @@ impl Client {
         }
     }
 
-    /// Makes a call whose answer has no end, see [`Client::is_told`].
+    /// Makes a call whose answer has no end, see [`Client::read_event`].
     ///
     /// # Errors
     /// The connection is lost.
@@ -91,7 +91,7 @@ impl Client {
     ///
     /// # Errors
     /// The server has ended the call, or the connection is lost.
-    pub fn is_told(&mut self) -> Result<bool, CallError> {
+    pub fn read_event(&mut self) -> Result<bool, CallError> {
         self.0.begin();
         match self.0.event()? {
             Some(Event::Data { ends: false, .. }) => Ok(true),

@@ -17,6 +17,7 @@
 //! | [`plan`] | decisions: what should be, and what is to be done |
 //! | [`agent`] | the process, its waits and its timing |
 //! | [`fabric`] | the port, by the control socket |
+//! | [`session`] | what is said and heard by GoBGP, for each network of the port |
 //! | [`gobgp`] | GoBGP's messages |
 //! | [`bgp`] | routes as bytes |
 //! | [`grpc`], [`http2`], [`hpack`], [`protobuf`] | what these messages travel in |
@@ -32,6 +33,7 @@ mod hpack;
 mod http2;
 mod plan;
 mod protobuf;
+mod session;
 #[cfg(test)]
 mod simulation;
 
@@ -55,13 +57,14 @@ use terminal::say;
 
 use agent::{Agent, Settings};
 use bgp::{Distinguisher, Target};
+use session::BgpSettings;
 
 /// Stations of other hosts by BGP EVPN, for a port of kind vxlan
 ///
 /// Announces the stations of the port's switch by a GoBGP on this host, and gives the port the
-/// remotes and stations that other hosts announce for its VNI. What it has set it takes back, and
-/// withdraws its routes, when SIGTERM or SIGINT ends it. SIGHUP ends it and leaves all as it is,
-/// for a process that follows.
+/// remotes and stations that other hosts announce for its VNI, or for the VNI of each VLAN. What it
+/// has set it takes back, and withdraws its routes, when SIGTERM or SIGINT ends it. SIGHUP ends it
+/// and leaves all as it is, for a process that follows.
 #[derive(Debug, Parser)]
 #[command(
     name = "uvala-evpn",
@@ -76,11 +79,12 @@ struct Args {
     /// Address of GoBGP's gRPC interface; a name is resolved once, at the start
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051", value_parser = place)]
     gobgp: String,
-    /// Route distinguisher, such as 10.0.0.1:100 [default: GoBGP's router-id, and the VNI]
+    /// Route distinguisher of a port with one VNI, such as 10.0.0.1:100 [default: GoBGP's
+    /// router-id, and the VNI]
     #[arg(long, value_name = "IP:N")]
     rd: Option<Distinguisher>,
-    /// Route target, such as 65001:100; repeat for others whose routes count, too [default:
-    /// GoBGP's AS and the VNI, and of others, any AS and the VNI]
+    /// Route target of a port with one VNI, such as 65001:100; repeat for others whose routes
+    /// count, too [default: GoBGP's AS and the VNI, and of others, any AS and the VNI]
     #[arg(long, value_name = "AS:N")]
     rt: Vec<Target>,
     /// Most stations of other hosts, 1 to 65536
@@ -142,9 +146,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let settings = Settings {
         port,
         dir: args.dir.clone(),
-        gobgp,
-        distinguisher: args.rd,
-        targets: args.rt.clone(),
+        bgp: BgpSettings { gobgp, distinguisher: args.rd, targets: args.rt.clone() },
         stations: args.max_macs as usize,
         hold_ms: 1000 * u64::from(args.hold),
     };

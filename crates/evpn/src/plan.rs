@@ -33,11 +33,14 @@
 //!
 //! What goes with the stations are their IP addresses ([`addresses`]).
 //!
-//! Limits: [`Limits`]. What came first stays.
+//! Limits: [`Limits`]. What came first stays. Where each VLAN of a port has a network, each network
+//! has a plan, and these share the limits ([`share()`]).
 
 mod addresses;
+mod share;
 mod todo;
 
+pub use share::{admit, share};
 pub use todo::{Announced, Todo};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +59,7 @@ const MOVES_MAX: u32 = 5;
 pub const GRACE_MS: u64 = 15_000;
 
 /// What the process keeps at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Remotes of the port.
     pub remotes: usize,
@@ -68,6 +71,15 @@ pub struct Limits {
     pub announced: usize,
     /// How long a side that is lost counts.
     pub hold_ms: u64,
+}
+
+/// How much was beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Remotes.
+    pub remotes: usize,
+    /// Stations behind remotes, and IP addresses of these.
+    pub stations: usize,
 }
 
 /// A station that the switch has on a port of this host.
@@ -130,8 +142,8 @@ pub struct Plan {
     has_switch: bool,
     /// The switch is lost, and counts until then.
     switch_until: Until,
-    /// Stations and hosts beyond a limit, at the last look.
-    refused: usize,
+    /// What was beyond a limit, at the last look.
+    refused: Refused,
     next_end: Option<u64>,
 }
 
@@ -153,7 +165,7 @@ impl Plan {
             has_routes: false,
             has_switch: false,
             switch_until: None,
-            refused: 0,
+            refused: Refused::default(),
             next_end: None,
         }
     }
@@ -243,7 +255,7 @@ impl Plan {
                 }
             }
         }
-        self.refused = 0;
+        self.refused = Refused::default();
         self.see_addresses(routes, &mut there);
         self.see_hosts(&hosts, now);
         self.see_there(there);
@@ -259,7 +271,7 @@ impl Plan {
             if self.hosts.contains_key(&host) || self.hosts.len() < self.limits.remotes {
                 self.hosts.insert(host, None);
             } else {
-                self.refused += 1;
+                self.refused.remotes += 1;
             }
         }
     }
@@ -270,14 +282,14 @@ impl Plan {
             if self.there.contains_key(&mac) || self.there.len() < self.limits.stations {
                 self.there.insert(mac, it);
             } else {
-                self.refused += 1;
+                self.refused.stations += 1;
             }
         }
     }
 
-    /// How many stations and hosts were beyond a limit when routes were read last.
+    /// What was beyond a limit when routes were read last.
     #[must_use]
-    pub fn refused(&self) -> usize {
+    pub fn refused(&self) -> Refused {
         self.refused
     }
 

@@ -13,7 +13,7 @@ use super::text::{entries, wrong};
 /// all addresses; for a router a MAC address.
 pub type Source = u64;
 
-/// The most entries of one source, in a file: `max_per_source`.
+/// The most entries of one source, in a file.
 #[derive(Clone, Copy, Deserialize)]
 pub struct Entries(#[serde(deserialize_with = "entries")] u32);
 
@@ -31,13 +31,24 @@ impl Shares {
         wanted: Option<&Spanned<Entries>>,
         connections: u32,
     ) -> anyhow::Result<Self> {
+        Self::read(text, ["max_per_source", "connections"], wanted, connections)
+    }
+
+    /// Shares of a table of so many entries, likewise, where the file has these two numbers by the
+    /// keys `each` and `all`.
+    pub fn read(
+        text: &str,
+        [each, all]: [&str; 2],
+        wanted: Option<&Spanned<Entries>>,
+        entries: u32,
+    ) -> anyhow::Result<Self> {
         let most = match wanted.map(|wanted| (wanted, wanted.get_ref().0)) {
-            None => return Ok(Self::quarters(connections)),
-            Some((_, most)) if most <= connections => most,
+            None => return Ok(Self::quarters(entries)),
+            Some((_, most)) if most <= entries => most,
             Some((wanted, most)) => {
                 let why = format_args!(
-                    "max_per_source: one source would have {most}, and all together have \
-                     {connections} (connections); lower it, or raise connections"
+                    "{each}: one source would have {most}, and all together have {entries} \
+                     ({all}); lower it, or raise {all}"
                 );
                 return Err(wrong(text, wanted, why));
             }

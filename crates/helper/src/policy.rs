@@ -131,17 +131,21 @@ impl Policy {
     /// # Errors
     /// [`PolicyError`].
     pub fn load() -> Result<Self, PolicyError> {
+        Self::load_from(DIRECTORY, PATH)
+    }
+
+    fn load_from(directory: &'static str, path: &'static str) -> Result<Self, PolicyError> {
         let open = |path: &'static str, flags: OFlags| {
             let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
             let file =
                 OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
             let file = file.map_err(|error| PolicyError::Unreadable(path, error))?;
             let about = file.metadata().map_err(|error| PolicyError::Unreadable(path, error))?;
-            let alone = about.uid() == 0 && about.mode() & 0o022 == 0;
+            let alone = is_roots_alone(about.uid(), about.mode());
             alone.then_some(file).ok_or(PolicyError::Open(path))
         };
-        open(DIRECTORY, OFlags::DIRECTORY)?;
-        let file = open(PATH, OFlags::empty())?;
+        open(directory, OFlags::DIRECTORY)?;
+        let file = open(path, OFlags::empty())?;
         Self::parse(&read(file)?)
     }
 
@@ -221,6 +225,11 @@ pub fn check_existing(
     Ok(())
 }
 
+/// Whether root alone may write what has this owner and mode.
+const fn is_roots_alone(owner: u32, mode: u32) -> bool {
+    owner == 0 && mode & 0o022 == 0
+}
+
 fn read(file: File) -> Result<String, PolicyError> {
     let mut text = String::new();
     let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
@@ -259,6 +268,9 @@ impl User {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -356,6 +368,28 @@ mod tests {
         let there = Interface { owner: Some(7), driver: "tun".to_owned(), ..Interface::default() };
         let refused = check_existing(7, Named::Whole, &request, &there).unwrap_err().to_string();
         assert!(refused.contains("tap0 was there before"), "{refused}");
+    }
+
+    #[test]
+    fn a_policy_that_others_may_write_is_refused() {
+        assert!(is_roots_alone(0, 0o100_644) && is_roots_alone(0, 0o040_755));
+        for (owner, mode) in [(1000, 0o100_644), (0, 0o100_664), (0, 0o100_646), (0, 0o041_777)] {
+            assert!(!is_roots_alone(owner, mode), "{owner} {mode:o}");
+        }
+        let name = format!("uvala-policy-{}", std::process::id());
+        let directory: &'static str = std::env::temp_dir().join(name).display().to_string().leak();
+        let path: &'static str = format!("{directory}/helper.toml").leak();
+        let chmod = |path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode));
+        std::fs::create_dir(directory).unwrap();
+        std::fs::write(path, "").unwrap();
+        chmod(path, 0o666).unwrap();
+        chmod(directory, 0o777).unwrap();
+        let of_file = Policy::load_from("/", path);
+        let of_directory = Policy::load_from(directory, "/etc/passwd");
+        std::fs::remove_dir_all(directory).unwrap();
+        for loaded in [of_file, of_directory] {
+            assert!(matches!(loaded, Err(PolicyError::Open(_))), "{loaded:?}");
+        }
     }
 
     #[test]

@@ -54,6 +54,7 @@ use client::netmap::Binding;
 use client::ptnet;
 use protocol::{Bind, Bound};
 use rustix::io::Errno;
+use rustix::net::Shutdown;
 
 use crate::abi::OptCsb;
 use crate::csb::CsbMode;
@@ -157,11 +158,16 @@ impl Descriptor {
     /// Binds the descriptor to a port.
     ///
     /// # Errors
-    /// `EBUSY` where it is bound already, or the errno of the daemon's refusal.
+    /// `EBUSY` where it is bound already, `ENXIO` where it was lost, or the errno of the daemon's
+    /// refusal.
     pub fn bind(&self, fd: RawFd, bind: Bind) -> Result<&Binding, Errno> {
         let _turn = Turn::take(&self.busy);
         if self.current().is_some() {
             return Err(Errno::BUSY);
+        }
+        // The answer to a resumption may still come.
+        if self.lost.load(Ordering::Relaxed) {
+            return Err(Errno::NXIO);
         }
         self.install(match bind.port.pci_address() {
             Some(address) => ptnet::bind(&bind, address).map_err(|error| errno_of_port(&error))?,
@@ -169,7 +175,7 @@ impl Descriptor {
                 // SAFETY: the program's call has it open.
                 let socket = unsafe { BorrowedFd::borrow_raw(fd) };
                 let connection = Connection::from_fd(socket, socket_path());
-                connection.bind(bind).map_err(|error| errno_of(&error))?
+                connection.bind(bind).map_err(|error| give_up(socket, &error))?
             }
         })?;
         Ok(self.current().expect("just installed"))
@@ -452,6 +458,17 @@ impl Drop for Descriptor {
     }
 }
 
+/// The errno of a call to bind that failed. One without an answer ends the connection, for every
+/// process that has it: its answer may still come, and would be taken for that of the next call.
+/// The daemon then releases what it has bound.
+fn give_up(socket: BorrowedFd<'_>, error: &ControlError) -> Errno {
+    if matches!(error, ControlError::Timeout(_)) {
+        // It fails where the connection has ended.
+        let _ = rustix::net::shutdown(socket, Shutdown::Both);
+    }
+    errno_of(error)
+}
+
 /// Ends a binding that no thread uses any more.
 fn release(held: *mut Held) {
     if !held.is_null() {
@@ -471,4 +488,36 @@ fn move_up(fds: &mut PortFds) -> Result<(), Errno> {
 fn now() -> ring::sync::Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     [now.tv_sec, now.tv_nsec / 1000]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+    use super::*;
+
+    #[test]
+    fn a_late_answer_is_taken_for_that_of_no_later_call() {
+        let (ours, daemon) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let timeout = ControlError::Timeout(PathBuf::new());
+        assert_eq!(give_up(ours.as_fd(), &timeout), Errno::TIMEDOUT);
+        let late = rustix::net::send(&daemon, b"late", SendFlags::NOSIGNAL);
+        assert_eq!(late, Err(Errno::PIPE));
+        let bind = Bind::new("vale0:a".parse().unwrap());
+        let descriptor = Descriptor::new(false);
+        let again = descriptor.bind(ours.as_raw_fd(), bind.clone());
+        assert_eq!(again.err(), Some(Errno::NXIO));
+        // A resumption without an answer leaves the connection to those that are bound.
+        let resumed = Descriptor::new(true);
+        resumed.lose();
+        assert_eq!(resumed.bind(-1, bind).err(), Some(Errno::NXIO));
+    }
 }

@@ -14,13 +14,14 @@
 //! Options and names of the kinds are one table in the crate `protocol` (`PortKind`). [`hostif`]
 //! opens interfaces. A [`queue`] may stand in front of a virtual machine's ring. Ports that netmap
 //! programs bind are in a [`netmap_region`], which has room for more ports. Ports of one [`group`]
-//! share a region: the switch swaps buffers between them instead of copying frames. System calls
-//! are made in [`sys`] only.
+//! share a region: the switch swaps buffers between them instead of copying frames. A
+//! [`log_budget`] bounds what they log. System calls are made in [`sys`] only.
 
 pub mod cable;
 mod free_space;
 pub mod group;
 pub mod host;
+pub mod log_budget;
 pub mod machine;
 pub mod netdev;
 pub mod netmap_region;

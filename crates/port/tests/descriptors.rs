@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Spec, State};
-use port::sys::{SlowWakes, Waker};
+use port::sys::{SlowCalls, Waker};
 use port::vhost_user::open;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -56,7 +56,7 @@ fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
     let quota = Quota::new(0, Limits::NONE);
     let (connects, pairs, coalesce) = (false, 1, None);
     let spec = Spec { name, path: path2, connects, pairs, coalesce, peer, access, quota };
-    let (adapter, port) = open(&spec, SlowWakes::new(drop), &Arc::new(bell)).unwrap();
+    let (adapter, port) = open(&spec, SlowCalls::new(drop), &Arc::new(bell)).unwrap();
     let thread = thread();
     // What it opens and closes as it begins is over.
     assert_rests(&thread);

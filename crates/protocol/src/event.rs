@@ -64,7 +64,7 @@ pub enum Change {
         /// Kind of the port.
         kind: PortKind,
     },
-    /// Settings of a port have changed.
+    /// Settings of a port have changed, or its networks of VLANs.
     PortChanged {
         /// The port.
         port: PortName,

@@ -47,10 +47,6 @@ pub struct HostIf {
     /// copied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trust_group: Option<String>,
-    /// For a TAP: whether several frames are read and written in one system call (`io_uring`),
-    /// where the kernel can; by default, they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uring: Option<bool>,
     /// For a TAP: it is open already, and the call brings this many descriptors of it, one for
     /// each queue.
     #[serde(skip_serializing_if = "is_zero")]

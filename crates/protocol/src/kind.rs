@@ -97,8 +97,6 @@ pub enum PortOption {
     QueuePairs,
     /// The trust group whose memory the port uses.
     TrustGroup,
-    /// Whether frames are read and written by `io_uring`.
-    Uring,
 }
 
 /// A kind's row.
@@ -130,7 +128,7 @@ static TABLE: [Row; 11] = {
         row(PortKind::Pipe, ("pipe", "a client at the other end"), Peer::Pipe, &[]),
         row(PortKind::Tap, ("tap", "the network stack of the host or of a namespace"),
             Peer::Interface(Side::Tap),
-            &[O::LinkSettings, O::QueueCount, O::Uring, O::Descriptors]),
+            &[O::LinkSettings, O::QueueCount, O::Descriptors]),
         row(PortKind::Packet, ("packet", "an Ethernet interface of the host"),
             Peer::Interface(Side::Wire), &[O::Alone]),
         row(PortKind::Xdp, ("xdp", "an Ethernet interface by AF_XDP, which is faster"),
@@ -225,6 +223,13 @@ impl PortKind {
     #[must_use]
     pub fn is_machine(self) -> bool {
         self.peer() == Peer::Machine
+    }
+
+    /// The word for the program at the other end of a machine's port. By `stream` and `dgram` any
+    /// program may be there: QEMU, passt, another switch.
+    #[must_use]
+    pub fn peer_word(self) -> &'static str {
+        if self == Self::VhostUser { "VMM" } else { "peer" }
     }
 
     /// Whether a network interface of the host is at the other end.

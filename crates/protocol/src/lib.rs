@@ -72,7 +72,10 @@ pub use fdb::{FdbAdd, FdbDel, FdbEntry, FdbFlush, FdbList};
 pub use host::{Address, Filter, HandedOver, HostIf, HostIfInfo, LinkState, QueueSet, Queues};
 pub use interface::{InterfaceAdd, InterfaceAttach, InterfacePoll, PollThreads};
 pub use kind::{Peer, PortKind, PortOption, Side};
-pub use machine::{COALESCE_USECS_MAX, Machine, MachineInfo, MachineState, PAIRS_MAX, SocketPlace};
+pub use machine::{
+    COALESCE_USECS_MAX, CURE_BY_QUEUES, CURE_IN_GUEST, Machine, MachineInfo, MachineState,
+    PAIRS_MAX, SocketPlace,
+};
 pub use mdb::{
     MCAST_GROUPS_MAX, McastCounters, MdbChange, MdbEntry, MdbList, STATIC_GROUPS_MAX, StaticGroup,
 };
@@ -104,9 +107,9 @@ pub use trace::{
 pub use usage::{Usage, UserUsage};
 pub use values::{Mode, NewPorts, ValueError};
 pub use vxlan::{
-    EXTERN_LEARN_MAX, EXTERN_NEIGH_MAX, ExternLearn, ExternNeigh, NeighEntry, NeighInfo, NeighList,
-    REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys,
-    VxlanRemote, VxlanStation,
+    EXTERN_LEARN_MAX, EXTERN_NEIGH_MAX, EXTERN_REMOTES_MAX, ExternLearn, ExternNeigh, ExternRemote,
+    NeighEntry, NeighInfo, NeighList, REMOTES_MAX, RemoteVlans, VNIS_MAX, VXLAN_FDB_MAX, VlanVni,
+    Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanRemote, VxlanStation,
 };
 pub use worker::{PortWorker, StallCause, StallInfo, StallStage, WorkerInfo, WorkerMove};
 

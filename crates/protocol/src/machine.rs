@@ -13,6 +13,13 @@ pub const COALESCE_USECS_MAX: u16 = 1000;
 /// processors.
 pub const PAIRS_MAX: u16 = 64;
 
+/// What stands between fault and cure in a [complaint](MachineInfo::complaint) whose cure is to
+/// bind the driver anew.
+pub const CURE_IN_GUEST: &str = "; in the guest, ";
+
+/// What stands there in a complaint whose cure is to add the port with more queues.
+pub const CURE_BY_QUEUES: &str = "; if it uses more, ";
+
 /// The socket of a port [of a machine](super::PortKind::is_machine).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -6,8 +6,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::name::{PortName, SwitchName};
 use crate::{
-    Address, Direction, Filter, Forwarding, Mode, NewPorts, OnFull, PortWorker, QueueSet, RunBy,
-    VlanVni, VxlanStation,
+    Address, Direction, ExternRemote, Filter, Forwarding, Mode, NewPorts, OnFull, PortWorker,
+    QueueSet, RunBy, VlanVni, VxlanStation,
 };
 
 macro_rules! text {
@@ -37,5 +37,6 @@ text! {
     Filter = "Frames that match one value of each kind.", "vlan=10,type=0x0806";
     QueueSet = "Numbers of queues.", "0-3";
     VlanVni = "A VLAN and the VNI of its virtual network.", "10:1010";
+    ExternRemote = "A remote of a routing daemon, for a VLAN or for all.", "10=10.0.0.2";
     VxlanStation = "A station behind a remote.", "02:00:00:00:00:01=10.0.0.2";
 }

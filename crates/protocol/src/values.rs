@@ -69,6 +69,9 @@ pub enum ValueError {
     /// Not a VLAN with a virtual network.
     #[error("bad vlan_vni '{0}': write VLAN:VNI, such as 10:1010; VNIs have 24 bits")]
     VlanVni(String),
+    /// Not a remote of a routing daemon.
+    #[error("bad extern_remote '{0}': write REMOTE or VLAN=REMOTE, such as 10=10.0.0.2")]
+    ExternRemote(String),
     /// Not a station behind a remote.
     #[error("bad fdb '{0}': write MAC=REMOTE, such as 02:00:00:00:00:01=10.0.0.2")]
     VxlanStation(String),

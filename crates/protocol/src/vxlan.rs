@@ -1,11 +1,12 @@
 //! Hosts on an IP network behind a port: VXLAN (RFC 7348).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use packet::vxlan::{UDP_PORT, Vni};
-use packet::{MacAddr, VlanId};
+use packet::{MacAddr, VlanId, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use super::values::ValueError;
@@ -15,6 +16,9 @@ use crate::name::PortName;
 pub const REMOTES_MAX: usize = 256;
 /// Most virtual networks of one local address and UDP port.
 pub const VNIS_MAX: usize = 256;
+/// Most remotes that a routing daemon may find, each counted once for each of its VLANs: what
+/// `port_show` says of them fits into a message.
+pub const EXTERN_REMOTES_MAX: usize = 2048;
 /// Most static entries of a port's table.
 pub const VXLAN_FDB_MAX: usize = 256;
 /// Most stations that a routing daemon may name behind the remotes of a port.
@@ -67,8 +71,7 @@ pub struct Vxlan {
     pub fdb: Vec<VxlanStation>,
     /// Remotes that a routing daemon has found, which are no part of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
-    pub extern_remote: Vec<IpAddr>,
+    pub extern_remote: Vec<ExternRemote>,
 }
 
 /// What an operator says of a tunnel, in a command or a file: anything may be left out.
@@ -173,8 +176,54 @@ impl Vxlan {
     /// The remotes of the operator, and those of a routing daemon, each once.
     #[must_use]
     pub fn all_remotes(&self) -> Vec<IpAddr> {
-        let more = self.extern_remote.iter().filter(|remote| !self.remote.contains(remote));
-        self.remote.iter().chain(more).copied().collect()
+        let mut seen = BTreeSet::new();
+        let more = self.extern_remote.iter().map(|it| it.address);
+        self.remote.iter().copied().chain(more).filter(|remote| seen.insert(*remote)).collect()
+    }
+
+    /// Which remotes are in which VLANs: the operator's in all, those of a routing daemon in those
+    /// that it names.
+    #[must_use]
+    pub fn remote_vlans(&self) -> RemoteVlans {
+        let mut remotes: BTreeMap<IpAddr, Option<VlanSet>> =
+            self.remote.iter().map(|&remote| (remote, None)).collect();
+        for &ExternRemote { vlan, address } in &self.extern_remote {
+            let Some(vlan) = vlan else {
+                remotes.insert(address, None);
+                continue;
+            };
+            let vlans = remotes.entry(address).or_insert_with(|| Some(VlanSet::none()));
+            if let Some(vlans) = vlans {
+                vlans.insert(vlan);
+            }
+        }
+        RemoteVlans(remotes)
+    }
+
+    /// The VLANs that have the same network in another tunnel.
+    #[must_use]
+    pub fn same_vlans(&self, other: &Self) -> VlanSet {
+        let same = self.vlan_vni.iter().filter(|it| other.vlan_vni.contains(it));
+        same.map(|it| it.vlan).collect()
+    }
+}
+
+/// The remotes of a tunnel, each with the VLANs whose floods it gets, and into which it sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteVlans(BTreeMap<IpAddr, Option<VlanSet>>);
+
+impl RemoteVlans {
+    /// The VLANs of a remote; `None`: all.
+    #[must_use]
+    pub fn vlans(&self, remote: IpAddr) -> Option<&VlanSet> {
+        self.0.get(&remote)?.as_ref()
+    }
+
+    /// Whether the tunnel has this remote in this VLAN.
+    #[must_use]
+    pub fn has(&self, remote: IpAddr, vlan: VlanId) -> bool {
+        let is_in = |vlans: &Option<VlanSet>| vlans.as_ref().is_none_or(|it| it.contains(vlan));
+        self.0.get(&remote).is_some_and(is_in)
     }
 }
 
@@ -207,6 +256,43 @@ impl fmt::Display for VlanVni {
 }
 
 packet::text_form!(VlanVni);
+
+/// A remote that a routing daemon has found, in JSON as the text `"10.0.0.2"`, or
+/// `"10=10.0.0.2"` where it gets the floods of one VLAN of a port with `vlan_vni`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ExternRemote {
+    /// The VLAN; `None`: all.
+    pub vlan: Option<VlanId>,
+    /// The host's address.
+    pub address: IpAddr,
+}
+
+impl FromStr for ExternRemote {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let parsed = match text.split_once('=') {
+            None => text.parse().ok().map(|address| Self { vlan: None, address }),
+            Some((vlan, address)) => vlan.parse().ok().and_then(|vlan| {
+                let address = address.parse().ok()?;
+                Some(Self { vlan: Some(vlan), address })
+            }),
+        };
+        parsed.ok_or_else(|| ValueError::ExternRemote(text.escape_debug().to_string()))
+    }
+}
+
+impl fmt::Display for ExternRemote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.vlan {
+            None => self.address.fmt(f),
+            Some(vlan) => write!(f, "{vlan}={}", self.address),
+        }
+    }
+}
+
+packet::text_form!(ExternRemote);
 
 /// A station behind a remote, in JSON as the text `"02:00:00:00:00:01=10.0.0.2"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -270,10 +356,10 @@ pub struct VxlanChange {
     /// More remotes that a routing daemon has found. The operator's stay what they are, with or
     /// without them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub add_extern_remote: Vec<IpAddr>,
+    pub add_extern_remote: Vec<ExternRemote>,
     /// Remotes of a routing daemon that go, with the stations that it has named behind them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub del_extern_remote: Vec<IpAddr>,
+    pub del_extern_remote: Vec<ExternRemote>,
 }
 
 /// Names stations behind the remotes of a port, as a routing daemon has learned them. The port and
@@ -284,6 +370,9 @@ pub struct VxlanChange {
 pub struct ExternLearn {
     /// The port, of kind vxlan.
     pub port: PortName,
+    /// For a port with `vlan_vni`, which needs it: the VLAN of the stations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
     /// More stations; one for a station that has a remote gives it another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub add: Vec<VxlanStation>,
@@ -297,7 +386,7 @@ pub struct ExternLearn {
     /// IP addresses that go.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub del_neigh: Vec<IpAddr>,
-    /// Marks all stations and neighbours as old, before the others are added.
+    /// Marks all stations, of whatever VLAN, and neighbours as old, before the others are added.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mark: bool,
     /// Takes back those that were marked and not added since.
@@ -421,7 +510,7 @@ fn is_zero(number: &u32) -> bool {
 }
 
 /// A remote as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct VxlanRemote {
@@ -433,6 +522,9 @@ pub struct VxlanRemote {
     /// A routing daemon has found it, and no operator has named it.
     #[serde(rename = "extern", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_extern: bool,
+    /// The VLANs whose floods it gets, unless it gets all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<u16>,
 }
 
 #[cfg(test)]
@@ -448,6 +540,38 @@ mod tests {
             let error = bad.parse::<VlanVni>().unwrap_err().to_string();
             assert!(error.contains("VLAN:VNI"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_remote_of_a_routing_daemon_has_a_vlan_or_all() {
+        for good in ["10.0.0.2", "fd00::2", "10=10.0.0.2", "4094=fd00::2"] {
+            assert_eq!(good.parse::<ExternRemote>().unwrap().to_string(), good);
+        }
+        for bad in ["", "10", "0=10.0.0.2", "10=", "=10.0.0.2", "10.0.0.2=10"] {
+            let error = bad.parse::<ExternRemote>().unwrap_err().to_string();
+            assert!(error.contains("VLAN=REMOTE"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_operators_remotes_are_in_all_vlans_and_others_in_those_that_are_named() {
+        let fields = r#"{"vlan_vni":["10:1010","20:1020"],"local":"10.0.0.1",
+            "remote":["10.0.0.2"],"extern_remote":["10=10.0.0.2","10=10.0.0.3","20=10.0.0.3",
+            "20=10.0.0.4","10.0.0.5","10=10.0.0.5"]}"#;
+        let tunnel: Vxlan = serde_json::from_str(fields).unwrap();
+        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+        assert_eq!(tunnel.all_remotes(), [2, 3, 4, 5].map(ip));
+        let remotes = tunnel.remote_vlans();
+        let of = |vlan| {
+            let vlan = VlanId::new(vlan).unwrap();
+            (1..=6).filter(|&last| remotes.has(ip(last), vlan)).collect::<Vec<u8>>()
+        };
+        assert_eq!([10, 20, 30].map(of), [vec![2, 3, 5], vec![2, 3, 4, 5], vec![2, 5]]);
+        assert_eq!(remotes.vlans(ip(3)).map(ToString::to_string).as_deref(), Some("10,20"));
+        assert_eq!(remotes.vlans(ip(2)), None);
+        let vlan_vni = ["10:7", "20:1020", "30:1010"].map(|it| it.parse().unwrap()).to_vec();
+        let other = Vxlan { vlan_vni, ..tunnel.clone() };
+        assert_eq!(tunnel.same_vlans(&other).to_string(), "20");
     }
 
     #[test]

@@ -88,9 +88,9 @@ pub struct WorkerInfo {
     /// Kicks of clients and guests that the worker has answered.
     #[serde(default)]
     pub kicks: u64,
-    /// The longest timed turn, in nanoseconds.
+    /// The longest timed turn, or the longest stall in a turn, in nanoseconds.
     pub longest_turn_ns: u64,
-    /// The port of the longest timed turn, if the caller may see it.
+    /// The port of that turn, if the caller may see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub longest_turn_port: Option<PortName>,
     /// How often the worker stood still for 50 ms or longer.
@@ -107,8 +107,9 @@ pub struct WorkerInfo {
 pub struct StallInfo {
     /// Seconds since it was noticed.
     pub ago_s: u64,
-    /// Milliseconds that it had lasted when it was noticed; with [`StallStage::Memory`], how long
-    /// the memory held up the thread that read it.
+    /// Milliseconds that it lasted, as far as the watchdog has seen, which looks every 20 ms: until
+    /// it is over, those until it was noticed. With [`StallStage::Memory`], how long the memory
+    /// held up the thread that read it.
     pub lasted_ms: u64,
     /// What the worker did.
     pub stage: StallStage,

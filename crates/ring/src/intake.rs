@@ -20,9 +20,6 @@ pub const FRAMES: u32 = 64;
 /// Longest frame of a network with an MTU of 1500: with header, VLAN tag and check sequence.
 pub const STANDARD_FRAME: u32 = 1518;
 
-/// Buffers of a room: one for the virtio-net header, and those of the longest frame.
-const ROOM: u32 = 1 + (FRAME_MAX + 1).div_ceil(DEFAULT_STRIDE);
-
 /// A private region, filled from its start and emptied as a whole.
 #[derive(Debug)]
 pub struct Intake {
@@ -45,14 +42,6 @@ impl Intake {
         let first = region.buffers().next().expect("there is one at least");
         region.populate_buffers(first, count)?;
         Ok(Self { region, used: 0 })
-    }
-
-    /// An intake with `count` [rooms](Intake::rooms).
-    ///
-    /// # Errors
-    /// As [`Intake::new`].
-    pub fn with_rooms(count: u32) -> io::Result<Self> {
-        Self::new(count, ROOM * DEFAULT_STRIDE)
     }
 
     /// The region that the frames lie in.
@@ -113,48 +102,6 @@ impl Intake {
     pub fn take(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
         assert!(self.fits(bytes), "the caller asked `fits`");
         self.place(bytes, &mut 0, frags, |_, _| {});
-    }
-
-    /// Rooms for frames that come at once: each for one of [`FRAME_MAX`] and a byte that it must
-    /// not have, behind a virtio-net header of `header_len` bytes. They are part of no frame before
-    /// they are [taken](Intake::take_room), in order.
-    pub fn rooms(&mut self, header_len: usize) -> impl Iterator<Item = &mut [u8]> {
-        let stride = self.region.stride() as usize;
-        assert!(header_len <= stride, "a header has one buffer");
-        let count = (self.region.layout().buffers - FIRST_BUFFER - self.used) / ROOM;
-        let first = self.region.check(FIRST_BUFFER + self.used).expect("it is not past the end");
-        let room = ROOM as usize * stride;
-        // SAFETY: this many rooms lie one behind the other from `first` on; no other process maps
-        // the region, only bytes that were taken are read, and `self` is borrowed.
-        let all = unsafe {
-            std::slice::from_raw_parts_mut(self.region.buffer(first), count as usize * room)
-        };
-        // So that frames begin where buffers do.
-        let bounds = stride - header_len..stride + FRAME_MAX as usize + 1;
-        all.chunks_exact_mut(room).map(move |room| &mut room[bounds.clone()])
-    }
-
-    /// The `N` bytes before the frame in the first room: its virtio-net header.
-    #[must_use]
-    pub fn vnet_header<const N: usize>(&self) -> [u8; N] {
-        let first = self.region.check(FIRST_BUFFER + self.used).expect("there is a room");
-        let behind = self.region.stride() as usize - N;
-        // SAFETY: these bytes are in that buffer; no other process maps the region, and a writer
-        // borrows `self`.
-        unsafe { self.region.buffer(first).add(behind).cast::<[u8; N]>().read_unaligned() }
-    }
-
-    /// Takes the first room: `bytes` bytes behind its header are a frame now, whose place goes into
-    /// `frags`; 0 for no frame.
-    ///
-    /// # Panics
-    /// If there is no room left, or it is shorter.
-    pub fn take_room(&mut self, bytes: usize, frags: &mut Vec<Frag>) {
-        assert!(bytes <= FRAME_MAX as usize, "it has been read into a room");
-        let next = self.used + ROOM;
-        self.used += 1;
-        self.place(bytes, &mut 0, frags, |_, _| {});
-        self.used = next;
     }
 
     /// Finds room for `bytes` bytes more, `room` of them in the last buffer, and has them copied
@@ -232,34 +179,6 @@ mod tests {
             if len > 60_000 {
                 intake.clear();
             }
-        }
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "megabytes take Miri minutes")]
-    fn frames_that_come_at_once_lie_in_rooms_of_their_own() {
-        const HEADER: usize = 12;
-        let mut intake = Intake::with_rooms(3).expect("memory");
-        for _ in 0..2 {
-            let lens = [60u32, 0, 65_553];
-            let mut rooms = intake.rooms(HEADER);
-            for number in 1..=3 {
-                let room = rooms.next().expect("three of them");
-                assert_eq!(room.len(), HEADER + FRAME_MAX as usize + 1);
-                room[..HEADER].fill(0xff);
-                room[HEADER..].fill(number);
-            }
-            drop(rooms);
-            for (number, len) in (1..).zip(lens) {
-                let mut frags = Vec::new();
-                intake.take_room(len as usize, &mut frags);
-                assert!(frags.iter().all(|frag| frag.offset == 0));
-                let (mut out, pieces) = (Vec::new(), Pieces::Region(intake.region(), &frags));
-                let none = Prologue { bytes: [0; 16], len: 0, skip: 0 };
-                Frame { pieces, bytes: len }.append_to(none, &mut out);
-                assert!(out.len() == len as usize && out.iter().all(|byte| *byte == number));
-            }
-            intake.clear();
         }
     }
 

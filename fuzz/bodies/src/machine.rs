@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use device::virtqueue::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, RING_PACKED};
 use device::virtqueue::{Buffers, Direction, Inflight, PIECES_MAX, Places, Queue, area_len};
 use port::machine::quota::{Limits, Quota, Resource};
-use port::sys::SlowWakes;
+use port::sys::SlowCalls;
 use port::sys::vhost::EpollSet;
 use port::vhost_user::handoff::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
@@ -132,7 +132,7 @@ pub fn vhost_message(data: &[u8]) {
         assert!(header.size <= PAYLOAD_MAX);
     }
     let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
-    let (quota, slow) = (Quota::new(0, LIMITS), Arc::new(SlowWakes::new(drop)));
+    let (quota, slow) = (Quota::new(0, LIMITS), Arc::new(SlowCalls::new(drop)));
     let shared = Shared { epoll_set, quota: quota.clone(), slow };
     let mut held = Held((0..2 * PAIRS).map(|_| None).collect());
     for _ in 0..2 {

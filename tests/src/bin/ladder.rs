@@ -9,7 +9,7 @@ use harness::daemon::Daemon;
 use harness::device::{Device, PORT};
 use harness::guest::{Boot, Guest, Kit};
 use harness::ladder::{Cost, RUNGS, load, send};
-use harness::measure::median_of;
+use harness::measure::median;
 
 /// Columns beside the rate.
 const COUNTED: [(&str, &str); 3] = [
@@ -47,15 +47,15 @@ fn table(costs: &[Vec<Cost>; RUNGS.len()]) -> String {
     let mut text = "| | rate, kpps | of base |".to_owned();
     COUNTED.iter().for_each(|(name, _)| write!(text, " {name} |").expect("memory"));
     text += "\n|---|---|---|---|---|---|\n";
-    let base = median_of(costs[0].iter().map(|cost| cost.rate));
+    let base = median(costs[0].iter().map(|cost| cost.rate));
     for (rung, costs) in RUNGS.iter().zip(costs) {
         let rates = || costs.iter().map(|cost| cost.rate / 1e3);
         let (least, most) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
-        let rate = median_of(rates());
+        let rate = median(rates());
         write!(text, "| {} | {rate:.1} ({least:.1} to {most:.1}) |", rung.name).expect("memory");
         write!(text, " {:.1} |", 1e3 * rate / base).expect("memory");
         for (_, what) in COUNTED {
-            let cost = median_of(costs.iter().map(|cost| cost.per_frame(what)));
+            let cost = median(costs.iter().map(|cost| cost.per_frame(what)));
             write!(text, " {cost:.4} |").expect("memory");
         }
         text.push('\n');

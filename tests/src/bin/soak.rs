@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::daemon::Daemon;
-use harness::measure::{median_of, own_memory, threads};
+use harness::measure::{median, own_memory, threads};
 use harness::process::Peer;
 use harness::role::{Become, Role};
 use harness::siege::{self, Attacker, Lives, Pair, Siege, rate};
@@ -106,13 +106,16 @@ fn run(daemon: &Daemon, random: &mut Random, first: Option<Held>) -> Minute {
         let _loops = [busy_loop(), busy_loop()];
         rate(daemon, BUSY)
     };
-    let hostile = || vec![Attacker::client(daemon), Attacker::guest(daemon)];
-    let idle = hostile().into_iter().map(Attacker::idly).collect();
+    let hostile = || {
+        let peers = [Attacker::stream_peer(daemon), Attacker::dgram_peer(daemon)];
+        [Attacker::client(daemon), Attacker::guest(daemon)].into_iter().chain(peers)
+    };
+    let idle = hostile().map(Attacker::idly).collect();
     let siege = Siege::start(idle, random);
     let beside_hostile = rate(daemon, HOSTILE);
     let mut lives = siege.end();
     let others = (0..3).map(|_| Attacker::passer_by(daemon)).chain([Attacker::crowd(daemon)]);
-    let siege = Siege::start(hostile().into_iter().chain(others).collect(), random);
+    let siege = Siege::start(hostile().chain(others).collect(), random);
     let beside_all = churning(daemon, random.any(), || rate(daemon, MIXED));
     lives.extend(siege.end());
     let outcome = pair.finish();
@@ -221,7 +224,7 @@ fn faults(all: &[Minute], daemon: &Daemon) -> Vec<String> {
         }
     }
     if !all.is_empty() {
-        let share = median_of(all.iter().map(|minute| minute.rates[2] / minute.rates[1]));
+        let share = median(all.iter().map(|minute| minute.rates[2] / minute.rates[1]));
         // Also if the rates were 0.
         if share.is_nan() || share < LEAST_SHARE {
             faults.push(format!("beside hostile programs {share:.2} of the rate beside loops"));

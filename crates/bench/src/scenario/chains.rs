@@ -38,11 +38,8 @@ pub fn scenarios() -> Vec<Scenario> {
         bare("nf-2-together", "two functions, one thread", Some(75.0), short(Chain::Together(2))),
         bare("nf-3-together", "three functions, one thread", Some(60.0), short(Chain::Together(3))),
         bare("nf-3-bridged", "three functions, by learned addresses", None, of(Chain::Bridged(3))),
-        Scenario {
-            unit: Unit::Nanoseconds,
-            limit: Limit::None,
-            ..rate("nf-call", "one more function in a thread, slots only", Some(3.0), call)
-        },
+        rate("nf-call", "one more function in a thread, slots only", Some(3.0), call)
+            .counts(Unit::Nanoseconds),
         bare("nf-3-untouched", "three processes, all of which use slots only", None, untouched),
         bare("nf-3-1514", "1514 B through three functions", Some(15.0), long),
         bare(
@@ -70,15 +67,12 @@ pub fn scenarios() -> Vec<Scenario> {
             Some(8.0),
             short(Chain::BoxTogether),
         ),
-        Scenario {
-            unit: Unit::Times,
-            limit: Limit::None,
-            ..rate(
-                "nf-latency",
-                "five functions, median latency at 99 % load divided by that at 10 %",
-                Some(5.0),
-                Work { traffic: Traffic::Latency, ..between(5) },
-            )
-        },
+        rate(
+            "nf-latency",
+            "five functions, median latency at 99 % load divided by that at 10 %",
+            Some(5.0),
+            Work { traffic: Traffic::Latency, ..between(5) },
+        )
+        .counts(Unit::Times),
     ]
 }

@@ -33,7 +33,19 @@ fn round_trip(
 
 fn quiet(name: &'static str, what: &'static str, goal: f64, unit: Unit, t: Traffic) -> Scenario {
     let work = Work { traffic: t, idle_ports: 10, placement: Placement::ONE, ..COPY };
-    Scenario { unit, limit: Limit::None, ..rate(name, what, Some(goal), work) }
+    rate(name, what, Some(goal), work).counts(unit)
+}
+
+/// What a rate loses by something that `work` has and `without` has not.
+fn rate_lost(
+    name: &'static str,
+    what: &'static str,
+    goal: f64,
+    without: Work,
+    work: Work,
+) -> Scenario {
+    let scenario = rate(name, what, Some(goal), work).counts(Unit::PercentLost);
+    Scenario { baseline: Some(without), ..scenario }
 }
 
 /// Every scenario, in the order in which they run.
@@ -47,6 +59,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(kernels());
     all.extend(host());
     all.extend(latency_and_rest());
+    all.extend(operation());
     all
 }
 
@@ -173,38 +186,27 @@ fn fan_out() -> Vec<Scenario> {
             None,
             Work { traffic: Traffic::Unicast(8), forwarding: Forwarding::Program, ..broadcast },
         ),
-        Scenario {
-            unit: Unit::Nanoseconds,
-            limit: Limit::None,
-            ..rate(
-                "decision",
-                "a forwarding program looks one of 256 stations up, nothing else",
-                Some(30.0),
-                Work { traffic: Traffic::Decision, placement: Placement::ONE, ..COPY },
-            )
-        },
-        Scenario {
-            unit: Unit::PercentLost,
-            baseline: Some(COPY),
-            limit: Limit::None,
-            ..rate(
-                "program-60",
-                "rate lost when a forwarding program decides, 60 B to one port",
-                Some(5.0),
-                Work { forwarding: Forwarding::Program, ..COPY },
-            )
-        },
-        Scenario {
-            unit: Unit::PercentLost,
-            baseline: Some(busy),
-            limit: Limit::None,
-            ..rate(
-                "idle-48",
-                "rate lost when 48 idle ports are attached, 60 B untouched",
-                Some(10.0),
-                Work { idle_ports: 48, ..busy },
-            )
-        },
+        rate(
+            "decision",
+            "a forwarding program looks one of 256 stations up, nothing else",
+            Some(30.0),
+            Work { traffic: Traffic::Decision, placement: Placement::ONE, ..COPY },
+        )
+        .counts(Unit::Nanoseconds),
+        rate_lost(
+            "program-60",
+            "rate lost when a forwarding program decides, 60 B to one port",
+            5.0,
+            COPY,
+            Work { forwarding: Forwarding::Program, ..COPY },
+        ),
+        rate_lost(
+            "idle-48",
+            "rate lost when 48 idle ports are attached, 60 B untouched",
+            10.0,
+            busy,
+            Work { idle_ports: 48, ..busy },
+        ),
     ]
 }
 
@@ -237,16 +239,13 @@ fn netmap() -> Vec<Scenario> {
             peers,
             ..rate("netmap-60-batch64", "slots only, 64 slots a poll at either end", None, small)
         },
-        Scenario {
-            unit: Unit::Nanoseconds,
-            limit: Limit::None,
-            ..rate(
-                "netmap-poll",
-                "poll of a netmap port and a pipe, nothing to do, above a bare poll",
-                Some(400.0),
-                poll,
-            )
-        },
+        rate(
+            "netmap-poll",
+            "poll of a netmap port and a pipe, nothing to do, above a bare poll",
+            Some(400.0),
+            poll,
+        )
+        .counts(Unit::Nanoseconds),
     ]
 }
 
@@ -273,11 +272,6 @@ fn guests() -> Vec<Scenario> {
     };
     let shared = Work { api: Api::Driver, traffic: Traffic::OneWay, ..short };
     let one = |traffic| Work { traffic, placement: Placement::ONE, ..shared };
-    let single = |name, what, goal, unit, work| Scenario {
-        unit,
-        limit: Limit::None,
-        ..rate(name, what, goal, work)
-    };
     vec![
         scenario("vhost-60", "60 B between two virtio devices, which return them, by patch", short),
         scenario(
@@ -286,37 +280,32 @@ fn guests() -> Vec<Scenario> {
             Work { frame_len: 1514, ..short },
         ),
         Scenario {
+            limit: Limit::None,
             peers: &[Peer::Vhost, Peer::GuestsPollers],
             slow: true,
-            ..single(
+            ..rate(
                 "vhost-shared-cores",
                 "60 B, two machines share a core and sleep; peers: three programs that poll",
                 Some(10.0),
-                Unit::Mpps,
                 shared,
             )
         },
-        single(
+        rate(
             "vhost-full",
             "60 B to a guest that receives none: the daemon's time for each",
             None,
-            Unit::Nanoseconds,
             Work { traffic: Traffic::Overrun, ..shared },
-        ),
-        single(
-            "vhost-idle",
-            "the daemon with an idle machine",
-            Some(0.2),
-            Unit::PercentCpu,
-            one(Traffic::Quiet),
-        ),
-        single(
+        )
+        .counts(Unit::Nanoseconds),
+        rate("vhost-idle", "the daemon with an idle machine", Some(0.2), one(Traffic::Quiet))
+            .counts(Unit::PercentCpu),
+        rate(
             "vhost-resume",
             "from kill -9 of the daemon to the first frame",
             Some(100.0),
-            Unit::Milliseconds,
             one(Traffic::Resume),
-        ),
+        )
+        .counts(Unit::Milliseconds),
     ]
 }
 
@@ -467,6 +456,52 @@ fn latency_and_rest() -> Vec<Scenario> {
     ]
 }
 
+/// What an operator does meanwhile, and what the defaults are worth.
+fn operation() -> Vec<Scenario> {
+    let with_ports =
+        |traffic, idle_ports| Work { traffic, idle_ports, placement: Placement::ONE, ..COPY };
+    let captured = Work { captured: true, ..COPY };
+    let burst = |kpps, work| Work { traffic: Traffic::Burst(kpps), ..work };
+    vec![
+        rate(
+            "scrape-1000",
+            "a scrape of uvala metrics --listen, 1000 null ports",
+            Some(20.0),
+            with_ports(Traffic::Scrape, 1000),
+        )
+        .counts(Unit::Milliseconds),
+        rate(
+            "restart-100",
+            "longest pause of a flow during uvala daemon --replace, 100 native ports",
+            Some(20.0),
+            // The flow has two.
+            with_ports(Traffic::Replace, 98),
+        )
+        .counts(Unit::Milliseconds),
+        rate_lost(
+            "capture-60",
+            "rate lost when uvala capture runs at the receiver's port, 60 B",
+            5.0,
+            COPY,
+            captured,
+        ),
+        rate(
+            "capture-missed",
+            "what uvala capture loses of a million frames in a second, 60 B",
+            Some(0.0),
+            burst(Some(1000), captured),
+        )
+        .counts(Unit::PercentLost),
+        rate(
+            "burst-asleep",
+            "what a receiver that sleeps loses of a million frames at once, 60 B",
+            Some(1.0),
+            burst(None, COPY),
+        )
+        .counts(Unit::PercentLost),
+    ]
+}
+
 /// The scenario of a name.
 pub fn find(name: &str) -> Option<Scenario> {
     all().into_iter().find(|s| s.name == name)
@@ -519,6 +554,11 @@ mod tests {
             "rtt-spin",
             "idle-cpu",
             "memory",
+            "scrape-1000",
+            "restart-100",
+            "capture-60",
+            "capture-missed",
+            "burst-asleep",
         ];
         let names: Vec<_> = all().iter().map(|s| s.name).collect();
         for name in promised {

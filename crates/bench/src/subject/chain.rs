@@ -23,14 +23,14 @@ use client::nf::{self, Action, Frame, Generated};
 use client::{Port, Rx, Tx};
 use packet::{EtherType, build};
 use protocol::{PortRequest, PortStats, Reply, Request, StatsQuery, paths};
-use rustix::time::{ClockId, clock_gettime};
 
-use super::ends::{PATIENCE, SENDER, million};
+use super::ends::{PATIENCE, SENDER, lost_percent, million};
 use super::{Kind, Part, Process, configuration};
 use crate::machine;
 use crate::role::median_us;
 use crate::sample::Reading;
 use crate::stamp::{self, address, header};
+use crate::traffic::session::clock_ns;
 use crate::work::{BOX, Chain, FLOWS, Path, Payload, Traffic, Work};
 use terminal::say;
 
@@ -247,13 +247,6 @@ fn read(frame: &mut Frame<'_>, _: &mut Generated) -> Action {
     Action::Next
 }
 
-/// Now, in nanoseconds, the same for all processes.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let part = |value: i64| u64::try_from(value).unwrap_or(0);
-    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
-}
-
 /// Sends until it is ended: at the given rate, or as fast as it can.
 pub fn send(part: &Part, rate: Option<u64>) -> Result<()> {
     machine::pin(part.work.placement.sender);
@@ -293,7 +286,7 @@ struct Source {
 impl Source {
     fn batch(&mut self, tx: &mut Tx, count: u32) -> Result<()> {
         if self.timed {
-            self.number = self.number.max(now_ns());
+            self.number = self.number.max(clock_ns());
         }
         for slot in 0..count {
             if self.unwritten > 0 {
@@ -324,10 +317,10 @@ impl Source {
     }
 
     fn pace(&mut self, tx: &mut Tx, rate: u64) -> Result<()> {
-        let (start, mut sent) = (now_ns(), 0);
+        let (start, mut sent) = (clock_ns(), 0);
         loop {
             let due =
-                u64::try_from(u128::from(now_ns() - start) * u128::from(rate) / 1_000_000_000)
+                u64::try_from(u128::from(clock_ns() - start) * u128::from(rate) / 1_000_000_000)
                     .unwrap_or(u64::MAX);
             let count = u32::try_from(due - sent).unwrap_or(u32::MAX).min(tx.space());
             if count > 0 {
@@ -389,8 +382,8 @@ pub fn receive(part: &Part) -> Result<()> {
     let (before, first, start) = (sink.count, sink.last, Instant::now());
     sink.run(rx, part.time(), |_| false)?;
     let (count, seconds) = (sink.count - before, start.elapsed().as_secs_f64());
-    let of = million(sink.last.saturating_sub(first)) * 1e6;
-    let lost = (sink.touched && !sink.timed).then(|| (1.0 - million(count) * 1e6 / of) * 100.0);
+    let sent = sink.last.saturating_sub(first);
+    let lost = (sink.touched && !sink.timed).then(|| lost_percent(sent, count));
     let latency_us = if sink.timed { Some(median_us(&mut sink.times)?) } else { None };
     let value = million(count) / seconds;
     part.report_reading(&Reading { lost_percent: lost, latency_us, ..value.into() })
@@ -435,7 +428,7 @@ impl Sink {
         if count == 0 {
             return Ok(false);
         }
-        let now = if self.timed { now_ns() } else { 0 };
+        let now = if self.timed { clock_ns() } else { 0 };
         for slot in 0..count * u32::from(self.touched) {
             let number = self.look.read(rx.frame(slot), self.functions);
             let number = number.context("a frame arrived with wrong bytes")?;

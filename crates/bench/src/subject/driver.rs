@@ -194,7 +194,7 @@ impl Machine {
         let by_index = features & EVENT_IDX != 0;
         let queue = |index| Queue::new(index, &memory, by_index);
         let (receive, transmit) = (queue(0)?, queue(1)?);
-        let backend = connect(path)?;
+        let backend = Frontend(connect(path)?);
         let path = path.to_owned();
         let mut machine = Machine { path, backend, file, memory, receive, transmit, features };
         machine.receive.made = SIZE;
@@ -205,7 +205,7 @@ impl Machine {
 
     /// Goes on with a switch that was started again.
     pub fn reconnect(&mut self) -> Result<()> {
-        self.backend = connect(&self.path)?;
+        self.backend = Frontend(connect(&self.path)?);
         self.set_up()
     }
 
@@ -305,12 +305,12 @@ impl Machine {
     }
 }
 
-/// Connects to a switch that may be about to come.
-fn connect(path: &Path) -> Result<Frontend> {
+/// Connects to a process that may be about to listen.
+pub fn connect(path: &Path) -> Result<UnixStream> {
     let begin = Instant::now();
     loop {
         match UnixStream::connect(path) {
-            Ok(socket) => return Ok(Frontend(socket)),
+            Ok(socket) => return Ok(socket),
             Err(_) if begin.elapsed() < Duration::from_secs(5) => {
                 std::thread::sleep(Duration::from_micros(500));
             }

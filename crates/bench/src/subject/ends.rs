@@ -105,17 +105,19 @@ struct Sink {
 }
 
 /// What a sink has seen so far.
-#[derive(Clone, Copy)]
-struct Seen {
-    count: u64,
-    last: Option<u64>,
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// Frames.
+    pub count: u64,
+    /// The number of the last one, where they have numbers.
+    pub last: Option<u64>,
 }
 
 impl Seen {
     /// Percent of the frames between two moments that did not arrive, where they have numbers.
-    fn lost_percent(self, after: Seen) -> Option<f64> {
+    pub fn lost_percent(self, after: Seen) -> Option<f64> {
         let sent = after.last?.checked_sub(self.last?).filter(|&sent| sent > 0)?;
-        Some((1.0 - million(after.count - self.count) / million(sent)) * 100.0)
+        Some(lost_percent(sent, after.count - self.count))
     }
 }
 
@@ -220,7 +222,7 @@ pub fn receive(part: &Part) -> Result<()> {
 }
 
 /// Sends one frame, so that the switch knows where the address lives.
-fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
+pub fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
     if part.work.path == Path::Pipe {
         return Ok(());
     }
@@ -324,4 +326,21 @@ pub fn million(frames: u64) -> f64 {
     #[allow(clippy::cast_precision_loss)]
     let frames = frames as f64;
     frames / 1e6
+}
+
+/// Percent of all frames that did not arrive.
+pub fn lost_percent(all: u64, arrived: u64) -> f64 {
+    100.0 * million(all.saturating_sub(arrived)) / million(all.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_lost_is_what_did_not_arrive() {
+        assert!((lost_percent(1_000_000, 972_000) - 2.8).abs() < 1e-9);
+        assert!(lost_percent(1_000_000, 1_000_001) < 1e-9);
+        assert!(lost_percent(0, 0) < 1e-9);
+    }
 }

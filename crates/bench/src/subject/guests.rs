@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::driver::{Machine, SIZE};
-use super::ends::{PATIENCE, million};
+use super::ends::{PATIENCE, lost_percent, million};
 use super::{Part, Reading};
 use crate::daemon::Daemon;
 use crate::machine;
@@ -153,7 +153,7 @@ pub fn receive(part: &Part) -> Result<()> {
     let (before, start) = (tally, Instant::now());
     tally.go_on(&mut machine, batch, part.time())?;
     let (count, sent) = (tally.count - before.count, tally.last - before.last);
-    let lost = 100.0 * million(sent - count) / million(sent).max(1e-6);
+    let lost = lost_percent(sent, count);
     let value = million(count) / start.elapsed().as_secs_f64();
     part.report_reading(&Reading { lost_percent: Some(lost), ..value.into() })
 }

@@ -8,12 +8,15 @@
 //! are full, so that no work is spent on frames that are dropped.
 
 mod chain;
+mod commands;
 mod configuration;
 mod driver;
 mod ends;
 mod forwarding;
 mod guests;
 mod netmap;
+mod replace;
+mod scrape;
 mod slow;
 mod trips;
 
@@ -81,6 +84,9 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::Decision => on_own_thread(|| forwarding::decision(work.placement.switch, time)),
         Traffic::Overrun => on_own_thread(|| guests::overrun(work, time)),
         Traffic::Slow(offer) => on_own_thread(|| slow::run(work, offer, time)),
+        Traffic::Scrape => Ok(scrape::run(work.idle_ports, time)?.into()),
+        Traffic::Burst(kpps) if work.captured => Ok(commands::lost_by_capture(kpps)?.into()),
+        Traffic::Burst(kpps) => Ok(commands::lost_by_receiver(kpps)?.into()),
         _ => run_parts(work, time),
     }
 }
@@ -92,7 +98,9 @@ fn on_own_thread(measure: impl FnOnce() -> Result<f64> + Send) -> Result<Reading
 }
 
 fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
-    let daemon = configuration::start(work)?;
+    let mut daemon = configuration::start(work)?;
+    let capture = || commands::Capture::start(daemon.dir());
+    let _capture = work.captured.then(capture).transpose()?;
     let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = |kind| Part { kind, dir: daemon.dir().to_owned(), work: *work, millis };
     let quiet_machine = work.traffic == Traffic::Quiet && work.api == Api::Driver;
@@ -114,14 +122,16 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         }
         Traffic::RoundTrip(_) => (Kind::Pong, Kind::Ping),
         Traffic::Both => (Kind::BothRight, Kind::BothLeft),
-        Traffic::OneWay | Traffic::Broadcast(_) | Traffic::Unicast(_) => {
+        Traffic::OneWay | Traffic::Broadcast(_) | Traffic::Unicast(_) | Traffic::Replace => {
             (Kind::Receiver, Kind::Sender)
         }
         Traffic::Overrun
         | Traffic::Resume
         | Traffic::Slow(_)
         | Traffic::Latency
-        | Traffic::Decision => {
+        | Traffic::Decision
+        | Traffic::Scrape
+        | Traffic::Burst(_) => {
             unreachable!("without other processes")
         }
     };
@@ -134,6 +144,11 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
             let lost = one.lost_percent.zip(other.lost_percent);
             let lost_percent = lost.map(|(one, other)| f64::midpoint(one, other));
             Ok(Reading { lost_percent, ..(one.value + other.value).into() })
+        }
+        Traffic::Replace => {
+            std::thread::sleep(first.warm_up);
+            daemon.replace()?;
+            first.value(time)
         }
         _ => first.value(time),
     }
@@ -206,6 +221,9 @@ fn run_part(part: &Part) -> Result<()> {
         Kind::Sender if part.work.api == Api::Driver => guests::send(part),
         Kind::Receiver if part.work.api == Api::Driver => guests::receive(part),
         Kind::Idle if part.work.api == Api::Driver => guests::idle(part),
+        Kind::Sender if part.work.traffic == Traffic::Replace => replace::send(part),
+        Kind::Receiver if part.work.traffic == Traffic::Replace => replace::receive(part),
+        Kind::Idle if part.work.traffic == Traffic::Replace => replace::idle(part),
         Kind::Receiver if matches!(part.work.path, Path::Chain(_)) => chain::receive(part),
         Kind::Function(number) => chain::function(part, number),
         Kind::Paced(rate) => chain::send(part, rate),

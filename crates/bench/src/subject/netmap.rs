@@ -18,6 +18,7 @@ use ring::abi::{NetmapIf, NetmapRing, Slot};
 use super::Part;
 use super::ends::{PATIENCE, SENDER, check, million};
 use crate::machine;
+use crate::sample;
 use crate::stamp::{self, address, header};
 use crate::work::Payload;
 
@@ -325,8 +326,7 @@ pub fn poll_nothing(part: &Part) -> Result<()> {
         })?;
         differences.push(netmap - bare);
     }
-    differences.sort_by(f64::total_cmp);
-    part.report(*differences.get(differences.len() / 2).context("no time to measure")?)
+    part.report(sample::median(&mut differences).context("no time to measure")?)
 }
 
 /// What one call takes, on average.

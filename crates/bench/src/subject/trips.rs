@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use client::{Port, Rx, Tx};
+use client::{Rx, Tx};
 
 use super::Part;
+use super::ends::introduce;
 use crate::machine;
 use crate::role::{median_us, nanoseconds};
 use crate::stamp::{self, address, header};
-use crate::work::Path;
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
@@ -63,16 +63,6 @@ pub fn ping_pong(part: &Part) -> Result<()> {
         await_frame(left_rx.rx(0))?;
         take(left_rx.rx(0), sequence)
     })
-}
-
-/// Tells the switch where an address is. A pipe has none to tell.
-fn introduce(part: &Part, port: &mut Port, number: u8) -> Result<()> {
-    if part.work.path == Path::Pipe {
-        return Ok(());
-    }
-    let mut frame = [0; 60];
-    stamp::write(&mut frame, &header(address(number), address(number)), 0);
-    Ok(port.send(&frame)?)
 }
 
 fn measure(part: &Part, mut trip: impl FnMut(u64) -> Result<()>) -> Result<()> {

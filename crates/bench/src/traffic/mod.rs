@@ -12,7 +12,7 @@
 mod echo;
 pub mod frame;
 pub mod latency;
-mod pace;
+pub(crate) mod pace;
 mod receive;
 pub mod report;
 mod send;

@@ -3,14 +3,14 @@
 //!
 //! Any user that may connect can make the log grow, and the log usually shares a tmpfs with the
 //! state. So each user has a [`Budget`] of lines about attaches, leaves, changes and what its ports
-//! cause, and one line in [`PAUSE`] about refusals; what is left out is counted. No user spends
+//! cause, and one line in [`PAUSE`] about refusals; what is suppressed is counted. No user spends
 //! another one's, and changes of a privileged user, the operator's, are all in the log. What a
 //! routing daemon finds is not: a router elsewhere can cause any number of such changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use port::machine::log::Budget;
+use port::log_budget::{Budget, Decision};
 use protocol::name::PortName;
 use protocol::{
     ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbChange, MdbRequest, PortRequest,
@@ -23,7 +23,7 @@ use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::Holder;
-use crate::log::{RateLimit, cut};
+use crate::log::cut;
 use crate::model::keys::ConnKey;
 use crate::model::policy::{Caller, shown_process};
 use protocol::users::user_name;
@@ -43,52 +43,43 @@ pub(super) struct CallLog {
 struct UserLog {
     /// Attaches, leaves and changes.
     changes: Budget,
-    refusals: Refusals,
-}
-
-#[derive(Debug)]
-struct Refusals {
-    limit: RateLimit,
-    /// The number of those that were not logged since the last one that was.
-    unlogged: u64,
+    refusals: Budget,
 }
 
 impl CallLog {
-    fn of(&mut self, uid: u32, now: Instant) -> &mut UserLog {
+    fn of(&mut self, uid: u32) -> &mut UserLog {
         if self.users.len() >= USERS && !self.users.contains_key(&uid) {
             self.users.clear();
         }
         self.users.entry(uid).or_insert_with(|| UserLog {
-            changes: Budget::new(now),
-            refusals: Refusals { limit: RateLimit::new(PAUSE), unlogged: 0 },
+            changes: Budget::default(),
+            refusals: Budget::of_one(PAUSE),
         })
     }
 
     /// `None`: a refusal of this user is not logged `now`. Else the number of those that were not
     /// logged since the last one.
-    fn logs_refusal(&mut self, uid: u32, now: Instant) -> Option<u64> {
-        let Refusals { limit, unlogged } = &mut self.of(uid, now).refusals;
-        if limit.allows(now) {
-            return Some(std::mem::take(unlogged));
+    fn logs_refusal(&mut self, uid: u32, now: Instant) -> Option<u32> {
+        match self.of(uid).refusals.decide(now) {
+            Decision::Log(suppressed) => Some(suppressed),
+            Decision::LogNoMore | Decision::Suppress => None,
         }
-        *unlogged += 1;
-        None
     }
 
     /// True if a line about an attach, a leave or a change of this user, or one about its ports or
     /// its program, is to be logged `now`. Logs the number of those that were not.
     pub(super) fn logs_change(&mut self, uid: u32, now: Instant) -> bool {
-        let turn = self.of(uid, now).changes.turn(now);
-        turn.allows("of calls", |text| tracing::info!("{}: {text}", user_name(uid)))
+        let decision = self.of(uid).changes.decide(now);
+        decision.allows("of calls", |text| tracing::info!("{}: {text}", user_name(uid)))
     }
 }
 
 impl Drop for CallLog {
     fn drop(&mut self) {
         for (uid, log) in &self.users {
-            let unsaid = u64::from(log.changes.left_out()) + log.refusals.unlogged;
-            if unsaid > 0 {
-                tracing::info!("{}: {unsaid} lines of calls were suppressed", user_name(*uid));
+            let suppressed = log.changes.suppressed().saturating_add(log.refusals.suppressed());
+            if suppressed > 0 {
+                tracing::info!("{}: {suppressed} lines of calls were suppressed", user_name(*uid));
             }
         }
     }

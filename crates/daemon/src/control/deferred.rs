@@ -70,8 +70,8 @@ impl<D: Datapath> Control<D> {
         let (to, wanted) = match request {
             Request::Port(PortRequest::Add(add)) => {
                 let host = host::request_of(caller, add, &self.defaults.declared).ok()??;
-                self.state.claim_persistent(caller, &add.port).ok()?;
-                self.claim_group_of(caller.uid, &host).ok()?;
+                self.state.check_persistent(caller, &add.port).ok()?;
+                self.check_group_of(caller.uid, &host).ok()?;
                 (&add.port, vec![(add.kind, host)])
             }
             Request::Interface(InterfaceRequest::Attach(attach)) => {

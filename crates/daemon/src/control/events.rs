@@ -26,6 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use protocol::name::{PortName, SwitchName};
 use protocol::{
     Change, ClientInfo, Event, Events, EventsQuery, PortKind, PortSettings, Reply, SwitchSettings,
+    VlanVni,
 };
 use switch::Disabled;
 
@@ -79,6 +80,8 @@ struct SeenPort {
     kind: PortKind,
     client: Option<ClientInfo>,
     settings: PortSettings,
+    /// The networks of VLANs, for which a routing daemon speaks.
+    vlan_vni: Vec<VlanVni>,
     disabled: Option<&'static str>,
 }
 
@@ -321,7 +324,7 @@ impl<D: Datapath> Control<D> {
                 self.listeners.tell(&Change::ClientAttached { port: port.clone(), client });
             }
         }
-        if before.settings != now.settings {
+        if before.settings != now.settings || before.vlan_vni != now.vlan_vni {
             self.listeners.tell(&Change::PortChanged { port: port.clone() });
         }
         match (before.disabled, now.disabled) {
@@ -422,6 +425,7 @@ fn seen(port: &Port) -> SeenPort {
         kind: port.kind,
         client: port.client(),
         settings: show_port(&port.config, port.grant),
+        vlan_vni: port.vxlan.as_ref().map(|it| it.vlan_vni.clone()).unwrap_or_default(),
         disabled: port.config.security_state.disabled.map(Disabled::name),
     }
 }

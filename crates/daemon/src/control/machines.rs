@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Coalesce, Spec};
@@ -16,7 +16,7 @@ use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::shares::Shares;
 use crate::control::state::{Holder, Port};
 use crate::model::keys::{PortKey, SwitchKey};
-use crate::model::plan::PortPlan;
+use crate::model::plan::{Origin, PortPlan};
 use crate::model::policy::{Caller, is_privileged};
 use crate::model::specs::MachineSpec;
 
@@ -28,11 +28,13 @@ pub(super) struct Allowances {
     /// The limits of users that are neither root nor the daemon's.
     ordinary: Limits,
     users: BTreeMap<u32, Arc<Quota>>,
+    /// When the log can have the number of lines that were suppressed, if some were.
+    report_at: Option<Instant>,
 }
 
 impl Allowances {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, ordinary: limits, users: BTreeMap::new() }
+        Self { limits, ordinary: limits, users: BTreeMap::new(), report_at: None }
     }
 
     /// From now on ordinary users have at most a share of the descriptors.
@@ -40,10 +42,17 @@ impl Allowances {
         self.ordinary.descriptors = shares.of_machines(self.limits.descriptors);
     }
 
-    fn of(&mut self, user: u32) -> Arc<Quota> {
-        let now = Instant::now();
+    /// Logs how many lines of users were suppressed in minutes that are over, and forgets users
+    /// without ports and lines.
+    pub(super) fn log_suppressed(&mut self, now: Instant) {
+        let reports = self.users.values().filter_map(|quota| quota.lines().log_suppressed(now));
+        self.report_at = reports.min();
         let is_used = |quota: &Arc<Quota>| Arc::strong_count(quota) > 1;
         self.users.retain(|_, quota| is_used(quota) || !quota.lines().are_whole(now));
+    }
+
+    pub(super) fn of(&mut self, user: u32) -> Arc<Quota> {
+        self.log_suppressed(Instant::now());
         let limits = if is_privileged(user) { self.limits } else { self.ordinary };
         self.users.entry(user).or_insert_with(|| Quota::new(user, limits)).clone()
     }
@@ -52,6 +61,19 @@ impl Allowances {
 impl<D: Datapath> Control<D> {
     pub(super) fn machine_info(&self, port: &Port) -> Option<MachineInfo> {
         port.machine.as_ref().and_then(|_| self.datapath.machine_info(port.key))
+    }
+
+    /// How long until the log can have the number of lines of machines that were suppressed.
+    #[must_use]
+    pub fn next_report(&self, now: Instant) -> Option<Duration> {
+        self.notes.allowances.report_at.map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Logs how many lines of machines were suppressed, if it is time.
+    pub fn log_suppressed(&mut self, now: Instant) {
+        if self.next_report(now).is_some_and(|left| left.is_zero()) {
+            self.notes.allowances.log_suppressed(now);
+        }
     }
 
     /// From now on the port goes with the connection.
@@ -63,14 +85,14 @@ impl<D: Datapath> Control<D> {
         self.state.hold(name, held);
     }
 
-    /// Makes the port with its socket; without, where one that cannot be had `may_wait`.
+    /// Makes the port with its socket; one of a plan without, where that cannot be had.
     pub(super) fn add_machine(
         &mut self,
         key: PortKey,
         switch: SwitchKey,
         owner: u32,
         plan: &PortPlan,
-        may_wait: bool,
+        origin: Origin,
     ) -> Result<(), Refusal> {
         let machine = plan.machine.clone().unwrap_or_default();
         let default = || self.defaults.dir.join(format!("{}.sock", plan.name));
@@ -99,7 +121,7 @@ impl<D: Datapath> Control<D> {
             _ => self.datapath.add_machine(&spec).map_err(Refusal::from),
         };
         match made {
-            Err(error) if may_wait => {
+            Err(error) if origin == Origin::Plan => {
                 tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
                 Ok(self.datapath.add_machine_without_socket(&spec, error.to_string())?)
             }

@@ -91,7 +91,7 @@ use serde::Serialize;
 use crate::config::Config;
 use crate::model::keys::{ConnKey, GroupKey};
 use crate::model::opening::Build;
-use crate::model::plan::SwitchPlan;
+use crate::model::plan::{Origin, SwitchPlan};
 use crate::model::policy::{Caller, Permissions};
 use crate::model::replies::{Lease, count};
 use call_log::CallLog;
@@ -200,7 +200,7 @@ impl<D: Datapath> Control<D> {
                 allowances: machines::Allowances::new(config.quota.machines),
                 mirrors: BTreeSet::new(),
                 routing: BTreeMap::new(),
-                stalls: workers::Stalls::new(Instant::now()),
+                stalls: workers::Stalls::default(),
             },
             listeners: Listeners::default(),
             connections: HashMap::new(),
@@ -226,7 +226,7 @@ impl<D: Datapath> Control<D> {
             if let Some(text) = &port.interface {
                 self.make_planned_interface(owner, port, text)?;
             } else {
-                self.make_port(owner, &self.with_declared(port), true)?;
+                self.make_port(owner, &self.with_declared(port), Origin::Plan)?;
             }
             for &station in &port.stations {
                 self.add_planned(&port.name, station)?;

@@ -33,27 +33,25 @@ mod allowance;
 mod builders;
 mod fair_queue;
 mod malformed;
+mod message;
 mod sys;
 mod unread;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use port::log_budget::Budget;
 use port::sys::descriptors;
 use protocol::name::SwitchName;
 use protocol::users::user_name;
-use protocol::{
-    CallMessage, ErrorCode, Failure, MAX_FDS, MAX_GIVEN, MAX_MESSAGE, Outcome, PROTOCOL_VERSION,
-    Reply, ReplyMessage, Request,
-};
+use protocol::{MAX_GIVEN, MAX_MESSAGE, Outcome, Reply, Request};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, acceptfrom_with, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, acceptfrom_with, recvmsg,
 };
 use rustix::process::{Resource, getrlimit};
 
@@ -64,7 +62,6 @@ use super::refusal::{MessageRefusal, QuotaRefusal, Refusal};
 use super::shares::{CONNECTION, Shares};
 use super::{Answer, Client, Control, Step};
 use crate::cpu_time::caused_time;
-use crate::log::RateLimit;
 use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::Build;
@@ -73,6 +70,7 @@ use crate::store::writer::NotWritten;
 use allowance::{Allowance, Payer};
 use builders::Builders;
 use fair_queue::FairQueue;
+use message::{parse, send, too_long};
 use unread::Unread;
 
 /// The socket and its connections.
@@ -87,7 +85,7 @@ pub struct Server<D> {
     builders: Builders,
     listening: bool,
     /// Limits the warning about descriptors, which would otherwise come with every try.
-    warning: RateLimit,
+    warning: Budget,
     control: Control<D>,
     connections: HashMap<u64, Connection>,
     queue: FairQueue,
@@ -170,7 +168,7 @@ impl<D: Datapath> Server<D> {
             hangups: None,
             builders,
             listening: true,
-            warning: RateLimit::new(Duration::from_secs(60)),
+            warning: Budget::of_one(Duration::from_secs(60)),
             control,
             connections: HashMap::new(),
             queue: FairQueue::default(),
@@ -209,6 +207,7 @@ impl<D: Datapath> Server<D> {
                 self.serve(key);
             }
             self.tell_listeners();
+            self.control.log_suppressed(Instant::now());
             if self.control.is_ending() {
                 break;
             }
@@ -222,8 +221,9 @@ impl<D: Datapath> Server<D> {
         // A paused listener is tried again after the time, or after any event.
         let mut timeout = (!self.listening).then_some(REST);
         for _ in 0..LOOKS {
-            let look = self.control.next_look(Instant::now());
-            timeout = [timeout, self.next_call(), look].into_iter().flatten().min();
+            let now = Instant::now();
+            let (look, report) = (self.control.next_look(now), self.control.next_report(now));
+            timeout = [timeout, self.next_call(), look, report].into_iter().flatten().min();
             let limit = timeout.map(timespec);
             let mut space = [MaybeUninit::uninit(); EVENTS];
             self.heartbeat.rest(Stage::Asleep);
@@ -336,7 +336,7 @@ impl<D: Datapath> Server<D> {
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, _)) => self.welcome(socket),
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                    if self.warning.allows(Instant::now()) {
+                    if self.warning.decide(Instant::now()).is_to_log() {
                         tracing::warn!(
                             "no descriptors left for new clients; raise the limit: LimitNOFILE in \
                              the unit, or ulimit -n"
@@ -520,7 +520,7 @@ impl<D: Datapath> Server<D> {
 
     fn warn_of_unread(&mut self) {
         if let Some((uid, replies)) = self.unread.most()
-            && self.warning.allows(Instant::now())
+            && self.warning.decide(Instant::now()).is_to_log()
         {
             let user = user_name(uid);
             tracing::warn!(
@@ -635,42 +635,6 @@ impl Connection {
 /// A time as epoll takes it; what no clock can say is a long time.
 fn timespec(time: Duration) -> Timespec {
     time.try_into().unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
-}
-
-fn too_long() -> Result<Request, Refusal> {
-    Err(MessageRefusal::Malformed(format!("more than {MAX_MESSAGE} bytes")).into())
-}
-
-fn parse(text: &[u8]) -> Result<Request, Refusal> {
-    match serde_json::from_slice(text) {
-        Ok(CallMessage { v: PROTOCOL_VERSION, call }) => Ok(call),
-        Ok(CallMessage { v, .. }) => Err(MessageRefusal::Version(v).into()),
-        Err(error) => Err(malformed::explain(text, &error)),
-    }
-}
-
-fn send(socket: BorrowedFd<'_>, result: Outcome, fds: &[OwnedFd]) -> Result<(), Errno> {
-    let text = encode(result);
-    let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !borrowed.is_empty() {
-        let fits = ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
-        assert!(fits, "no reply has more than {MAX_FDS} descriptors");
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags).map(drop)
-}
-
-fn encode(result: Outcome) -> Vec<u8> {
-    let encode = |result| serde_json::to_vec(&ReplyMessage { v: PROTOCOL_VERSION, result });
-    let text = encode(result).expect("replies are plain data");
-    if text.len() <= MAX_MESSAGE {
-        return text;
-    }
-    tracing::error!(bytes = text.len(), "a reply does not fit its message; please report this");
-    let failure = Failure::new(ErrorCode::Internal, "the reply is too long for a message");
-    encode(Outcome::Err(failure)).expect("replies are plain data")
 }
 
 const LISTENER: u64 = 0;

@@ -444,21 +444,21 @@ impl State {
     }
 
     /// Whether the caller may attach this now. Changes nothing.
-    pub fn claim(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
-        let new_port = self.claim_port(caller, wish)?;
-        self.claim_company(caller, wish)?;
-        self.claim_service(wish.port, caller.process, wish.alone)?;
+    pub fn check(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
+        let new_port = self.check_port(caller, wish)?;
+        self.check_company(caller, wish)?;
+        self.check_service(wish.port, caller.process, wish.alone)?;
         if new_port {
-            self.claim_number(caller)?;
+            self.check_number(caller)?;
         }
         match wish.group {
-            None => self.claim_memory(caller.uid, wish.memory),
-            Some(group) => self.claim_group(caller.uid, group),
+            None => self.check_memory(caller.uid, wish.memory),
+            Some(group) => self.check_group(caller.uid, group),
         }
     }
 
     /// Whether the caller may have one more port.
-    pub fn claim_number(&self, caller: &Caller) -> Result<(), Refusal> {
+    pub fn check_number(&self, caller: &Caller) -> Result<(), Refusal> {
         let have = self.usage(caller.uid).ports;
         Ok(self.shares.admit(caller, PORT, have, self.quota.ports)?)
     }
@@ -469,15 +469,15 @@ impl State {
     }
 
     /// Whether the caller may create one more switch, for this many addresses.
-    pub fn claim_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
+    pub fn check_switch(&self, caller: &Caller, fdb_capacity: usize) -> Result<(), Refusal> {
         let have = self.switches_of(caller.uid).count();
         let (limit, have) = (self.quota.switches.into(), have as u64);
         QuotaRefusal::count(caller.uid, "switches", have, limit)?;
-        self.claim_addresses(caller.uid, fdb_capacity)
+        self.check_addresses(caller.uid, fdb_capacity)
     }
 
     /// Whether the switches of a user may hold this many addresses more.
-    pub fn claim_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
+    pub fn check_addresses(&self, uid: u32, more: usize) -> Result<(), Refusal> {
         let have: usize = self.switches_of(uid).map(|(_, it)| it.config.fdb_capacity).sum();
         let limit = self.quota.addresses;
         if more == 0 || have + more <= limit as usize {
@@ -488,7 +488,7 @@ impl State {
     }
 
     /// Whether the switches of a user may have this many rules and chains more.
-    pub fn claim_rules(&self, uid: u32, more: usize) -> Result<(), Refusal> {
+    pub fn check_rules(&self, uid: u32, more: usize) -> Result<(), Refusal> {
         let (asked, have, limit) = (more as u64, self.rules_of(uid), u64::from(self.quota.rules));
         if more == 0 || have + asked <= limit {
             return Ok(());
@@ -497,7 +497,7 @@ impl State {
     }
 
     /// Whether a user that has this many static addresses may have one more.
-    pub fn claim_static_address(&self, uid: u32, have: u64) -> Result<(), Refusal> {
+    pub fn check_static_address(&self, uid: u32, have: u64) -> Result<(), Refusal> {
         let limit = self.quota.static_addresses.into();
         Ok(QuotaRefusal::count(uid, "static_addresses", have, limit)?)
     }
@@ -508,20 +508,20 @@ impl State {
     }
 
     /// Whether the caller may add one more persistent port.
-    pub fn claim_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
-        self.claim_place(caller, name)?;
-        self.claim_number(caller)
+    pub fn check_persistent(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+        self.check_place(caller, name)?;
+        self.check_number(caller)
     }
 
     /// Whether the caller may put a persistent port there.
-    pub fn claim_place(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
+    pub fn check_place(&self, caller: &Caller, name: &PortName) -> Result<(), Refusal> {
         if name.pipe().is_some() {
             return Err(PortRefusal::PipePersistent(name.clone()).into());
         }
         if self.has_switch(name.switch()) {
             self.switch(caller, name.switch(), Access::Manage)?;
         } else {
-            self.claim_switch(caller, new_switch(name.switch()).fdb_capacity)?;
+            self.check_switch(caller, new_switch(name.switch()).fdb_capacity)?;
         }
         if self.ports.contains_key(name) {
             return Err(PortRefusal::Exists(name.clone()).into());
@@ -530,13 +530,13 @@ impl State {
     }
 
     /// Checks that the name is free for the caller; true if the port does not exist yet.
-    fn claim_port(&self, caller: &Caller, wish: &Wish<'_>) -> Result<bool, Refusal> {
+    fn check_port(&self, caller: &Caller, wish: &Wish<'_>) -> Result<bool, Refusal> {
         if self.has_switch(wish.port.switch()) {
             self.may_attach(caller, wish.port)?;
         } else if wish.existing {
             return Err(PortRefusal::Missing(wish.port.clone()).into());
         } else {
-            self.claim_switch(caller, new_switch(wish.port.switch()).fdb_capacity)?;
+            self.check_switch(caller, new_switch(wish.port.switch()).fdb_capacity)?;
         }
         match self.ports.get(wish.port) {
             None if wish.existing => Err(PortRefusal::Missing(wish.port.clone()).into()),
@@ -553,7 +553,7 @@ impl State {
                 uid: holder.uid,
             }
             .into()),
-            Some(Port { cable: Some(_), .. }) => self.claim_alone(wish.port).map(|()| false),
+            Some(Port { cable: Some(_), .. }) => self.check_alone(wish.port).map(|()| false),
             Some(Port { bound: Some(shared), .. }) => {
                 let pid = shared.holders.first().map_or(0, |holder| holder.pid);
                 Err(PortRefusal::InUse { port: wish.port.clone(), pid, uid: shared.uid }.into())
@@ -563,7 +563,7 @@ impl State {
     }
 
     /// Checks that an interface is in one switch at most.
-    pub fn claim_alone(&self, name: &PortName) -> Result<(), Refusal> {
+    pub fn check_alone(&self, name: &PortName) -> Result<(), Refusal> {
         match self.ports.get(name) {
             Some(Port { cable: Some(second), interface: Some(_), .. }) => {
                 Err(InterfaceRefusal::InTwoSwitches(second.clone()).into())
@@ -602,7 +602,7 @@ impl State {
 
     /// Checks that the other end of the pipe is a process of the same user. Trust groups need no
     /// check, because each user has names of their own for them.
-    fn claim_company(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
+    fn check_company(&self, caller: &Caller, wish: &Wish<'_>) -> Result<(), Refusal> {
         let peer = wish.port.peer().and_then(|peer| self.ports.get(&peer));
         match peer.and_then(|port| port.holder.as_ref()) {
             Some(holder) if holder.uid != caller.uid => {

@@ -1,7 +1,5 @@
 //! Ports of tunnels to other hosts: permission, creation and change.
 
-use std::net::IpAddr;
-
 use protocol::name::PortName;
 use protocol::{
     ExternLearn, NeighList, Page, PortAdd, Reply, VNIS_MAX, Vxlan, VxlanChange, VxlanInfo, check,
@@ -13,6 +11,7 @@ use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::{AccessRefusal, Refusal};
 use crate::control::state::Port;
+use crate::model::plan::Origin;
 use crate::model::policy::{Access, Caller};
 use crate::model::specs::VxlanSpec;
 
@@ -37,11 +36,8 @@ impl<D: Datapath> Control<D> {
         if !caller.privileged {
             return Err(AccessRefusal::Vxlan.into());
         }
-        if !vxlan.vlan_vni.is_empty() {
-            return Err(wrong("extern_learn: not with vlan_vni, only with vni".to_owned()));
-        }
-        check::extern_learn(vxlan, learn).map_err(wrong)?;
-        let vlan = port.config.vlan.untagged().ok_or_else(|| {
+        let vlan = check::extern_learn(vxlan, learn).map_err(wrong)?;
+        let vlan = vlan.or(port.config.vlan.untagged()).ok_or_else(|| {
             wrong("extern_learn needs a VLAN without a tag; set vlan=…,native=VLAN".to_owned())
         })?;
         let key = port.key;
@@ -80,12 +76,12 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Neigh(Page { items, next: next.map(|ip| ip.to_string()) }))
     }
 
-    /// Makes the port with its sockets; without, where those that cannot be opened `may_wait`.
-    pub(super) fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), Refusal> {
+    /// Makes the port with its sockets; one of a plan without, where they cannot be opened.
+    pub(super) fn add_vxlan(&mut self, spec: &VxlanSpec, origin: Origin) -> Result<(), Refusal> {
         let made = self.check_vnis(&spec.name, &spec.vxlan);
-        let made = made.and_then(|()| Ok(self.datapath.add_vxlan(spec, may_wait)?));
+        let made = made.and_then(|()| Ok(self.datapath.add_vxlan(spec, origin)?));
         match made {
-            Err(error) if may_wait => {
+            Err(error) if origin == Origin::Plan => {
                 tracing::warn!("{}: {error}; then delete the port and add it again", spec.name);
                 Ok(self.datapath.add_vxlan_without_sockets(spec, error.to_string())?)
             }
@@ -149,6 +145,8 @@ pub(super) fn changed(
     }
     delete(&mut new, change).map_err(wrong)?;
     add(&mut new, change);
+    forget_networks(&mut new, now);
+    add_missing(&mut new.extern_remote, &change.add_extern_remote);
     new.neigh_suppress = change.neigh_suppress.unwrap_or(new.neigh_suppress);
     let new = check::vxlan(port.kind, Some(&new)).map_err(wrong)?;
     Ok(new.expect("the kind has one"))
@@ -179,7 +177,6 @@ fn delete(vxlan: &mut Vxlan, change: &VxlanChange) -> Result<(), String> {
 /// Brings remotes, stations and VLANs in; those that are there already get the new values.
 fn add(vxlan: &mut Vxlan, change: &VxlanChange) {
     add_missing(&mut vxlan.remote, &change.add_remote);
-    add_missing(&mut vxlan.extern_remote, &change.add_extern_remote);
     let is_replaced = |vlan| change.add_vlan_vni.iter().any(|it| it.vlan == vlan);
     vxlan.vlan_vni.retain(|it| !is_replaced(it.vlan));
     vxlan.vlan_vni.extend(&change.add_vlan_vni);
@@ -188,7 +185,13 @@ fn add(vxlan: &mut Vxlan, change: &VxlanChange) {
     vxlan.fdb.extend(&change.add_fdb);
 }
 
-fn add_missing(remotes: &mut Vec<IpAddr>, more: &[IpAddr]) {
+/// Takes out what a routing daemon has found for VLANs that have another network now, or none.
+fn forget_networks(vxlan: &mut Vxlan, before: &Vxlan) {
+    let same = vxlan.same_vlans(before);
+    vxlan.extern_remote.retain(|it| it.vlan.is_none_or(|vlan| same.contains(vlan)));
+}
+
+fn add_missing<T: Copy + PartialEq>(remotes: &mut Vec<T>, more: &[T]) {
     for &remote in more {
         if !remotes.contains(&remote) {
             remotes.push(remote);

@@ -379,7 +379,7 @@ mod tests {
             ports.note(&[Event::Is(interface(7, "a", true))]);
             assert_eq!(ports.log(), []);
         }
-        assert_eq!(ports.ports[&key].lines.left_out(), 160);
+        assert_eq!(ports.ports[&key].lines.suppressed(), 160);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use port::host::Absent;
 use port::machine::{MachinePort, Place, Spec, State, Status};
 use port::queue::{Queue, QueueMemory};
 use port::{netdev, vhost_user};
-use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace};
+use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace, StallStage};
 use switch::{Adapter, Flush, Plug};
 
 use super::Workers;
@@ -107,13 +107,17 @@ fn queued(adapter: Box<dyn Adapter>, frames: u32) -> Result<Box<dyn Adapter>, Da
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         self.new_place(spec.switch, &spec.config)?;
-        let slow = self.slow_wakes(spec.key, Some(spec.switch));
+        let slow = |stage| self.slow_calls(spec.key, Some(spec.switch), stage);
+        let calls = || netdev::PeerCalls {
+            sends: slow(StallStage::Send),
+            receives: slow(StallStage::Receive),
+        };
         let (socket, bell) = (&spec.socket, self.host.ringer());
         let (adapter, port) = match spec.kind {
-            PortKind::Stream => netdev::open_stream(socket, slow, bell)?,
-            PortKind::Dgram => netdev::open_dgram(socket, slow, bell)?,
+            PortKind::Stream => netdev::open_stream(socket, calls(), bell)?,
+            PortKind::Dgram => netdev::open_dgram(socket, calls(), bell)?,
             PortKind::VhostUser => {
-                let (adapter, port) = vhost_user::open(socket, slow, bell)?;
+                let (adapter, port) = vhost_user::open(socket, slow(StallStage::Wake), bell)?;
                 (queued(adapter, spec.config.queue_frames)?, port)
             }
             other => unreachable!("ports of kind {} have no machine", other.name()),

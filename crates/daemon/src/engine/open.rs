@@ -95,7 +95,7 @@ pub(super) fn open(
     others.admit_wanted(kind, requested, given.fds())?;
     if requested.fds > 0 {
         return match given.fds().len() == usize::from(requested.fds) {
-            true => tap::with_client_queues(given.into_fds(), requested.uring, bell),
+            true => tap::with_client_queues(given.into_fds(), bell),
             false => Err(HostError::NotGiven(requested.ifname.clone().unwrap_or_default())),
         };
     }
@@ -116,7 +116,7 @@ pub(super) fn open(
             (None, _) => Err(error),
             (Some(helper), Ok(question)) => {
                 let question = Request { existing: *existing, ..question };
-                open_there(helper, &question, requested.uring, means)
+                open_there(helper, &question, means)
             }
             (Some(_), Err(why)) => Err(HostError::Helper(why)),
         },
@@ -149,7 +149,7 @@ fn resume(
     match found {
         Ok((home, interface)) => {
             tracing::info!("interface {} goes on as it was", interface.name);
-            tap::with_queues(queues, interface, home, requested.uring, means.bell)
+            tap::with_queues(queues, interface, home, means.bell)
         }
         Err(why) => {
             discard(means.fd_store, name, queues);
@@ -225,7 +225,6 @@ fn granted(reply: Reply) -> Result<Granted, HostError> {
 fn open_there(
     helper: &Path,
     question: &Request,
-    uring: Option<bool>,
     Means { bell, share, .. }: &Means<'_>,
 ) -> Result<Opened, HostError> {
     let Answer { reply, fds, listener } = ask(helper, question).map_err(|why| {
@@ -239,7 +238,7 @@ fn open_there(
     match question.kind {
         Kind::Tap => {
             let taps = std::iter::once(next()?).chain(fds).collect();
-            tap::with_queues(taps, interface, Home::Ours, uring, bell)
+            tap::with_queues(taps, interface, Home::Ours, bell)
         }
         Kind::Packet => {
             let (socket, programs) = (next()?, Vec::new());

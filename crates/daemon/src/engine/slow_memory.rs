@@ -230,7 +230,8 @@ impl Reader {
     fn report(&self, suspicion: &Suspicion, port: PortKey, lasted: Duration) {
         let (worker, port) = (u32::try_from(suspicion.worker).ok(), Some(port));
         let (stage, cause) = (StallStage::Memory, StallCause::Blocked);
-        if self.reports.send(WorkerStall { worker, port, stage, cause, lasted }).is_ok() {
+        let stall = WorkerStall { worker, port, stage, cause, lasted, is_over: false };
+        if self.reports.send(stall).is_ok() {
             suspicion.bell.ring();
         }
     }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use packet::{MacAddr, VlanId};
+use packet::{MacAddr, VlanId, VlanSet};
 use port::host::Absent;
 use port::vxlan::address::Place;
 use port::vxlan::networks::Networks;
-use port::vxlan::{Around, VxlanPort, open, path_mtu};
-use protocol::{EXTERN_LEARN_MAX, ExternLearn, NeighEntry, Vxlan, VxlanInfo, VxlanRemote};
+use port::vxlan::{Around, LocalAddress, VxlanPort, open, path_mtu};
+use protocol::{
+    EXTERN_LEARN_MAX, ExternLearn, NeighEntry, RemoteVlans, Vxlan, VxlanInfo, VxlanRemote,
+};
 use switch::{Adapter, Plug};
 
 use super::Workers;
@@ -16,6 +18,7 @@ use super::system::random_seed;
 use crate::control::datapath::vxlan::VxlanPorts;
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::plan::Origin;
 use crate::model::replies::count;
 use crate::model::specs::VxlanSpec;
 
@@ -29,16 +32,19 @@ pub(super) struct VxlanPlace {
     /// Where its datagrams arrive, or why it has no sockets.
     arrival: Result<Place, String>,
     /// Where a routing daemon says that stations are.
-    externs: BTreeMap<MacAddr, Extern>,
+    externs: BTreeMap<Station, Extern>,
 }
 
+/// A station, and the VLAN in which the port knows it: of one VNI, all share the default VLAN.
+type Station = (VlanId, MacAddr);
 /// Stations, and what a routing daemon says of each.
-type Externs = Vec<(MacAddr, Extern)>;
+type Externs = Vec<(Station, Extern)>;
 
 /// What a routing daemon says of a station.
 #[derive(Clone, Copy, Debug)]
 struct Extern {
     remote: IpAddr,
+    /// The VLAN in the switch.
     vlan: VlanId,
     /// The station was named before the last mark.
     is_old: bool,
@@ -46,8 +52,16 @@ struct Extern {
 
 impl VxlanPlace {
     /// Takes stations out, and returns them.
-    fn take(&mut self, gone: impl Fn(MacAddr, &Extern) -> bool) -> Externs {
-        self.externs.extract_if(.., |mac, there| gone(*mac, there)).collect()
+    fn take(&mut self, gone: impl Fn(Station, &Extern) -> bool) -> Externs {
+        self.externs.extract_if(.., |station, there| gone(*station, there)).collect()
+    }
+
+    /// Sets what can change; returns the stations whose network, or remote in it, goes.
+    fn change(&mut self, vxlan: &Vxlan, remotes: &RemoteVlans) -> Externs {
+        let before = std::mem::replace(&mut self.vxlan, vxlan.clone());
+        let same = vxlan.same_vlans(&before);
+        let is_left = |vlan| vxlan.vni.is_some() || same.contains(vlan);
+        self.take(|(vlan, _), it| !is_left(vlan) || !remotes.has(it.remote, vlan))
     }
 
     /// Changes what is known of stations; returns what goes and what comes.
@@ -55,19 +69,22 @@ impl VxlanPlace {
         if learn.mark {
             self.externs.values_mut().for_each(|it| it.is_old = true);
         }
+        let inside = if self.vxlan.vni.is_some() { VlanId::DEFAULT } else { vlan };
+        let dels = learn.del.iter().map(|&mac| (inside, mac));
         let mut gone: Vec<_> =
-            learn.del.iter().filter_map(|&mac| Some((mac, self.externs.remove(&mac)?))).collect();
+            dels.filter_map(|key| Some((key, self.externs.remove(&key)?))).collect();
         let mut come = Vec::new();
         for station in &learn.add {
+            let key = (inside, station.mac);
             let now = Extern { remote: station.remote, vlan, is_old: false };
-            let is_known = self.externs.contains_key(&station.mac);
+            let is_known = self.externs.contains_key(&key);
             if !is_known && self.externs.len() >= EXTERN_LEARN_MAX {
                 continue;
             }
-            let before = self.externs.insert(station.mac, now);
+            let before = self.externs.insert(key, now);
             let moved = before.filter(|it| (it.remote, it.vlan) != (now.remote, now.vlan));
-            gone.extend(moved.map(|before| (station.mac, before)));
-            come.push((station.mac, now));
+            gone.extend(moved.map(|before| (key, before)));
+            come.push((key, now));
         }
         if learn.sweep {
             gone.extend(self.take(|_, it| it.is_old));
@@ -115,14 +132,14 @@ impl Workers {
         let Some((switch, id)) = self.switch_of(port) else { return };
         let (gone, come) = self.on_switch(switch, move |worker, at| {
             let bridge = worker.switch(at).bridge_mut();
-            gone.iter().for_each(|(mac, it)| bridge.remove_external(it.vlan, *mac, id));
-            come.retain(|(mac, it)| bridge.add_external(it.vlan, *mac, id));
+            gone.iter().for_each(|((_, mac), it)| bridge.remove_external(it.vlan, *mac, id));
+            come.retain(|((_, mac), it)| bridge.add_external(it.vlan, *mac, id));
             (gone, come)
         });
         self.on_vxlan(port, move |port| {
             let remotes = port.remotes();
-            gone.iter().for_each(|(mac, it)| remotes.remove_external(*mac, it.remote));
-            come.iter().for_each(|(mac, it)| remotes.add_external(*mac, it.remote));
+            gone.iter().for_each(|(key, it)| remotes.remove_external(*key, it.remote));
+            come.iter().for_each(|(key, it)| remotes.add_external(*key, it.remote));
         });
     }
 
@@ -140,11 +157,15 @@ impl Workers {
 }
 
 impl VxlanPorts for Workers {
-    fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), MakeVxlanError> {
+    fn add_vxlan(&mut self, spec: &VxlanSpec, origin: Origin) -> Result<(), MakeVxlanError> {
         self.new_place(spec.switch, &spec.config)?;
         let (ageing_ms, learning) = (spec.ageing_ms, spec.config.learning);
         let around = Around { ageing_ms, learning, seed: random_seed() };
-        let adapter = open(&mut self.addresses, &spec.vxlan, around, may_wait)?;
+        let when = match origin {
+            Origin::Plan => LocalAddress::Later,
+            Origin::Call => LocalAddress::Present,
+        };
+        let adapter = open(&mut self.addresses, &spec.vxlan, around, when)?;
         let place = adapter.place();
         self.plug_vxlan(spec, Box::new(adapter), Ok(place))
     }
@@ -159,17 +180,16 @@ impl VxlanPorts for Workers {
 
     fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {
         let (remotes, stations) = (vxlan.all_remotes(), vxlan.fdb.clone());
-        let mut gone = Vec::new();
-        if let Some(place) = self.tunnels.get_mut(&port) {
-            place.vxlan = vxlan.clone();
-            gone = place.take(|_, it| !remotes.contains(&it.remote));
-        }
+        let remote_vlans = vxlan.remote_vlans();
+        let place = self.tunnels.get_mut(&port);
+        let gone = place.map(|place| place.change(vxlan, &remote_vlans)).unwrap_or_default();
         self.change_externs(port, &gone, &Vec::new());
         let (neigh_suppress, networks) = (vxlan.neigh_suppress, Networks::of(vxlan));
         let vnis = networks.all();
         self.on_vxlan(port, move |port| {
             port.set_networks(networks);
             port.set(&remotes, &stations);
+            port.remotes().set_vlans(&remote_vlans);
             port.neighbours().set(neigh_suppress);
         });
         if let Some(Ok(place)) = self.tunnels.get(&port).map(|tunnel| &tunnel.arrival)
@@ -214,11 +234,14 @@ impl VxlanPorts for Workers {
         let VxlanPlace { vxlan, arrival, externs } = self.tunnels.get(&port)?;
         let seen = self.on_vxlan(port, |port| (port.remotes().learned(), port.neighbours().info()));
         let (learned, neigh) = seen.map_or((None, None), |(learned, neigh)| (Some(learned), neigh));
+        let remote_vlans = vxlan.remote_vlans();
         let none = || vxlan.all_remotes().into_iter().map(|remote| (remote, 0)).collect();
         let learned = learned.unwrap_or_else(none).into_iter();
         let shown = |(address, learned)| {
             let is_extern = !vxlan.remote.contains(&address);
-            VxlanRemote { address, learned, is_extern }
+            let vlans = remote_vlans.vlans(address).into_iter().flat_map(VlanSet::iter);
+            let vlans = vlans.map(VlanId::get).collect();
+            VxlanRemote { address, learned, is_extern, vlans }
         };
         let path_mtu = path_mtu(vxlan);
         Some(VxlanInfo {

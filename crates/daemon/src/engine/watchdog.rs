@@ -9,17 +9,17 @@
 //! ```
 //!
 //! Each worker writes one word before each step that may take long ([`switch::Heartbeat`]). The
-//! watchdog reads the words every 20 ms, and [`judge`] decides when a worker stands still, and what
-//! holds it up. When all workers have slept for a second, the watchdog sleeps, too, until a worker
-//! that wakes up raises the [`Alarm`]. So an idle daemon stays asleep, unless systemd wants
-//! reports.
+//! watchdog reads the words every 20 ms, and [`judge`] decides when a worker stands still, what
+//! holds it up, and how long it stood when that is over. When all workers have slept for a second,
+//! the watchdog sleeps, too, until a worker that wakes up raises the [`Alarm`]. So an idle daemon
+//! stays asleep, unless systemd wants reports.
 //!
 //! A worker that waits while it accesses the memory of ports may wait for any of them. This is a
 //! [`Suspicion`], unless the daemon has read from a disk meanwhile, as on a machine that swaps. It
 //! goes to another thread directly, because the control thread may wait for that worker.
 //!
 //! The thread itself waits for nothing but its own clock. It logs a stall of a second by itself,
-//! because the control thread may wait for that very worker.
+//! because the control thread may wait for that very worker. Such lines have a budget.
 
 pub mod judge;
 mod thread_account;
@@ -32,6 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use port::log_budget::Budget;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::Pid;
 use switch::{Beat, HeartbeatReader, Stage};
@@ -149,8 +150,9 @@ impl Watchdog {
         let workers = workers.iter().map(Worker::new).collect();
         let systemd = SystemdWatchdog::of_this_process();
         let (alarm, ours) = (alarm.clone(), bell.clone());
+        let lines = Budget::default();
         let patrol =
-            Patrol { workers, found, suspicions, bell: ours, alarm: alarm.clone(), systemd };
+            Patrol { workers, found, suspicions, bell: ours, alarm: alarm.clone(), systemd, lines };
         let body = move || {
             confine::narrow(confine::Thread::Watchdog);
             patrol.run();
@@ -202,14 +204,15 @@ impl Worker {
         Self { heartbeat, name, account, judge, reads, logged: false }
     }
 
-    /// A stall that begins, if one does, and what the daemon had read from disks before that step.
-    fn look(&mut self, now: Instant, reads_now: u64) -> Option<(Stall, u64)> {
+    /// A stall that is to be reported, and what the daemon had read from disks before that step.
+    fn look(&mut self, now: Instant, reads_now: u64, lines: &Budget) -> Option<(Stall, u64)> {
         let Self { heartbeat, name, account, judge, reads, logged } = self;
         let beat = heartbeat.read();
         let stall = judge.look(beat, now, || account.now());
         let before = reads.before(beat, reads_now);
         let long = judge.stands(now, LONG);
-        if long && !std::mem::replace(logged, long) {
+        let is_new = long && !std::mem::replace(logged, long);
+        if is_new && lines.decide(now).allows("of long stalls", |text| tracing::warn!("{text}")) {
             let stage = heartbeat.read().stage;
             tracing::warn!("{name} has stood still for over a second ({stage:?})");
         }
@@ -254,6 +257,8 @@ struct Patrol {
     bell: StallBell,
     alarm: Alarm,
     systemd: Option<SystemdWatchdog>,
+    /// Log lines about stalls of a second.
+    lines: Budget,
 }
 
 impl Patrol {
@@ -284,12 +289,12 @@ impl Patrol {
     fn look(&mut self, now: Instant) {
         let reads = Usage::of_process().disk_reads;
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            let Some((stall, before)) = worker.look(now, reads) else { continue };
+            let Some((stall, before)) = worker.look(now, reads, &self.lines) else { continue };
             if self.found.send((number, stall)).is_ok() {
                 self.bell.ring();
             }
             let waits = stall.beat.stage == Stage::Forward && stall.cause == Cause::Blocked;
-            if waits && before == reads {
+            if waits && !stall.is_over && before == reads {
                 let (beat, bell) = (stall.beat, self.bell.clone());
                 let suspicion = Suspicion { worker: number, beat, disk_reads: reads, bell };
                 // If too many wait, this one is left out.

@@ -63,7 +63,7 @@ impl Workers {
     }
 
     fn named(&self, number: usize, stall: &Stall) -> WorkerStall {
-        let Stall { beat, lasted, cause } = *stall;
+        let Stall { beat, lasted, cause, is_over } = *stall;
         WorkerStall {
             worker: (number < self.workers.len()).then(|| count(number)),
             port: beat.port.and_then(|id| self.key_at(beat.switch, id)),
@@ -74,6 +74,7 @@ impl Workers {
                 Cause::Blocked => StallCause::Blocked,
             },
             lasted,
+            is_over,
         }
     }
 

@@ -98,6 +98,15 @@ pub struct PortPlan {
     pub grant: Grant,
 }
 
+/// What a persistent port is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A plan, when the daemon starts. What the port cannot have now, it may have later.
+    Plan,
+    /// A call, which is refused if the port cannot have what it needs.
+    Call,
+}
+
 /// What a virtual interface is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -270,7 +270,8 @@ impl SwitchRecord {
 }
 
 /// Reads one part of a file. A chain of an older daemon may ask for direct hops, which were
-/// removed: its frames go through the switch.
+/// removed: its frames go through the switch. A TAP may say in which of two ways it was read
+/// (`uring`), of which one is left.
 fn change(Unique(mut part): Unique) -> serde_json::Result<SwitchChange> {
     let switch = part["switch"].clone();
     for of in ["settings", "configured"] {
@@ -282,6 +283,15 @@ fn change(Unique(mut part): Unique) -> serde_json::Result<SwitchChange> {
                 tracing::warn!(
                     "switch {switch}, chain {name}, in the saved state: {NO_DIRECT_HOPS}"
                 );
+            }
+        }
+    }
+    let ports = part.get_mut("ports").and_then(Value::as_object_mut);
+    for (_, port) in ports.into_iter().flatten() {
+        for of in ["now", "configured"] {
+            let host = port.get_mut(of).and_then(|of| of.get_mut("host"));
+            if let Some(host) = host.and_then(Value::as_object_mut) {
+                host.remove("uring");
             }
         }
     }

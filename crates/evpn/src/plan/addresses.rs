@@ -50,7 +50,7 @@ impl Plan {
                 station.addresses.insert(ip, is_router);
                 count += 1;
             } else {
-                self.refused += 1;
+                self.refused.stations += 1;
             }
         }
     }

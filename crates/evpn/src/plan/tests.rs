@@ -141,7 +141,8 @@ fn what_came_first_stays_when_a_limit_is_reached() {
     step(&mut plan, 0);
     let more = [floods(1), there(1, 9, 0), there(2, 9, 0)];
     hear(&mut plan, &[&more[..], &first].concat(), 1);
-    assert_eq!((step(&mut plan, 1), plan.refused()), (Todo::default(), 3));
+    let refused = Refused { remotes: 1, stations: 2 };
+    assert_eq!((step(&mut plan, 1), plan.refused()), (Todo::default(), refused));
 }
 
 #[test]
@@ -267,12 +268,12 @@ fn addresses_of_other_hosts_are_bounded_for_each_station_and_for_all() {
     plan.see_neighbours(Some((&[], &[])));
     let many: Vec<Route> = (1..=5).map(|last| there_with(7, 2, last)).collect();
     hear(&mut plan, &[&[floods(2)], &many[..]].concat(), 0);
-    assert_eq!((step(&mut plan, 0).add_neighbours.len(), plan.refused()), (3, 2));
+    assert_eq!((step(&mut plan, 0).add_neighbours.len(), plan.refused().stations), (3, 2));
     plan.set_limits(Limits { neighbours: 1000, ..LIMITS });
     let many: Vec<Route> = (1..=70).map(|last| there_with(7, 2, last)).collect();
     hear(&mut plan, &[&[floods(2)], &many[..]].concat(), 0);
     step(&mut plan, 0);
-    assert_eq!((answered(&plan).len(), plan.refused()), (ADDRESSES_MAX, 6));
+    assert_eq!((answered(&plan).len(), plan.refused().stations), (ADDRESSES_MAX, 6));
     // What came first stays, also where others are listed before it.
     let before = answered(&plan);
     let others: Vec<Route> = (100..=200).map(|last| there_with(7, 2, last)).collect();
@@ -302,4 +303,37 @@ fn a_station_that_the_switch_has_lost_is_named_again() {
     plan.see_named(&BTreeSet::new());
     assert_eq!(step(&mut plan, 2).add_stations, [(mac(7), ip(2))]);
     assert!(plan.has_remotes(&[ip(2)].into()) && !plan.has_remotes(&BTreeSet::new()));
+}
+
+#[test]
+fn networks_of_a_port_share_its_limits_and_what_came_first_stays() {
+    let mut plans = [(10, plan()), (20, plan())];
+    let mut see = |routes: [&[Route]; 2], now: u64| {
+        share(&mut plans, LIMITS, |vlan, plan| hear(plan, routes[usize::from(*vlan == 20)], now));
+        plans.each_mut().map(|(_, plan)| (step(plan, now), plan.refused()))
+    };
+    let first = [floods(2), there(7, 2, 0)];
+    let both = see([&first, &first], 0);
+    assert!(both.iter().all(|(todo, _)| todo.add_stations == [(mac(7), ip(2))]), "{both:?}");
+    let more = [floods(2), there(7, 2, 0), floods(3), there(8, 2, 0)];
+    let [ten, twenty] = see([&more, &first], 1);
+    let refused = Refused { remotes: 1, stations: 1 };
+    assert_eq!((ten, twenty), ((Todo::default(), refused), <(Todo, Refused)>::default()));
+    // What one network does not have any more, the other may have.
+    let [_, twenty] = see([&more, &[floods(2)]], 2);
+    assert_eq!(twenty.0.del_stations, [mac(7)]);
+    let [ten, _] = see([&more, &[floods(2)]], 3);
+    let refused = Refused { remotes: 1, stations: 0 };
+    assert_eq!((ten.0.add_stations, ten.1), (vec![(mac(8), ip(2))], refused));
+}
+
+#[test]
+fn a_host_takes_room_at_the_port_once_whatever_networks_it_is_in() {
+    let mut ten = vec![floods(2), floods(3), there(7, 4, 0)];
+    let mut twenty = vec![floods(3), floods(4)];
+    assert_eq!(admit([ip(3)].into(), 2, [&mut ten, &mut twenty]), 1);
+    assert_eq!((ten.len(), twenty), (3, vec![floods(3)]));
+    let mut plan = plan();
+    hear(&mut plan, &ten, 0);
+    assert_eq!(plan.remotes(), BTreeSet::from([ip(2), ip(3)]));
 }

@@ -30,6 +30,7 @@ use std::ops::RangeInclusive;
 use packet::hash::folded_multiply;
 
 use super::ports::Ports;
+use crate::shares::{Shares, Source};
 use crate::table::{Seed, Table};
 use crate::time::Ms;
 use packet::ipv4::{End, Protocol, tcp_flag};
@@ -150,9 +151,8 @@ pub struct Bindings {
     table: Table<u64, Binding>,
     /// By the end outside: the place in `table`.
     outside: HashMap<u64, u32, Seed>,
-    /// How many each host inside has.
-    hosts: HashMap<Ipv4Addr, u32, Seed>,
-    per_host: u32,
+    /// The bindings of each host inside.
+    hosts: Shares,
     addresses: Vec<Ipv4Addr>,
     /// Free ports of each address, for each protocol.
     ports: Vec<[Ports; 3]>,
@@ -163,9 +163,9 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// An empty table for at most `most` bindings, `per_host` of one host.
+    /// An empty table for at most `most` bindings, which `hosts` share.
     pub fn new(
-        (most, per_host): (u32, u32),
+        (most, hosts): (u32, Shares),
         addresses: &[Ipv4Addr],
         range: &RangeInclusive<u16>,
         timeouts: Timeouts,
@@ -175,8 +175,7 @@ impl Bindings {
         Self {
             table: Table::new(most),
             outside: HashMap::with_capacity_and_hasher(most as usize, Seed::default()),
-            hosts: HashMap::with_capacity_and_hasher(most as usize, Seed::default()),
-            per_host,
+            hosts,
             addresses: addresses.to_vec(),
             ports: addresses.iter().map(|_| ports()).collect(),
             timeouts,
@@ -257,12 +256,12 @@ impl Bindings {
         if self.table.is_full() {
             return Err(Refused::Full);
         }
-        if !self.has_room(inside.ip) {
+        if self.hosts.is_used_up(source(inside.ip)) {
             return Err(Refused::Host);
         }
         self.random =
             folded_multiply(self.random.wrapping_add(0x9e37_79b9_7f4a_7c15), 0xd6e8_feb8_6659_fd93);
-        let pool = folded_multiply(u64::from(u32::from(inside.ip)), 0xa076_1d64_78bd_642f);
+        let pool = folded_multiply(source(inside.ip), 0xa076_1d64_78bd_642f);
         let which = usize::try_from(pool % self.addresses.len() as u64).expect("small");
         let ports = &mut self.ports[which][usize::from(protocol.number())];
         let port = ports.take(inside.port, self.random).ok_or(Refused::NoPort)?;
@@ -275,13 +274,8 @@ impl Bindings {
         let protocol = binding.protocol;
         let place = self.table.insert(inside.key(protocol), binding).ok_or(Refused::Full)?;
         self.outside.insert(outside.key(protocol), place);
-        *self.hosts.entry(inside.ip).or_default() += 1;
+        self.hosts.add(source(inside.ip));
         Ok(place)
-    }
-
-    /// Whether this host may have one more binding.
-    fn has_room(&self, host: Ipv4Addr) -> bool {
-        self.hosts.get(&host).is_none_or(|count| *count < self.per_host)
     }
 
     fn ports_of(&mut self, protocol: Protocol, ip: Ipv4Addr) -> Option<&mut Ports> {
@@ -305,7 +299,7 @@ impl Bindings {
                 && is_inside(binding.inside.ip)
                 && self.table.find(&inside).is_none()
                 && !self.table.is_full()
-                && self.has_room(binding.inside.ip);
+                && !self.hosts.is_used_up(source(binding.inside.ip));
             let outside = binding.outside;
             let mut is_free = || {
                 let ports = self.ports_of(binding.protocol, outside.ip);
@@ -325,11 +319,7 @@ impl Bindings {
 
     fn give_back(&mut self, binding: &Binding) {
         self.outside.remove(&binding.outside.key(binding.protocol));
-        let host = binding.inside.ip;
-        match self.hosts.get_mut(&host) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(self.hosts.remove(&host)),
-        }
+        self.hosts.remove(source(binding.inside.ip));
         let ports = self.ports_of(binding.protocol, binding.outside.ip);
         ports.into_iter().for_each(|ports| ports.give_back(binding.outside.port));
     }
@@ -343,4 +333,9 @@ impl Bindings {
             }
         }
     }
+}
+
+/// The host inside, of which the bindings are counted.
+fn source(host: Ipv4Addr) -> Source {
+    u32::from(host).into()
 }

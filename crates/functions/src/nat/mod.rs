@@ -37,6 +37,7 @@ use client::nf::{Action, Frame, Generated, Handler, Metadata};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::shares::{Entries, Shares};
 use super::table::{Table, places};
 use super::text::{
     Endpoint, Host, Name, Net, Ports, each, entries, parse, seconds, tcp_or_udp, wrong,
@@ -104,27 +105,7 @@ impl Config {
         }
         Ok((inside, all))
     }
-
-    /// Most bindings of one host.
-    fn per_host(&self, text: &str) -> anyhow::Result<u32> {
-        let (Some(wanted), all) = (&self.bindings_per_host, self.bindings) else {
-            return Ok(self.bindings.div_ceil(4));
-        };
-        match wanted.get_ref().0 {
-            most if most <= all => Ok(most),
-            most => {
-                let why = format_args!(
-                    "bindings_per_host: one host would have {most}, and all together have {all} \
-                     (bindings); lower it, or raise bindings"
-                );
-                Err(wrong(text, wanted, why))
-            }
-        }
-    }
 }
-
-#[derive(Clone, Copy, Deserialize)]
-struct Entries(#[serde(deserialize_with = "entries")] u32);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -265,8 +246,9 @@ impl Nat {
             transitory: config.tcp_transitory_s.into(),
             icmp: config.icmp_s.into(),
         };
-        let most = (config.bindings, config.per_host(text)?);
-        let bindings = Bindings::new(most, &outside, &config.ports.0, timeouts);
+        let (most, keys) = (config.bindings, ["bindings_per_host", "bindings"]);
+        let hosts = Shares::read(text, keys, config.bindings_per_host.as_ref(), most)?;
+        let bindings = Bindings::new((most, hosts), &outside, &config.ports.0, timeouts);
         let mut nat = Self {
             inside,
             outside,

@@ -87,7 +87,7 @@ pub fn open(kind: PortKind, wanted: &HostIf, with: &OpenWith<'_>) -> Result<Open
                 existing: with.existing,
                 strict: false,
             };
-            tap::open(&spec, wanted.uring, bell)
+            tap::open(&spec, bell)
         }
         other => unreachable!("ports of kind {} have no interface", other.name()),
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use hostif::namespace::{self, Home};
 use hostif::stack::Handles;
 use hostif::{HostError, check_name};
+use rustix::io::ReadWriteFlags;
 
-use super::tap::{IoOptions, Tap};
+use super::tap::Tap;
 use super::{Link, Opened};
 use crate::sys::Waker;
 
@@ -25,6 +26,7 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
         namespace::within(namespace.zip(target.as_ref()), open)?;
     let home = Home::of(target.as_ref());
     let link = Link::new(&interface, home.is_foreign(), bell);
-    let tap = Tap::new(vec![relay], IoOptions::default(), programs, link.clone(), name)?;
+    let flags = ReadWriteFlags::empty();
+    let tap = Tap::new(vec![relay], flags, programs, link.clone(), name)?;
     Ok(Opened { adapter: Box::new(tap), link, interface, home, undo: None })
 }

@@ -14,25 +14,25 @@ use hostif::HostError;
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use hostif::tap::{Handles, TapSpec, identify};
+use rustix::io::ReadWriteFlags;
 
-pub(super) use adapter::{IoOptions, Tap};
+pub(super) use adapter::Tap;
 
 use super::{Link, Opened};
 use crate::sys::Waker;
 
-/// Opens the TAP of `spec`, or creates it, and makes a port of it. `uring` selects `io_uring`; by
-/// default it is used where the kernel has it.
+/// Opens the TAP of `spec`, or creates it, and makes a port of it.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn open(spec: &TapSpec, uring: Option<bool>, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+pub fn open(spec: &TapSpec, bell: &Arc<Waker>) -> Result<Opened, HostError> {
     let target = spec.namespace.as_deref().map(namespace::open).transpose()?;
     let Handles { queues, interface, undo } = hostif::tap::open(spec, target.as_ref())?;
-    let opened = with_queues(queues, interface, Home::of(target.as_ref()), uring, bell)?;
+    let opened = with_queues(queues, interface, Home::of(target.as_ref()), bell)?;
     Ok(Opened { undo: Some(undo), ..opened })
 }
 
-/// Makes a port of the queues of an open TAP in namespace `home`; `uring` as in [`open`].
+/// Makes a port of the queues of an open TAP in namespace `home`.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
@@ -40,35 +40,30 @@ pub fn with_queues(
     queues: Vec<OwnedFd>,
     interface: Interface,
     home: Home,
-    uring: Option<bool>,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
-    make(queues, interface, home, IoOptions { uring, shared: false }, bell)
+    make(queues, interface, home, ReadWriteFlags::empty(), bell)
 }
 
-/// Makes a port of the queues of a TAP that a client opened, and may still have open; `uring` as in
-/// [`open`].
+/// Makes a port of the queues of a TAP that a client opened, and may still have open.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn with_client_queues(
-    queues: Vec<OwnedFd>,
-    uring: Option<bool>,
-    bell: &Arc<Waker>,
-) -> Result<Opened, HostError> {
+pub fn with_client_queues(queues: Vec<OwnedFd>, bell: &Arc<Waker>) -> Result<Opened, HostError> {
     let (home, interface) = identify(&queues)?;
-    make(queues, interface, home, IoOptions { uring, shared: true }, bell)
+    // The client may change their blocking mode at any time.
+    make(queues, interface, home, ReadWriteFlags::NOWAIT, bell)
 }
 
 fn make(
     queues: Vec<OwnedFd>,
     interface: Interface,
     home: Home,
-    options: IoOptions,
+    flags: ReadWriteFlags,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
     let link = Link::new(&interface, home.is_foreign(), bell);
-    let adapter = Tap::new(queues, options, Vec::new(), link.clone(), &interface.name)?;
+    let adapter = Tap::new(queues, flags, Vec::new(), link.clone(), &interface.name)?;
     let _ = link.queues.set(adapter.queues());
     Ok(Opened { adapter: Box::new(adapter), link, interface, home, undo: None })
 }

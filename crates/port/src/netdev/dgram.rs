@@ -14,8 +14,8 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
-use super::{End, WAITING};
-use crate::sys::{SlowWakes, descriptors};
+use super::{End, PeerCalls, WAITING};
+use crate::sys::descriptors;
 
 /// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
@@ -25,7 +25,7 @@ const QUEUE: usize = 256;
 /// The worker's side of a port.
 pub(super) struct Datagrams {
     channel: PeerChannel,
-    slow: SlowWakes,
+    slow: PeerCalls,
     /// The socket that sends to the peer.
     peer: Option<OwnedFd>,
     /// The longest frame that the socket takes.
@@ -43,7 +43,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(super) fn new(channel: PeerChannel, slow: SlowWakes) -> std::io::Result<Self> {
+    pub(super) fn new(channel: PeerChannel, slow: PeerCalls) -> std::io::Result<Self> {
         channel.resume()?;
         Ok(Self {
             channel,
@@ -114,7 +114,7 @@ impl Datagrams {
         if self.waits_for_room || self.ends.is_empty() {
             return;
         }
-        let timing = self.slow.begin();
+        let timing = self.slow.sends.begin();
         while let Some(peer) = self.peer.as_ref().filter(|_| !self.waits_for_room)
             && self.taken < self.ends.len()
         {
@@ -143,7 +143,7 @@ impl Datagrams {
                 Err(errno) => return self.hang_up(errno.into()),
             }
         }
-        self.slow.end(&timing);
+        self.slow.sends.end(&timing);
         self.forget_taken();
     }
 
@@ -222,14 +222,14 @@ impl Adapter for Datagrams {
         batch.restart(self.intake.region());
         self.answer();
         self.write_again();
-        let timing = self.slow.begin();
+        let timing = self.slow.receives.begin();
         // Counted, so that a peer whose frames are refused cannot prolong a turn for ever.
         for _ in 0..FRAMES {
             if !self.receive(batch, drops) || timing.is_slow() {
                 break;
             }
         }
-        self.slow.end(&timing);
+        self.slow.receives.end(&timing);
     }
 
     fn send(&mut self, batch: &Batch, list: &[Delivery]) -> Sent {
@@ -265,7 +265,7 @@ mod tests {
 
     fn opened(dir: &Path) -> (Box<dyn Adapter>, MachinePort) {
         // The machine that tests run on may be slow.
-        open_dgram(&spec(dir, false), SlowWakes::unlimited(), &bell()).expect("no peer is there")
+        open_dgram(&spec(dir, false), PeerCalls::unlimited(), &bell()).expect("no peer is there")
     }
 
     /// A port to which the kernel delivers descriptors, as an older kernel does to any, and a

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use switch::Adapter;
 
 use super::connector::{self, Connector, PeerChannel, Source};
-use super::{DESCRIPTORS, End, dgram, stream};
+use super::{DESCRIPTORS, End, PeerCalls, dgram, stream};
 use crate::machine::quota::{Limits, Quota, Resource};
 use crate::machine::socket::{Beside, Listener};
 use crate::machine::{Access, Spec, Status};
-use crate::sys::{SlowWakes, Waker};
+use crate::sys::Waker;
 
 /// The connector of such a port.
 pub struct Harness(Connector);
@@ -28,7 +28,7 @@ pub struct Harness(Connector);
 pub fn open_stream() -> io::Result<(Box<dyn Adapter>, Harness)> {
     let nowhere = Listener::Remote(PathBuf::new(), Beside::Nothing);
     let (connector, channel) = open(Source::Accept, nowhere)?;
-    let adapter = stream::Stream::new(channel, SlowWakes::unlimited())?;
+    let adapter = stream::Stream::new(channel, PeerCalls::unlimited())?;
     Ok((Box::new(adapter), Harness(connector)))
 }
 
@@ -40,7 +40,7 @@ pub fn open_dgram(socket: OwnedFd) -> io::Result<(Box<dyn Adapter>, Harness)> {
     // No file has an empty path, so none is removed when the listener is dropped.
     let own = Listener::Bound(socket, PathBuf::new(), (0, 0));
     let (connector, channel) = open(Source::Datagrams(PathBuf::new()), own)?;
-    let adapter = dgram::Datagrams::new(channel, SlowWakes::unlimited())?;
+    let adapter = dgram::Datagrams::new(channel, PeerCalls::unlimited())?;
     Ok((Box::new(adapter), Harness(connector)))
 }
 

@@ -17,7 +17,7 @@
 //!   gone when it sends to it.
 //!
 //! The worker never waits for a peer. But the kernel calls all that watch the peer's socket in the
-//! call that sends to it or takes from it, so the time of these calls is taken ([`SlowWakes`]), and
+//! call that sends to it or takes from it, so the time of these calls is taken ([`PeerCalls`]), and
 //! those of a turn end when they are slow. The connector closes what came from a peer
 //! ([`sys::descriptors`](crate::sys::descriptors)). What the peer does not take at once waits in
 //! bounded memory, and the port drops and counts what finds no room there. The port disconnects a
@@ -36,7 +36,7 @@ use switch::Adapter;
 use crate::machine::quota::Resource;
 use crate::machine::socket::{Beside, Listener, bind_datagrams, failed};
 use crate::machine::{MachinePort, SocketError, Spec, Status};
-use crate::sys::{SlowWakes, Waker};
+use crate::sys::{SlowCalls, Waker};
 use connector::{Connector, Source};
 
 /// The most bytes that wait for a peer.
@@ -45,6 +45,22 @@ pub const WAITING: usize = 256 << 10;
 /// and connector to signal each other.
 const DESCRIPTORS: u64 = 8;
 
+/// Takes the time of calls for a peer, by what they do: that is what a stall is named after.
+#[derive(Debug)]
+pub struct PeerCalls {
+    /// Calls that send to the peer.
+    pub sends: SlowCalls,
+    /// Calls that receive from the peer.
+    pub receives: SlowCalls,
+}
+
+impl PeerCalls {
+    /// Finds no call slow.
+    fn unlimited() -> Self {
+        Self { sends: SlowCalls::unlimited(), receives: SlowCalls::unlimited() }
+    }
+}
+
 /// Opens a port for a byte stream; returns its adapter for the worker, and the rest. The port rings
 /// `bell` when its state changes, and reports calls that are slow by `slow`.
 ///
@@ -52,7 +68,7 @@ const DESCRIPTORS: u64 = 8;
 /// [`SocketError`], with what to do.
 pub fn open_stream(
     spec: &Spec,
-    slow: SlowWakes,
+    slow: PeerCalls,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
@@ -71,7 +87,7 @@ pub fn open_stream(
 /// [`SocketError`], with what to do.
 pub fn open_dgram(
     spec: &Spec,
-    slow: SlowWakes,
+    slow: PeerCalls,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;

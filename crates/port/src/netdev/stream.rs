@@ -14,8 +14,8 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
-use super::{End, WAITING};
-use crate::sys::{SlowWakes, descriptors};
+use super::{End, PeerCalls, WAITING};
+use crate::sys::descriptors;
 
 /// The length of the length field.
 const LENGTH: usize = 4;
@@ -28,7 +28,7 @@ const INBOX: usize = LENGTH + FRAME_MAX as usize + (128 << 10);
 /// The worker's side of a port.
 pub(super) struct Stream {
     channel: PeerChannel,
-    slow: SlowWakes,
+    slow: PeerCalls,
     peer: Option<OwnedFd>,
     intake: Intake,
     inbox: Inbox,
@@ -43,7 +43,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(channel: PeerChannel, slow: SlowWakes) -> std::io::Result<Self> {
+    pub(super) fn new(channel: PeerChannel, slow: PeerCalls) -> std::io::Result<Self> {
         Ok(Self {
             channel,
             slow,
@@ -95,9 +95,9 @@ impl Stream {
         // Only what waits now: the kernel goes on for as long as the peer adds to it.
         let waiting = ioctl_fionread(peer).ok().and_then(|bytes| usize::try_from(bytes).ok());
         let most = self.most.min(waiting.unwrap_or(1).max(1));
-        let timing = self.slow.begin();
+        let timing = self.slow.receives.begin();
         let filled = self.inbox.fill(peer, most);
-        self.most = if self.slow.end(&timing) { 1 } else { (4 * self.most).min(INBOX) };
+        self.most = if self.slow.receives.end(&timing) { 1 } else { (4 * self.most).min(INBOX) };
         filled?;
         give_out(&mut self.inbox, &mut self.intake, batch, drops).map(drop)
     }
@@ -131,7 +131,7 @@ impl Stream {
         if self.waits_for_room || self.taken == self.outbox.len() {
             return;
         }
-        let timing = self.slow.begin();
+        let timing = self.slow.sends.begin();
         while let Some(peer) = self.peer.as_ref().filter(|_| !self.waits_for_room)
             && self.taken < self.outbox.len()
         {
@@ -149,7 +149,7 @@ impl Stream {
                 Err(errno) => return self.hang_up(ended(errno)),
             }
         }
-        self.slow.end(&timing);
+        self.slow.sends.end(&timing);
         if self.taken == self.outbox.len() {
             self.outbox.clear();
             self.taken = 0;
@@ -306,7 +306,7 @@ mod tests {
     use super::super::fixture::{bell, send, send_longest_and_tagged};
     use super::super::fixture::{soon, soon_in, spec, turn};
     use super::super::open_stream;
-    use super::{DropReason, FRAME_MAX, LENGTH, SlowWakes};
+    use super::{DropReason, FRAME_MAX, LENGTH, PeerCalls};
     use crate::machine::{MachinePort, State};
     use crate::sys::descriptors::accept;
     use crate::sys::descriptors::fixture::{at_once, send_lingering};
@@ -330,7 +330,7 @@ mod tests {
     ) -> (Box<dyn Adapter>, MachinePort, UnixStream, TempDir) {
         let dir = tempdir().expect("a directory");
         let (adapter, port) =
-            open_stream(&spec(dir.path(), false), SlowWakes::unlimited(), &bell())
+            open_stream(&spec(dir.path(), false), PeerCalls::unlimited(), &bell())
                 .expect("no peer is there");
         prepare(&port);
         let peer = another(&dir);
@@ -462,7 +462,7 @@ mod tests {
         let place = tempdir().expect("a directory");
         let dir = place.path();
         let (mut adapter, port) =
-            open_stream(&spec(dir, true), SlowWakes::unlimited(), &bell()).expect("it may come");
+            open_stream(&spec(dir, true), PeerCalls::unlimited(), &bell()).expect("it may come");
         for _ in 0..2 {
             let listener = UnixListener::bind(dir.join("vm.sock")).expect("a place");
             let (mut peer, _) = listener.accept().expect("it connects");

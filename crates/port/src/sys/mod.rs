@@ -4,18 +4,18 @@ pub mod aio;
 pub mod descriptors;
 mod doorbell;
 pub mod packet;
+mod slow_calls;
 pub mod steering;
 pub mod tun;
 pub mod udp;
 pub mod unread;
-pub mod uring;
 pub mod vhost;
 mod wake;
-pub mod write_list;
 pub mod xdp;
 
 pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
-pub use wake::{ClosedElsewhere, Closer, PortWaker, SlowWakes, Waker, Wakers, doorbell_pair};
+pub use slow_calls::SlowCalls;
+pub use wake::{ClosedElsewhere, Closer, PortWaker, Waker, Wakers, doorbell_pair};
 
 /// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).
 #[must_use]

@@ -1,35 +1,70 @@
-//! TAPs: frames written with `pwritev2`.
+//! TAPs: frames written from where they lie, with `pwritev2`.
 
 #![allow(unsafe_code)] // UNSAFETY: the wrapper that we use takes slices, and these are pieces.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::io::{Errno, ReadWriteFlags};
+use ring::frame::{Frame, Prologue, RawSlice};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use switch::receive::batch::FRAGS_MAX;
 
-use super::write_list::WriteList;
+/// Memory for the pieces of a frame, used again and again.
+#[derive(Debug, Default)]
+pub struct Pieces(Vec<libc::iovec>);
 
-/// Performs the writes of a list, one system call each, and reports their results in order.
-pub fn write_each(
-    queues: &[OwnedFd],
-    mut list: WriteList<'_, '_>,
-    flags: ReadWriteFlags,
-    mut tell: impl FnMut(Result<usize, Errno>),
-) {
-    let flags = flags.bits().cast_signed();
-    list.each(|queue, pieces| {
-        let (tap, at) = (queues[queue].as_raw_fd(), pieces.as_ptr());
-        let count = libc::c_int::try_from(pieces.len()).expect("a few hundred");
-        loop {
-            // SAFETY: the kernel only reads the pieces, which live until it returns. A sender
-            // that writes there changes its own frame only.
-            let written = unsafe { libc::pwritev2(tap, at, count, -1, flags) };
-            match usize::try_from(written).map_err(|_| last_error()) {
-                Err(Errno::INTR) => {}
-                result => return tell(result),
+// SAFETY: the addresses are used only by `write`, which begins without any.
+unsafe impl Send for Pieces {}
+
+impl Pieces {
+    /// Memory for the pieces of any frame.
+    #[must_use]
+    pub fn new() -> Self {
+        // One more for the headers.
+        Self(Vec::with_capacity(1 + FRAGS_MAX))
+    }
+
+    /// Writes `headers`, which end with the frame's first bytes `head`, and the rest of the frame.
+    /// Returns the length of all.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame.
+    pub fn write(
+        &mut self,
+        tap: &OwnedFd,
+        headers: &[u8],
+        frame: Frame<'_>,
+        head: &Prologue,
+        flags: ReadWriteFlags,
+    ) -> Result<usize, Errno> {
+        self.0.clear();
+        self.push(RawSlice { at: headers.as_ptr(), len: headers.len() });
+        let mut is_head = true;
+        frame.raw_slices(head, |slice| {
+            if !std::mem::take(&mut is_head) {
+                self.push(slice);
             }
+        });
+        let count = libc::c_int::try_from(self.0.len()).expect("a few hundred");
+        let (tap, at, flags) = (tap.as_raw_fd(), self.0.as_ptr(), flags.bits().cast_signed());
+        retry_on_intr(|| {
+            // SAFETY: the kernel only reads the pieces, which live until it returns. A sender that
+            // writes there changes its own frame only.
+            let written = unsafe { libc::pwritev2(tap, at, count, -1, flags) };
+            usize::try_from(written).map_err(|_| last_error())
+        })
+    }
+
+    /// Adds a piece, or extends the last one if the memory is adjacent.
+    fn push(&mut self, RawSlice { at, len }: RawSlice) {
+        if let Some(last) = self.0.last_mut()
+            && last.iov_base.cast_const().cast::<u8>().wrapping_add(last.iov_len) == at
+        {
+            last.iov_len += len;
+            return;
         }
-    });
+        self.0.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
+    }
 }
 
 fn last_error() -> Errno {

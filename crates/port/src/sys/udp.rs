@@ -443,7 +443,6 @@ fn check(result: c_int) -> io::Result<c_int> {
     if result >= 0 { Ok(result) } else { Err(io::Error::last_os_error()) }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

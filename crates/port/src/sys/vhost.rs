@@ -18,7 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::sys::SlowWakes;
+use crate::sys::SlowCalls;
 use crate::sys::aio::Signals;
 
 /// The most descriptors beside one message.
@@ -219,7 +219,7 @@ static SIGNALS: LazyLock<io::Result<Signals>> = LazyLock::new(Signals::new);
 #[derive(Debug)]
 pub struct Call {
     fd: OwnedFd,
-    slow: Arc<SlowWakes>,
+    slow: Arc<SlowCalls>,
 }
 
 impl Call {
@@ -227,7 +227,7 @@ impl Call {
     ///
     /// # Errors
     /// `EINVAL`: not an eventfd.
-    pub fn new(fd: OwnedFd, slow: &Arc<SlowWakes>) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, slow: &Arc<SlowCalls>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn a_full_eventfd_made_blocking_holds_nobody_up() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let call = Call::new(event.try_clone().unwrap(), &Arc::new(SlowWakes::new(drop))).unwrap();
+        let call = Call::new(event.try_clone().unwrap(), &Arc::new(SlowCalls::new(drop))).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         rustix::fs::fcntl_setfl(&event, OFlags::empty()).unwrap();
         let (done, is_done) = std::sync::mpsc::channel();

@@ -11,14 +11,12 @@
 //! holds other locks. The daemon's end takes nothing in, neither bytes nor descriptors.
 //!
 //! What remains is that a wake-up takes the time of the worker: the kernel calls all that watch the
-//! client's end. So the time of each is taken ([`SlowWakes`]). To close the daemon's end calls them
+//! client's end. So the time of each is taken ([`SlowCalls`]). To close the daemon's end calls them
 //! too, and another thread than the worker does it ([`Closer`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 use std::{fmt, mem};
 
 use ring::doorbell::WakeBy;
@@ -30,8 +28,9 @@ use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair,
 };
 use rustix::thread::futex;
-use rustix::time::{ClockId, Timespec as Time, clock_gettime};
 use switch::Wake;
+
+use super::slow_calls::SlowCalls;
 
 /// Closes descriptors in a thread that may have to wait.
 #[derive(Clone)]
@@ -93,102 +92,11 @@ impl Drop for ClosedElsewhere {
     }
 }
 
-/// Takes the time of wake-ups, and reports those of a peer that are slow again and again. Sending
-/// to a peer's socket, and receiving from it, are wake-ups, too.
-///
-/// A thread that loses its core in a wake-up is no fault of the peer. So the first slow one
-/// reports nothing: it has the thread's own clock taken for the next 64 of them.
-pub struct SlowWakes {
-    report: Box<dyn Fn(Duration) + Send + Sync>,
-    /// What a slow one takes.
-    limit: Duration,
-    /// Wake-ups whose time on a core is still to be taken. Relaxed: a hint.
-    probation: AtomicU32,
-}
-
-impl SlowWakes {
-    /// A wake-up takes a microsecond or two.
-    const SLOW: Duration = Duration::from_millis(2);
-    /// Wake-ups after a slow one of which the thread's time is taken.
-    const PROBATION: u32 = 64;
-
-    /// Calls `report` with the time of each slow wake-up that follows another one closely.
-    pub fn new(report: impl Fn(Duration) + Send + Sync + 'static) -> Self {
-        Self { report: Box::new(report), limit: Self::SLOW, probation: AtomicU32::new(0) }
-    }
-
-    /// Finds no wake-up slow.
-    pub(crate) fn unlimited() -> Self {
-        Self { limit: Duration::MAX, ..Self::new(drop) }
-    }
-
-    /// Does a wake-up and takes its time.
-    pub(super) fn time(&self, wake: impl FnOnce()) {
-        let timing = self.begin();
-        wake();
-        self.end(&timing);
-    }
-
-    /// Begins one wake-up, or several that count as one.
-    pub(crate) fn begin(&self) -> Timing {
-        let left = self.probation.load(Ordering::Relaxed);
-        let clock = if left == 0 { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
-        Timing { left, limit: self.limit, clock, at: clock_gettime(clock) }
-    }
-
-    /// Ends it. Returns whether it was slow.
-    pub(crate) fn end(&self, timing: &Timing) -> bool {
-        let (left, took) = (timing.left, timing.took());
-        let is_slow = took >= self.limit;
-        match (left, is_slow) {
-            (0, false) => {}
-            (0, true) => self.probation.store(Self::PROBATION, Ordering::Relaxed),
-            (_, false) => self.probation.store(left - 1, Ordering::Relaxed),
-            (_, true) => {
-                self.probation.store(Self::PROBATION, Ordering::Relaxed);
-                (self.report)(took);
-            }
-        }
-        is_slow
-    }
-}
-
-/// Wake-ups whose time is being taken.
-#[derive(Debug)]
-pub(crate) struct Timing {
-    /// Wake-ups before this one whose time on a core is still to be taken.
-    left: u32,
-    limit: Duration,
-    clock: ClockId,
-    at: Time,
-}
-
-impl Timing {
-    fn took(&self) -> Duration {
-        since(self.at, clock_gettime(self.clock))
-    }
-
-    /// Whether they are slow already.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.took() >= self.limit
-    }
-}
-
-impl fmt::Debug for SlowWakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlowWakes").field("probation", &self.probation).finish_non_exhaustive()
-    }
-}
-
-fn since(begin: Time, end: Time) -> Duration {
-    end.checked_sub(begin).and_then(|took| took.try_into().ok()).unwrap_or_default()
-}
-
 /// The daemon's end of a client's doorbell.
 #[derive(Debug)]
 pub struct Waker {
     socket: ClosedElsewhere,
-    slow: Option<SlowWakes>,
+    slow: Option<SlowCalls>,
 }
 
 impl Waker {
@@ -196,11 +104,11 @@ impl Waker {
     ///
     /// # Errors
     /// No descriptors left.
-    pub fn new(closer: &Closer, slow: SlowWakes) -> io::Result<(OwnedFd, Self)> {
+    pub fn new(closer: &Closer, slow: SlowCalls) -> io::Result<(OwnedFd, Self)> {
         Self::make(closer, Some(slow))
     }
 
-    fn make(closer: &Closer, slow: Option<SlowWakes>) -> io::Result<(OwnedFd, Self)> {
+    fn make(closer: &Closer, slow: Option<SlowCalls>) -> io::Result<(OwnedFd, Self)> {
         let (read, ours) = doorbell_pair()?;
         shutdown(&ours, Shutdown::Read)?;
         Ok((read, Self { socket: ClosedElsewhere::new(ours, closer), slow }))
@@ -325,44 +233,6 @@ mod tests {
         assert!(!readable(&read), "one look takes all");
         drop(read);
         waker.wake();
-    }
-
-    /// What this returns has run on a core for longer than a wake-up may.
-    fn slow() {
-        let begin = clock_gettime(ClockId::ThreadCPUTime);
-        while since(begin, clock_gettime(ClockId::ThreadCPUTime)) <= SlowWakes::SLOW {}
-    }
-
-    /// The slow wake-ups of a list that are reported; `true`: one is slow.
-    fn reported(wakes: impl IntoIterator<Item = bool>) -> usize {
-        let (report, reports) = channel();
-        let watch = SlowWakes::new(move |took| report.send(took).expect("listening"));
-        for is_slow in wakes {
-            watch.time(|| (0..u32::from(is_slow)).for_each(|_| slow()));
-        }
-        reports.try_iter().count()
-    }
-
-    #[test]
-    fn slow_wake_ups_after_the_first_are_reported() {
-        assert_eq!(reported([true, true, false, true]), 2);
-    }
-
-    #[test]
-    fn a_slow_wake_up_long_after_another_is_not_reported() {
-        let quick = || std::iter::repeat_n(false, 1000);
-        // A thread that loses its core meanwhile is looked at, and not reported.
-        assert_eq!(reported(quick().chain([true]).chain(quick()).chain([true])), 0);
-    }
-
-    #[test]
-    fn a_wake_up_that_waits_for_a_core_is_not_reported() {
-        let (report, reports) = channel();
-        let watch = SlowWakes::new(move |took| report.send(took).expect("listening"));
-        for _ in 0..4 {
-            watch.time(|| std::thread::sleep(2 * SlowWakes::SLOW));
-        }
-        assert_eq!(reports.try_iter().count(), 0);
     }
 
     #[test]

@@ -34,6 +34,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use protocol::{CURE_BY_QUEUES, CURE_IN_GUEST};
 use switch::Adapter;
 
 use crate::machine::log::RateLimitedLog;
@@ -44,7 +45,7 @@ use crate::machine::socket::{Beside, Listener, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::unread::is_read;
 use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
-use crate::sys::{SlowWakes, Waker};
+use crate::sys::{SlowCalls, Waker};
 use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
 use session::{Fault, Session, Shared};
@@ -61,7 +62,7 @@ const DESCRIPTORS: u64 = 8;
 /// [`SocketError`], with what to do.
 pub fn open(
     spec: &Spec,
-    slow: SlowWakes,
+    slow: SlowCalls,
     bell: &Arc<Waker>,
 ) -> Result<(Box<dyn Adapter>, MachinePort), SocketError> {
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
@@ -257,8 +258,8 @@ const UNREAD: &str = "its last frontends asked for a descriptor that they have n
 /// QEMU hangs up if a port has fewer queues than it was told to use.
 fn too_few_queues(pairs: u16) -> String {
     format!(
-        "it left when it heard that the port has queues = {pairs}; if it uses more, delete the \
-         port and add it with --queues N, the number of its queue pairs"
+        "it left when it heard that the port has queues = {pairs}{CURE_BY_QUEUES}delete the port \
+         and add it with --queues N, the number of its queue pairs"
     )
 }
 
@@ -266,7 +267,7 @@ fn too_few_queues(pairs: u16) -> String {
 fn stopped_in_doubt(queue: usize) -> String {
     format!(
         "queue {queue} is stopped: its packed ring does not say where the daemon or the backend \
-         before it was; in the guest, bind the driver anew (cd /sys/bus/virtio/drivers/virtio_net \
+         before it was{CURE_IN_GUEST}bind the driver anew (cd /sys/bus/virtio/drivers/virtio_net \
          && echo virtio0 > unbind && echo virtio0 > bind; ls shows the name), or start the machine \
          without packed=on"
     )
@@ -438,7 +439,7 @@ mod tests {
         let (peer, access) = (None, Access::default());
         let (connects, pairs, coalesce) = (false, 1, None);
         let spec = Spec { name, path, connects, pairs, coalesce, peer, access, quota };
-        open(&spec, SlowWakes::new(drop), &Arc::new(bell)).expect("the path is free")
+        open(&spec, SlowCalls::new(drop), &Arc::new(bell)).expect("the path is free")
     }
 
     #[test]

@@ -32,7 +32,7 @@ use super::handoff::{Queues, Ring, Trouble};
 use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};
 use super::message::{Answer, Area, Bell, Message, Shape};
 use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
-use crate::sys::SlowWakes;
+use crate::sys::SlowCalls;
 use crate::sys::vhost::{Call, EpollSet, Kick};
 use features::{LOG_ALL, PROTOCOL_FEATURES, accepted, offered, protocol};
 
@@ -132,7 +132,7 @@ pub struct Shared {
     /// The quota of the port's user.
     pub quota: Arc<Quota>,
     /// Takes the time of interrupts.
-    pub slow: Arc<SlowWakes>,
+    pub slow: Arc<SlowCalls>,
 }
 
 /// One frontend's session.

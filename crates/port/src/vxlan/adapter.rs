@@ -10,7 +10,7 @@
 //!
 //!  send   frame ──► outbox ─┬─ answered from here
 //!                           ├─ to the remote of its station ─┬──► runs ──► senders
-//!                           └─ to all remotes ───────────────┘
+//!                           └─ to all remotes of its VLAN ───┘
 //! ```
 //!
 //! *In.* A batch takes what it has room for, and the next one goes on there: a message may hold
@@ -233,14 +233,13 @@ impl VxlanPort {
         self.inbox.receive(&self.receiver).is_err() || self.give_out(now, batch, drops)
     }
 
-    /// Puts a frame into the outbox, for one remote or for all.
+    /// Puts a frame into the outbox, for one remote or for all of its VLAN.
     fn push(&mut self, now: Now, batch: &Batch, delivery: Delivery) -> Result<(), DropReason> {
         let entry = &batch.frames()[usize::from(delivery.frame)];
         let Inlet { networks, remotes, .. } = &self.inlet;
         let (frame, head) = batch.outgoing(delivery);
         let (vni, head, inside) = networks.outside(head)?;
         let home = remotes.find(inside.vlan(), entry.header.dst(), now);
-        let copies = remotes.count();
         let longest = self.mtu.map_or(FRAME_MAX, |mtu| mtu + ETHERNET_AND_TAG) as usize;
         let longest = longest - inside.more();
         if let Err(why) = self.outbox.push(vxlan::header(vni), (frame, head), longest) {
@@ -259,22 +258,26 @@ impl VxlanPort {
             self.outbox.keep_last();
             return Ok(());
         }
-        if home.is_none()
-            && let Err(why) = self.check_flood(copies, copies * entry.bytes as usize)
-        {
-            self.outbox.discard_last();
-            return Err(why);
-        }
         let sender = u8::try_from(batch.flow(entry) % u32::from(SENDERS)).expect("a few");
         match home {
             Some(remote) => self.outbox.send_to(remote, sender),
-            None => {
-                self.left.copies -= copies;
-                self.left.bytes -= copies * entry.bytes as usize;
-                let remotes = self.inlet.remotes.all();
-                remotes.for_each(|remote| self.outbox.send_to(remote, sender));
-            }
+            None => self.flood(inside.vlan(), entry.bytes as usize, sender)?,
         }
+        Ok(())
+    }
+
+    /// Sends the frame that was pushed last, of this many bytes, to all remotes of its VLAN; or
+    /// takes it out again.
+    fn flood(&mut self, vlan: VlanId, bytes: usize, sender: u8) -> Result<(), DropReason> {
+        let copies = self.inlet.remotes.flooded(vlan).count();
+        if let Err(why) = self.check_flood(copies, copies * bytes) {
+            self.outbox.discard_last();
+            return Err(why);
+        }
+        self.left.copies -= copies;
+        self.left.bytes -= copies * bytes;
+        let remotes = self.inlet.remotes.flooded(vlan);
+        remotes.for_each(|remote| self.outbox.send_to(remote, sender));
         Ok(())
     }
 
@@ -291,7 +294,7 @@ impl VxlanPort {
         is_answered
     }
 
-    /// Whether a frame may go to all remotes, in this many copies of this many bytes together.
+    /// Whether a frame may be flooded, in this many copies of this many bytes together.
     fn check_flood(&self, copies: usize, bytes: usize) -> Result<(), DropReason> {
         match copies {
             0 => Err(DropReason::NoDestination),

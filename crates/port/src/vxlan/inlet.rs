@@ -123,6 +123,9 @@ impl Inlet {
         let remote = remote.ok_or(DropReason::VxlanRemote)?;
         let (_, frame) = read.ok_or(DropReason::VxlanHeader)?;
         let inside = inside.ok_or(DropReason::VxlanVni)?;
+        if !self.remotes.is_in(remote, inside.vlan()) {
+            return Err(DropReason::VxlanRemote);
+        }
         match frame.len() {
             0..ETHERNET => return Err(DropReason::TooShort),
             len if len + inside.more() > FRAME_MAX as usize => return Err(DropReason::TooLong),
@@ -260,6 +263,21 @@ mod tests {
         assert_eq!((lens.len(), drops.get(DropReason::NestedTag)), (0, 1), "no way to VLAN 20");
         let longest = datagram(FRAME_MAX as usize - 3);
         assert_eq!(take(&mut inlet, REMOTE, &longest, longest.len()).1.get(DropReason::TooLong), 1);
+    }
+
+    #[test]
+    fn a_remote_of_some_vlans_sends_into_these_alone() {
+        let mut inlet = inlet();
+        let spec = r#"{"local":"10.0.0.1","vlan_vni":["10:100","20:200"],
+            "extern_remote":["10=10.0.0.2"]}"#;
+        let spec: protocol::Vxlan = serde_json::from_str(spec).expect("a tunnel");
+        inlet.networks = Networks::of(&spec);
+        inlet.remotes.set_vlans(&spec.remote_vlans());
+        assert_eq!(take(&mut inlet, REMOTE, &datagram(60), 68).0, [64]);
+        let mut other = datagram(60);
+        other[6] = 200;
+        let (lens, drops) = take(&mut inlet, REMOTE, &other, 68);
+        assert_eq!((lens.len(), drops.get(DropReason::VxlanRemote)), (0, 1));
     }
 
     #[test]

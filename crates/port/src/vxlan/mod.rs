@@ -19,8 +19,10 @@
 //! ([`remotes`]): it learns the source address of each frame with the sender of its datagram. A
 //! frame to an address that is not in the table, and each broadcast and multicast frame, goes to
 //! all remotes in a datagram each (*head-end replication*). The copies of a turn are bounded: what
-//! exceeds the bound is dropped as `no_room`. A port with `neigh_suppress` answers requests for the
-//! addresses of stations behind remotes itself ([`neighbours`]).
+//! exceeds the bound is dropped as `no_room`. Where VLANs have networks of their own, a remote of a
+//! routing daemon gets the floods of those VLANs that it is in, and sends into no other. A port
+//! with `neigh_suppress` answers requests for the addresses of stations behind remotes itself
+//! ([`neighbours`]).
 //!
 //! *Split horizon*: a frame from a remote never goes to another remote by this port, because the
 //! switch sends no frame to the port that it came from. So remotes form a full mesh.
@@ -130,8 +132,16 @@ pub struct Around {
     pub seed: u64,
 }
 
-/// Opens the sockets of a port. No other port of its address may have one of its VNIs. `anywhere`:
-/// the host may have the local address only later, as at boot.
+/// When the host has a port's local address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalAddress {
+    /// The host has it now.
+    Present,
+    /// The host may get it later, as at boot (`IP_FREEBIND`).
+    Later,
+}
+
+/// Opens the sockets of a port. No other port of its address may have one of its VNIs.
 ///
 /// # Errors
 /// The host does not have the address, another socket has it, or the system refused.
@@ -142,9 +152,9 @@ pub fn open(
     addresses: &mut Addresses,
     spec: &Vxlan,
     around: Around,
-    anywhere: bool,
+    when: LocalAddress,
 ) -> Result<VxlanPort, VxlanError> {
-    let local = spec.address();
+    let (local, anywhere) = (spec.address(), when == LocalAddress::Later);
     let failed = VxlanError::of(local);
     let networks = Networks::of(spec);
     let (receiver, seat) = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
@@ -165,6 +175,7 @@ pub fn open(
     let answers = Answers::new(prober, local);
     let mut port = VxlanPort::new(receiver, seat, watched, senders, inlet, answers, spec.mtu);
     port.set(&spec.all_remotes(), &spec.fdb);
+    port.remotes().set_vlans(&spec.remote_vlans());
     Ok(port)
 }
 

@@ -7,12 +7,15 @@
 //!
 //! Static entries lie beside it. A station with one is behind that remote only, and a frame that
 //! another remote sends from its address is refused.
+//!
+//! A remote is in all VLANs, or in some: a routing daemon says in which. It gets the floods of
+//! these, and sends into no other.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use packet::{MacAddr, PortId, VlanId, VlanSet};
-use protocol::VxlanStation;
+use protocol::{RemoteVlans, VxlanStation};
 use switch::{Fdb, Flush, Learned, Now};
 
 use crate::sys::udp::Target;
@@ -28,11 +31,19 @@ const SWEEP: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stolen;
 
+/// A remote.
+struct Slot {
+    address: IpAddr,
+    target: Target,
+    /// The VLANs that it is in; `None`: all.
+    vlans: Option<VlanSet>,
+}
+
 /// The remotes of a port, and the stations behind them.
 pub struct Remotes {
     udp_port: u16,
     /// By number; a number without a remote is free.
-    slots: Vec<Option<(IpAddr, Target)>>,
+    slots: Vec<Option<Slot>>,
     numbers: BTreeMap<IpAddr, PortId>,
     statics: BTreeMap<MacAddr, PortId>,
     table: Fdb,
@@ -76,8 +87,15 @@ impl Remotes {
             self.slots.push(None);
         }
         let target = SocketAddr::new(remote, self.udp_port).into();
-        self.slots[free] = Some((remote, target));
+        self.slots[free] = Some(Slot { address: remote, target, vlans: None });
         self.numbers.insert(remote, number);
+    }
+
+    /// Sets which VLANs the remotes are in.
+    pub fn set_vlans(&mut self, remotes: &RemoteVlans) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.vlans = remotes.vlans(slot.address).cloned();
+        }
     }
 
     /// Bounds what each remote can learn, so that none pushes out what others have.
@@ -98,12 +116,19 @@ impl Remotes {
     /// Where datagrams to a remote go.
     #[must_use]
     pub fn target(&self, number: PortId) -> Option<&Target> {
-        self.slots.get(number.index())?.as_ref().map(|(_, target)| target)
+        self.slots.get(number.index())?.as_ref().map(|slot| &slot.target)
     }
 
-    /// The numbers of all remotes.
-    pub fn all(&self) -> impl Iterator<Item = PortId> + '_ {
-        self.numbers.values().copied()
+    /// The numbers of the remotes that get floods of a VLAN.
+    pub fn flooded(&self, vlan: VlanId) -> impl Iterator<Item = PortId> + '_ {
+        self.numbers.values().copied().filter(move |&number| self.is_in(number, vlan))
+    }
+
+    /// Whether a remote gets floods of a VLAN, and may send into it.
+    #[must_use]
+    pub fn is_in(&self, number: PortId, vlan: VlanId) -> bool {
+        let slot = self.slots[number.index()].as_ref();
+        slot.and_then(|slot| slot.vlans.as_ref()).is_none_or(|vlans| vlans.contains(vlan))
     }
 
     /// How many remotes there are.
@@ -119,7 +144,9 @@ impl Remotes {
             return None;
         }
         let fixed = self.statics.get(&mac).copied();
-        fixed.or_else(|| self.table.lookup(vlan, mac, now))
+        let home = fixed.or_else(|| self.table.lookup(vlan, mac, now));
+        // A remote may have lost the VLAN since it was learned there.
+        home.filter(|&number| self.is_in(number, vlan))
     }
 
     /// Notes that a remote has sent a frame from this address.
@@ -145,16 +172,16 @@ impl Remotes {
 
     /// Notes that a station is behind a remote, as a routing daemon says. The station may be heard
     /// from another one later.
-    pub fn add_external(&mut self, mac: MacAddr, remote: IpAddr) {
+    pub fn add_external(&mut self, (vlan, mac): (VlanId, MacAddr), remote: IpAddr) {
         if let Some(number) = self.number(remote) {
-            self.table.add_external(VlanId::DEFAULT, mac, number);
+            self.table.add_external(vlan, mac, number);
         }
     }
 
     /// Takes that back.
-    pub fn remove_external(&mut self, mac: MacAddr, remote: IpAddr) {
+    pub fn remove_external(&mut self, (vlan, mac): (VlanId, MacAddr), remote: IpAddr) {
         if let Some(number) = self.number(remote) {
-            self.table.remove_external(VlanId::DEFAULT, mac, number);
+            self.table.remove_external(vlan, mac, number);
         }
     }
 
@@ -257,18 +284,42 @@ mod tests {
     fn a_station_that_a_routing_daemon_names_stays_until_it_is_taken_back_or_heard_elsewhere() {
         let mut remotes = remotes(&[ip(2), ip(3)]);
         let [two, three] = [ip(2), ip(3)].map(|ip| remotes.number(ip).expect("one of them"));
-        remotes.add_external(mac(1), ip(2));
-        remotes.add_external(mac(2), ip(9));
+        remotes.add_external((VLAN, mac(1)), ip(2));
+        remotes.add_external((VLAN, mac(2)), ip(9));
         remotes.flush();
         assert_eq!(remotes.find(VLAN, mac(1), at(9999)), Some(two));
         assert_eq!(remotes.find(VLAN, mac(2), at(0)), None, "there is no such remote");
-        remotes.remove_external(mac(1), ip(3));
+        remotes.remove_external((VLAN, mac(1)), ip(3));
         assert_eq!(remotes.find(VLAN, mac(1), at(9999)), Some(two), "it is behind another one");
-        remotes.remove_external(mac(1), ip(2));
+        remotes.remove_external((VLAN, mac(1)), ip(2));
         assert_eq!(remotes.find(VLAN, mac(1), at(0)), None);
-        remotes.add_external(mac(1), ip(2));
+        remotes.add_external((VLAN, mac(1)), ip(2));
         remotes.learn(VLAN, mac(1), three, at(1)).expect("it moves");
         assert_eq!(remotes.find(VLAN, mac(1), at(2)), Some(three));
+    }
+
+    #[test]
+    fn floods_of_a_vlan_go_to_the_remotes_that_are_in_it() {
+        let fields = r#"{"vlan_vni":["10:1010","20:1020"],"local":"10.0.0.1",
+            "remote":["10.0.0.2"],"extern_remote":["10=10.0.0.3","20=10.0.0.4"]}"#;
+        let spec: protocol::Vxlan = serde_json::from_str(fields).expect("a tunnel");
+        let mut remotes = remotes(&spec.all_remotes());
+        let [ten, twenty] = [10, 20].map(|vlan| VlanId::new(vlan).expect("a VLAN"));
+        assert_eq!(remotes.flooded(ten).count(), 3, "before it is said");
+        remotes.set_vlans(&spec.remote_vlans());
+        for (vlan, other) in [(ten, 3), (twenty, 4)] {
+            let expected = [2, other].map(|last| remotes.number(ip(last)).expect("one of them"));
+            assert_eq!(remotes.flooded(vlan).collect::<Vec<_>>(), expected);
+        }
+        // A station is behind a remote in its own VLAN only.
+        remotes.add_external((ten, mac(1)), ip(3));
+        assert_eq!(remotes.find(ten, mac(1), at(0)), remotes.number(ip(3)));
+        assert_eq!(remotes.find(twenty, mac(1), at(0)), None);
+        let four = remotes.number(ip(4)).expect("one of them");
+        remotes.learn(ten, mac(2), four, at(0)).expect("it is not static");
+        assert_eq!(remotes.find(ten, mac(2), at(0)), None, "the remote has lost that VLAN");
+        remotes.set_vlans(&RemoteVlans::default());
+        assert_eq!(remotes.flooded(ten).count(), 3);
     }
 
     #[test]

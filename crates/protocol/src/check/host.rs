@@ -18,7 +18,6 @@ fn said(host: &HostIf) -> String {
         ("queues", host.queues.is_some()),
         ("filter", host.filter.is_some()),
         ("trust_group", host.trust_group.is_some()),
-        ("uring", host.uring.is_some()),
         ("fd", host.fds > 0),
     ];
     named(&each)
@@ -85,7 +84,6 @@ pub fn host(
     }
     let given = [
         ("alone", host.alone, PortOption::Alone),
-        ("uring", host.uring.is_some(), PortOption::Uring),
         ("filter", host.filter.is_some(), PortOption::Filter),
         ("trust_group", host.trust_group.is_some(), PortOption::TrustGroup),
     ];

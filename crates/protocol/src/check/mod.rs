@@ -13,7 +13,7 @@ use packet::MacAddr;
 
 pub use host::{host, is_group_name, is_interface_name, trust_group};
 pub use machine::machine;
-pub use vxlan::{extern_learn, vlan_vni, vxlan};
+pub use vxlan::{extern_learn, vlan_vni, vxlan, vxlan_remote};
 
 use crate::{
     Forwarding, LABEL_MAX, MCAST_GROUPS_MAX, MIRROR_PORTS_MAX, Machine, Mirror, Mode, PortKind,

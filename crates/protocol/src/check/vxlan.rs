@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use packet::VlanMode;
 use packet::vxlan::Vni;
+use packet::{VlanId, VlanMode};
 
 use super::unicast;
 use crate::vxlan::VXLAN_NEEDS;
-use crate::{Address, ExternLearn, PortKind, REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, Vxlan};
+use crate::{
+    Address, EXTERN_REMOTES_MAX, ExternLearn, PortKind, REMOTES_MAX, VNIS_MAX, VXLAN_FDB_MAX, Vxlan,
+};
 
 /// The least MTU: that of IPv4.
 const MTU_MIN: u32 = 576;
@@ -92,15 +94,17 @@ fn check_networks(vxlan: &Vxlan) -> Result<(), String> {
     }
 }
 
-/// Checks what a routing daemon says of stations behind this tunnel's remotes.
+/// Checks what a routing daemon says of stations behind this tunnel's remotes. Returns the VLAN of
+/// the stations, where each VLAN has a VNI.
 ///
 /// # Errors
-/// The station that cannot be one, or whose remote the tunnel does not have.
-pub fn extern_learn(vxlan: &Vxlan, learn: &ExternLearn) -> Result<(), String> {
-    let remotes: BTreeSet<IpAddr> = vxlan.all_remotes().into_iter().collect();
+/// The station that cannot be one, or whose remote the tunnel does not have in the VLAN.
+pub fn extern_learn(vxlan: &Vxlan, learn: &ExternLearn) -> Result<Option<VlanId>, String> {
+    let vlan = extern_vlan(vxlan, learn.vlan)?;
+    let remotes = vxlan.remote_vlans();
     for station in &learn.add {
         unicast(station.mac).map_err(|error| format!("extern_learn: {error}"))?;
-        if !remotes.contains(&station.remote) {
+        if !remotes.has(station.remote, vlan.unwrap_or(VlanId::DEFAULT)) {
             let remote = station.remote;
             return Err(format!("extern_learn {station}: add the remote {remote} first"));
         }
@@ -112,7 +116,20 @@ pub fn extern_learn(vxlan: &Vxlan, learn: &ExternLearn) -> Result<(), String> {
             return Err(format!("extern_learn: no single station has the address {ip}"));
         }
     }
-    Ok(())
+    Ok(vlan)
+}
+
+fn extern_vlan(vxlan: &Vxlan, vlan: Option<u16>) -> Result<Option<VlanId>, String> {
+    match (vxlan.vni, vlan) {
+        (Some(_), None) => Ok(None),
+        (Some(_), Some(_)) => Err("extern_learn: vlan: only for a port with vlan_vni".to_owned()),
+        (None, None) => Err("extern_learn: a port with vlan_vni needs vlan".to_owned()),
+        (None, Some(vlan)) => {
+            let found = vxlan.vlan_vni.iter().find(|it| it.vlan.get() == vlan);
+            let wrong = || format!("extern_learn: vlan_vni has no VLAN {vlan}");
+            found.map(|it| Some(it.vlan)).ok_or_else(wrong)
+        }
+    }
 }
 
 fn check_address(what: &str, ip: IpAddr) -> Result<(), String> {
@@ -136,26 +153,48 @@ fn check_remotes(vxlan: &Vxlan) -> Result<(), String> {
     if count > REMOTES_MAX {
         return Err(format!("remote: {count} are too many, {REMOTES_MAX} at most"));
     }
-    check_remote_list(vxlan, &vxlan.remote)?;
-    check_remote_list(vxlan, &vxlan.extern_remote)
+    if let Some(remote) = twice(&vxlan.remote) {
+        return Err(format!("remote {remote} is given twice"));
+    }
+    check_extern_remotes(vxlan)?;
+    vxlan.all_remotes().into_iter().try_for_each(|remote| vxlan_remote(vxlan.local, remote))
 }
 
-fn check_remote_list(vxlan: &Vxlan, remotes: &[IpAddr]) -> Result<(), String> {
-    let mut seen = BTreeSet::new();
-    for &remote in remotes {
-        check_address("remote", remote)?;
-        if remote.is_ipv4() != vxlan.local.is_ipv4() {
-            let local = vxlan.local;
-            return Err(format!("remote {remote} and local {local}: both IPv4, or both IPv6"));
-        }
-        if remote == vxlan.local {
-            return Err(format!("remote {remote} is local, too; name the other host"));
-        }
-        if !seen.insert(remote) {
-            return Err(format!("remote {remote} is given twice"));
-        }
+/// Checks whether a tunnel with this local address can have this remote.
+///
+/// # Errors
+/// What is wrong with the remote.
+pub fn vxlan_remote(local: IpAddr, remote: IpAddr) -> Result<(), String> {
+    check_address("remote", remote)?;
+    if remote.is_ipv4() != local.is_ipv4() {
+        return Err(format!("remote {remote} and local {local}: both IPv4, or both IPv6"));
+    }
+    if remote == local {
+        return Err(format!("remote {remote} is local, too; name the other host"));
     }
     Ok(())
+}
+
+fn check_extern_remotes(vxlan: &Vxlan) -> Result<(), String> {
+    let count = vxlan.extern_remote.len();
+    if count > EXTERN_REMOTES_MAX {
+        return Err(format!("extern_remote: {count} are too many, {EXTERN_REMOTES_MAX} at most"));
+    }
+    if let Some(remote) = twice(&vxlan.extern_remote) {
+        return Err(format!("extern_remote {remote} is given twice"));
+    }
+    let vlans: BTreeSet<VlanId> = vxlan.vlan_vni.iter().map(|it| it.vlan).collect();
+    let is_stray = |vlan: VlanId| !vlans.contains(&vlan);
+    match vxlan.extern_remote.iter().find(|it| it.vlan.is_some_and(is_stray)) {
+        Some(stray) => Err(format!("extern_remote {stray}: vlan_vni has no such VLAN")),
+        None => Ok(()),
+    }
+}
+
+/// What is in a list for the second time.
+fn twice<T: Ord>(list: &[T]) -> Option<&T> {
+    let mut seen = BTreeSet::new();
+    list.iter().find(|it| !seen.insert(*it))
 }
 
 fn check_stations(vxlan: &Vxlan) -> Result<(), String> {
@@ -225,6 +264,48 @@ mod tests {
             let error = vlan_vni(Some(&good), &mode(bad)).unwrap_err();
             assert!(error.contains("--vlan trunk:"), "{error}");
             assert_eq!(vlan_vni(Some(&tunnel()), &mode(bad)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_routing_daemon_names_remotes_and_stations_of_vlans_that_have_a_network() {
+        let of_vlans = r#"{"vlan_vni":["10:1010","20:1020"],"local":"10.0.0.1",
+            "extern_remote":["10=10.0.0.2"]}"#;
+        let of_vlans: Vxlan = serde_json::from_str(of_vlans).expect("a tunnel");
+        assert!(vxlan(PortKind::Vxlan, Some(&of_vlans)).is_ok());
+        let remotes = |texts: &[&str]| {
+            let remotes = texts.iter().map(|text| text.parse().expect("a remote"));
+            let extern_remote = remotes.collect();
+            vxlan(PortKind::Vxlan, Some(&Vxlan { extern_remote, ..of_vlans.clone() }))
+        };
+        assert!(remotes(&["10=10.0.0.2", "20=10.0.0.2", "10.0.0.2"]).is_ok());
+        let many = (0..=EXTERN_REMOTES_MAX).map(|i| format!("10=10.1.1.{}", i % 256));
+        let many: Vec<String> = many.collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        for (bad, said) in [
+            (&["30=10.0.0.2"][..], "no such VLAN"),
+            (&["10=10.0.0.2", "10=10.0.0.2"], "twice"),
+            (&["10=10.0.0.1"], "is local, too"),
+            (&many, "2049 are too many"),
+        ] {
+            let error = remotes(bad).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        }
+        let learn = |vxlan: &Vxlan, vlan: &str| {
+            let add = r#""port":"vale0:v","add":["02:00:00:00:00:09=10.0.0.2"]"#;
+            let learn = format!("{{{add}{vlan}}}");
+            extern_learn(vxlan, &serde_json::from_str(&learn).expect("a call"))
+        };
+        assert_eq!(learn(&of_vlans, r#","vlan":10"#), Ok(VlanId::new(10)));
+        assert_eq!(learn(&tunnel(), ""), Ok(None));
+        for (vxlan, vlan, said) in [
+            (&of_vlans, r#","vlan":20"#, "add the remote 10.0.0.2 first"),
+            (&of_vlans, r#","vlan":30"#, "no VLAN 30"),
+            (&of_vlans, "", "needs vlan"),
+            (&tunnel(), r#","vlan":10"#, "only for a port with vlan_vni"),
+        ] {
+            let error = learn(vxlan, vlan).expect_err(said);
+            assert!(error.contains(said), "{error}");
         }
     }
 

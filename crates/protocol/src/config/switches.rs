@@ -130,7 +130,9 @@ struct RawPort {
     alone: bool,
     filter: Option<Filter>,
     trust_group: Option<String>,
-    uring: Option<bool>,
+    /// Files of earlier builds may have it: there is one way left to read a TAP.
+    #[serde(rename = "uring")]
+    _uring: Option<bool>,
     socket: Option<String>,
     connect: bool,
     queues: Option<QueueNumbers>,
@@ -426,7 +428,6 @@ impl RawPort {
             queues: self.queues.as_ref().filter(|_| self.has_queues()).map(|it| it.0.clone()),
             filter: self.filter.clone(),
             trust_group: self.trust_group.clone(),
-            uring: self.uring,
             fds: 0,
         };
         (host != HostIf::default()).then_some(host)

@@ -75,13 +75,6 @@ impl TxKring {
     pub fn owns(&self, piece: Frag) -> bool {
         self.region().owners().is(piece.buffer.get(), self.owner())
     }
-
-    /// Writes metadata back, into a slot that is given back.
-    pub fn restore_metadata(&self, slot: Index, metadata: u64) {
-        if !self.is_staged() && metadata != 0 {
-            self.view().set_metadata(slot, metadata);
-        }
-    }
 }
 
 impl RxKring {

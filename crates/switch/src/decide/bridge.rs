@@ -144,7 +144,9 @@ impl Bridge {
     /// clients cannot choose addresses that collide.
     pub fn new(config: SwitchConfig, seed: u64) -> Self {
         let fdb = Fdb::new(config.fdb_capacity, config.ageing_ms, seed);
-        Self::with_tables(config, fdb, Shared::sole(Snooping::new(seed)))
+        let mut snooping = Snooping::new(seed);
+        snooping.restart_querier(config.mcast_querier);
+        Self::with_tables(config, fdb, Shared::sole(snooping))
     }
 
     fn with_tables(config: SwitchConfig, fdb: Fdb, snooping: Shared<Snooping>) -> Self {

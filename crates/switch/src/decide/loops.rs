@@ -5,6 +5,9 @@
 //! detector counts the moves between two ports in each direction, in intervals of a second. Two
 //! stations with one address look the same, and are as wrong.
 //!
+//! A loop with 16 rounds in a second or more is found in its 32nd round at the latest: the first of
+//! them may be in the interval before. So one with 32 rounds in a second is found within it.
+//!
 //! The detector tells of one new loop in a second, and of others in the seconds after it: clients
 //! that make loops between many pairs of ports in turn cause one notice in a second.
 
@@ -178,6 +181,22 @@ mod tests {
         assert_eq!(detector.last().map(|it| it.seen.as_ms()), Some(49_000));
         bounce(&mut detector, [2, 5], MOVES, 50_000 + QUIET_MS);
         assert_eq!(detector.take_found().map(|it| it.1), Some(true), "it has come back");
+    }
+
+    #[test]
+    fn test_loop_of_32_rounds_in_a_second_is_found_within_that_second() {
+        let round = INTERVAL_MS / u64::from(2 * MOVES);
+        let (mac, vlan) = (MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT);
+        for begin in 5000..5000 + INTERVAL_MS {
+            let mut detector = LoopDetector::default();
+            // The interval begins with another move, somewhere before the loop.
+            bounce(&mut detector, [8, 9], 1, 5000);
+            for ms in (begin..begin + INTERVAL_MS).step_by(usize::try_from(round).unwrap()) {
+                detector.count(mac, vlan, [port(1), port(2)], Now::from_ms(ms));
+                detector.count(mac, vlan, [port(2), port(1)], Now::from_ms(ms + round / 2));
+            }
+            assert!(detector.take_found().is_some_and(|(_, is_new)| is_new), "{begin}");
+        }
     }
 
     /// The pairs that loop in each millisecond; those that are told of, and when.

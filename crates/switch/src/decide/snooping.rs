@@ -205,7 +205,6 @@ pub(crate) struct Destination<'a> {
     pub group: MacAddr,
     pub kind: Kind,
     pub members: &'a Members,
-    pub has_querier: bool,
     pub now: Now,
 }
 
@@ -249,30 +248,27 @@ impl Snooping {
     }
 
     /// Learns from a message; returns its cost in records: one for the message, and its own.
-    /// `has_querier`: the switch itself asks.
     pub(crate) fn observe(
         &mut self,
         from: Listener,
         domain: Domain,
         (message, members): (Result<Message<'_>, Malformed>, &Members),
-        (has_querier, now): (bool, Now),
+        now: Now,
     ) -> u32 {
         self.expire(now);
         let mut count = 1;
         match message {
             Err(Malformed) => self.stats.malformed += 1,
             Ok(Message::Hello) => self.hear_router(from, domain, now),
-            Ok(Message::Query(query)) => {
-                self.hear_query(from, domain, (query, members), (has_querier, now));
-            }
+            Ok(Message::Query(query)) => self.hear_query(from, domain, (query, members), now),
             Ok(Message::Report(group)) => self.join(from, domain.vlan, group, now),
-            Ok(Message::Leave(group)) => self.leave(from, domain, group, (has_querier, now)),
+            Ok(Message::Leave(group)) => self.leave(from, domain, group, now),
             Ok(Message::Records(records)) => {
                 for record in records {
                     count += 1;
                     match record.is_member {
                         true => self.join(from, domain.vlan, record.group, now),
-                        false => self.leave(from, domain, record.group, (has_querier, now)),
+                        false => self.leave(from, domain, record.group, now),
                     }
                 }
             }
@@ -306,11 +302,11 @@ impl Snooping {
 
     /// Why a frame of this domain goes where it goes; `is_known`: its group has members.
     fn scope(&self, frame: &Destination<'_>, domain: Option<Domain>, is_known: bool) -> McastScope {
-        let &Destination { group: mac, kind, has_querier, now, .. } = frame;
+        let &Destination { group: mac, kind, now, .. } = frame;
         let Some(domain) = domain else {
             return if is_known { McastScope::Members } else { McastScope::Always };
         };
-        let is_restricted = self.querier.is_there(domain, has_querier, now);
+        let is_restricted = self.querier.is_there(domain, now);
         match kind {
             Kind::Query => McastScope::Query,
             Kind::Flooded => McastScope::Always,
@@ -388,9 +384,9 @@ impl Snooping {
         assert!(self.timers.is_empty(), "nothing that was learned is left");
     }
 
-    /// Begins to ask anew, because the switch was made a querier, or none any more.
-    pub(crate) fn restart_querier(&mut self) {
-        self.querier.restart();
+    /// Begins anew as a querier (`asks`), or as none.
+    pub(crate) fn restart_querier(&mut self, asks: bool) {
+        self.querier.restart(asks);
     }
 
     /// The addresses of the switch's queries.
@@ -416,8 +412,8 @@ impl Snooping {
     }
 
     /// What was counted; how many groups and memberships there are; how many queriers.
-    pub(crate) fn stats(&self, has_querier: bool) -> (McastStats, [usize; 2], usize) {
-        let queriers = self.querier.all(has_querier).count();
+    pub(crate) fn stats(&self) -> (McastStats, [usize; 2], usize) {
+        let queriers = self.querier.all().count();
         (self.stats, [self.groups.len(), self.members.len()], queriers)
     }
 
@@ -443,13 +439,7 @@ impl Snooping {
         self.timers.insert((until, Timer::Member(group, port)));
     }
 
-    fn leave(
-        &mut self,
-        from: Listener,
-        domain: Domain,
-        address: IpAddr,
-        (has_querier, now): (bool, Now),
-    ) {
+    fn leave(&mut self, from: Listener, domain: Domain, address: IpAddr, now: Now) {
         self.stats.leaves += 1;
         let Some(mac) = group_mac(address) else { return };
         let (group, port) = (Group::new(domain.vlan, mac, Some(address)), from.port);
@@ -463,7 +453,7 @@ impl Snooping {
         }
         // Without a question, nothing tells that no member is left.
         let question = OwnQuery { domain, group: Some((address, port)) };
-        if has_querier && !self.querier.ask(question, now) {
+        if self.querier.asks() && !self.querier.ask(question, now) {
             return;
         }
         let soon = after_ms(now, LAST_MEMBER_COUNT * u64::from(LAST_MEMBER_MS));
@@ -475,7 +465,7 @@ impl Snooping {
         from: Listener,
         domain: Domain,
         (query, members): (Query, &Members),
-        (has_querier, now): (bool, Now),
+        now: Now,
     ) {
         self.stats.queries += 1;
         // A host that asks seldom, and for late answers, would let memberships of others end.
@@ -484,7 +474,7 @@ impl Snooping {
         }
         // One about a group keeps no other memberships alive.
         let Some(address) = query.group else {
-            self.querier.hear(from.port, domain, query, (has_querier, now));
+            self.querier.hear(from.port, domain, query, now);
             // A switch that asks for want of a router is none (RFC 4541, 2.1.1).
             if !query.source.is_unspecified() {
                 self.hear_router(from, domain, now);

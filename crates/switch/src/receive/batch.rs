@@ -262,13 +262,6 @@ impl Batch {
         self.frames.len() < self.limit && frags >= FRAGS_MAX
     }
 
-    /// How many frames of at most `pieces` pieces can be taken without an allocation.
-    #[must_use]
-    pub fn room(&self, pieces: u32) -> u32 {
-        let frags = to_u32(self.frags.capacity() - self.frags.len());
-        to_u32(self.limit.saturating_sub(self.frames.len())).min(frags / pieces)
-    }
-
     /// Where the pieces of the next frame go, before [`Batch::push`].
     pub fn frags(&mut self) -> &mut Vec<Frag> {
         &mut self.frags

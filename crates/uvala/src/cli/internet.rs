@@ -201,7 +201,7 @@ impl Gate {
             vxlan: None,
         };
         connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
-        let machine = show(&global.connect()?, port)?.machine;
+        let machine = show(&connection, port)?.machine;
         let socket = machine.context("the port has no socket")?.socket;
         let stream = UnixStream::connect(&socket);
         let stream = stream.with_context(|| format!("cannot connect to {socket}"))?;

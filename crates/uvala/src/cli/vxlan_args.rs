@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use packet::{MacAddr, VlanId};
+use packet::{MacAddr, VlanId, VlanSet};
 use protocol::parse;
-use protocol::{PortKind, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanStation};
+use protocol::{
+    PortKind, VlanVni, Vxlan, VxlanChange, VxlanInfo, VxlanKeys, VxlanRemote, VxlanStation,
+};
 use terminal::Usage;
 
 use super::target::ip;
@@ -164,7 +166,13 @@ pub fn show(info: &VxlanInfo) -> String {
     }
     for remote in &info.remotes {
         let by = if remote.is_extern { ", from a routing daemon" } else { "" };
-        text += &format!("remote           {}, {} learned{by}\n", remote.address, remote.learned);
+        let vlans: VlanSet = remote.vlans.iter().filter_map(|vlan| VlanId::new(*vlan)).collect();
+        let of = match remote.vlans.is_empty() {
+            true => String::new(),
+            false => format!(" of VLAN {vlans}"),
+        };
+        let VxlanRemote { address, learned, .. } = remote;
+        text += &format!("remote           {address}{of}, {learned} learned{by}\n");
     }
     for station in &info.fdb {
         text += &format!("fdb              {} behind {}\n", station.mac, station.remote);
@@ -248,7 +256,8 @@ mod tests {
         let mut info: VxlanInfo = serde_json::from_str(info).unwrap();
         assert!(show(&info).contains("--add-remote") && show(&info).contains("no remote"));
         let address = "10.0.0.2".parse().unwrap();
-        info.remotes.push(protocol::VxlanRemote { address, learned: 3, is_extern: false });
+        let (is_extern, vlans) = (false, Vec::new());
+        info.remotes.push(VxlanRemote { address, learned: 3, is_extern, vlans });
         info.mtu = Some(1450);
         assert!(show(&info).contains("inner mtu        1450, but no remote has a route\n"));
         info.path_mtu = Some(1400);
@@ -260,5 +269,8 @@ mod tests {
         assert!(show(&info).contains("neigh_suppress   on, 7 answered; 2 local addresses"));
         assert!(show(&info).contains("inner mtu        1450\n"));
         assert!(show(&info).contains("remote           10.0.0.2, 3 learned\n"));
+        (info.remotes[0].is_extern, info.remotes[0].vlans) = (true, vec![10, 11, 20]);
+        let of_vlans = "10.0.0.2 of VLAN 10-11,20, 3 learned, from a routing daemon\n";
+        assert!(show(&info).contains(of_vlans));
     }
 }

@@ -27,8 +27,8 @@ enum Action {
     /// In a turn, a worker takes one batch of frames from a port and delivers it. MEDIAN, P99 and
     /// LONGEST are the lengths of turns; one round of turns in 128 is timed, and MEDIAN and P99 are
     /// rounded up to a power of two. STALLS counts how often the worker stood still for 50 ms or
-    /// longer; the last time is shown below the table. Port names are shown to users that may see
-    /// the port.
+    /// longer; the last time is shown below the table. LONGEST also has such a turn that was not
+    /// timed. Port names are shown to users that may see the port.
     #[command(alias = "show")]
     List {
         #[command(flatten)]

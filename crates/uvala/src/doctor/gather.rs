@@ -192,7 +192,6 @@ fn kernel() -> host::Kernel {
     let xdp = socket(AddressFamily::XDP, SocketType::RAW, None);
     host::Kernel {
         membarrier: membarrier_query().contains(MembarrierQuery::GLOBAL_EXPEDITED),
-        io_uring: !is("/proc/sys/kernel/io_uring_disabled", 2),
         xdp: xdp.err() != Some(rustix::io::Errno::AFNOSUPPORT),
         userns: !is_closed,
     }

@@ -197,8 +197,6 @@ pub fn shared_memory(bytes: u64) -> Option<Finding> {
 pub struct Kernel {
     /// membarrier(GLOBAL_EXPEDITED).
     pub membarrier: bool,
-    /// io_uring is not switched off.
-    pub io_uring: bool,
     /// Sockets of AF_XDP.
     pub xdp: bool,
     /// User namespaces for all users.
@@ -232,11 +230,6 @@ pub fn kernel(has: Kernel) -> Vec<Finding> {
             has.membarrier,
             "membarrier",
             "nothing to do: clients use a fence for each batch, which is slower",
-        ),
-        (
-            has.io_uring,
-            "io_uring",
-            "nothing to do: TAPs take one system call for each frame; see io_uring_disabled",
         ),
         (has.xdp, "AF_XDP", "use ports of --kind packet instead of xdp"),
         (
@@ -378,8 +371,8 @@ mod tests {
         assert!(kvm(Access::Closed).unwrap().cure.contains("usermod"));
         assert_eq!(kvm(Access::Missing).or(kvm(Access::Usable)), None);
         assert!(shared_memory(64 << 20).unwrap().what.contains("64 MiB"));
-        let all = Kernel { membarrier: true, io_uring: true, xdp: true, userns: true };
+        let all = Kernel { membarrier: true, xdp: true, userns: true };
         assert!(kernel(all).is_empty());
-        assert_eq!(kernel(Kernel::default()).len(), 4);
+        assert_eq!(kernel(Kernel::default()).len(), 3);
     }
 }

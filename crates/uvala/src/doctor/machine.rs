@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use protocol::name::PortName;
-use protocol::{MachineInfo, MachineState, PortInfo, PortKind, SocketPlace};
+use protocol::{
+    CURE_BY_QUEUES, CURE_IN_GUEST, MachineInfo, MachineState, PortInfo, PortKind, SocketPlace,
+};
 use terminal::shell::quoted;
 
 use super::facts::{Person, Rights, Socket, Vmm};
@@ -14,8 +16,6 @@ use crate::vm::qemu::Qemu;
 
 /// The kinds of ports that a `-netdev` of QEMU reaches.
 const WAYS: [&str; 3] = ["vhost-user", "stream", "dgram"];
-/// What comes before the cure, where the port knows that the driver is to be bound anew.
-const IN_GUEST: &str = "; in the guest, ";
 
 /// All that is wrong with one. `vmm` is its VMM, connected or not, where we may look at it;
 /// `people` are the users that may have one.
@@ -30,16 +30,16 @@ pub fn check(
     let mut findings = Vec::new();
     let otherwise = vmm.and_then(|vmm| otherwise(port, machine, vmm));
     if otherwise.is_none() {
-        findings.extend(complaint(&name, machine, vmm.is_some()));
+        findings.extend(complaint(port, machine, vmm.is_some()));
     }
-    findings.extend(rejected_peer(&name, machine));
-    findings.extend(missing(&name, machine, socket));
-    findings.extend(replaced(&name, machine));
+    findings.extend(rejected_peer(port, machine));
+    findings.extend(missing(port, machine, socket));
+    findings.extend(replaced(port, machine));
     if machine.state == MachineState::Waiting && !machine.connect {
-        let guess = || people.iter().filter_map(|person| closed(&name, machine, socket, person));
+        let closed = |person| closed(port, machine, socket, person);
         match vmm {
             Some(vmm) => findings.extend(shut_out(&name, machine, socket, vmm)),
-            None => findings.extend(guess()),
+            None => findings.extend(people.iter().filter_map(closed)),
         }
     }
     let words = vmm.map_or(&[][..], |vmm| &vmm.words);
@@ -53,18 +53,19 @@ pub fn check(
 }
 
 /// `is_there`: its VMM runs, connected or not.
-fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Finding> {
+fn complaint(port: &PortInfo, machine: &MachineInfo, is_there: bool) -> Option<Finding> {
+    let (name, peer) = (&port.port.to_string(), port.kind.peer_word());
     let what = machine.complaint.as_ref()?;
     if machine.state == MachineState::Closed {
         let cure =
             format!("correct that, then delete the port and add it again: uvala port del {name}");
         return Some(problem(name, format!("the daemon could not open it: {what}"), cure));
     }
-    if let Some((what, cure)) = what.split_once("; if it uses more, ") {
+    if let Some((what, cure)) = what.split_once(CURE_BY_QUEUES) {
         let level = if is_there { problem } else { note };
-        return Some(level(name, format!("its last VMM: {what}"), cure.to_owned()));
+        return Some(level(name, format!("its last {peer}: {what}"), cure.to_owned()));
     }
-    if let Some((what, cure)) = what.split_once(IN_GUEST) {
+    if let Some((what, cure)) = what.split_once(CURE_IN_GUEST) {
         let level = if machine.state == MachineState::Waiting { note } else { problem };
         let (what, cure) = (format!("its machine: {what}"), format!("in the guest, {cure}"));
         return Some(level(name, what, cure));
@@ -73,27 +74,28 @@ fn complaint(name: &str, machine: &MachineInfo, is_there: bool) -> Option<Findin
         "raise that quota in the daemon's uvala.toml, or give the machine less memory (--memory)"
             .to_owned()
     } else if what.contains("stalls the switch") {
-        format!("delete the port if you do not trust that machine: uvala port del {name}")
+        format!("delete the port if you do not trust that {peer}: uvala port del {name}")
     } else {
-        format!("start the machine again with the arguments of `uvala vm-args {name}`")
+        format!("start the {peer} again; `uvala vm-args {name}` prints the arguments of QEMU")
     };
     Some(match machine.state {
         MachineState::Waiting if is_there => {
-            problem(name, format!("the daemon disconnected its VMM: {what}"), cure)
+            problem(name, format!("the daemon disconnected its {peer}: {what}"), cure)
         }
         MachineState::Waiting => {
-            note(name, format!("the daemon disconnected its last VMM: {what}"), cure)
+            note(name, format!("the daemon disconnected its last {peer}: {what}"), cure)
         }
         _ => problem(name, format!("its machine: {what}"), cure),
     })
 }
 
-/// Two command lines with one socket.
-fn rejected_peer(name: &str, machine: &MachineInfo) -> Option<Finding> {
-    let peer = machine.rejected_peer?;
+/// Two programs with one socket.
+fn rejected_peer(port: &PortInfo, machine: &MachineInfo) -> Option<Finding> {
+    let (name, peer) = (&port.port.to_string(), port.kind.peer_word());
+    let second = machine.rejected_peer?;
     let owner = machine.pid.map(|pid| format!(", which process {pid} uses")).unwrap_or_default();
-    let what = format!("a second VMM, process {peer}, tries to connect to its socket{owner}");
-    Some(problem(name, what, "give that machine a port of its own: uvala port add"))
+    let what = format!("a second {peer}, process {second}, tries to connect to its socket{owner}");
+    Some(problem(name, what, "give that process a port of its own: uvala port add"))
 }
 
 /// Machines that are up with the address that another of their switch has, too. `vmms` has each
@@ -166,36 +168,47 @@ fn otherwise(port: &PortInfo, machine: &MachineInfo, vmm: &Vmm) -> Option<Findin
     (WAYS.contains(&way) && way != ours).then(|| problem(&name, what, cure))
 }
 
-fn missing(name: &str, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
+fn missing(port: &PortInfo, machine: &MachineInfo, socket: &Socket) -> Option<Finding> {
     if machine.state != MachineState::Waiting || *socket != Socket::Missing {
         return None;
     }
+    let (name, peer) = (&port.port.to_string(), port.kind.peer_word());
     let path = quoted(&machine.socket);
     Some(if machine.connect {
-        let cure = "start the VMM with server=on there, in a directory that the daemon reaches";
-        problem(name, format!("no VMM listens at {path}"), cure)
+        let cure = format!(
+            "start the {peer} there (QEMU: server=on), in a directory that the daemon reaches"
+        );
+        problem(name, format!("no {peer} listens at {path}"), cure)
     } else {
         let cure = format!("delete the port and add it again: uvala port del {name}");
         problem(name, format!("its socket {path} is gone"), cure)
     })
 }
 
-/// A VMM that connects reaches another program, or none.
-fn replaced(name: &str, machine: &MachineInfo) -> Option<Finding> {
+/// A peer that connects reaches another program, or none.
+fn replaced(port: &PortInfo, machine: &MachineInfo) -> Option<Finding> {
+    let (name, peer) = (&port.port.to_string(), port.kind.peer_word());
     let path = quoted(&machine.socket);
     let what = format!("another program has put its socket in the place of {path}");
     let cure = format!(
-        "start the VMM with server=off (dgram: local.path is the port's --peer), then delete the \
-         port, remove the file, and add the port again: uvala port del {name} && rm {path}"
+        "have the {peer} connect (QEMU: server=off; dgram: local.path is the port's --peer), then \
+         delete the port, remove the file, and add the port again: uvala port del {name} && rm \
+         {path}"
     );
     let is_so = machine.place == Some(SocketPlace::Replaced);
     is_so.then(|| problem(name, what, cure))
 }
 
 /// A user that usually runs VMMs cannot connect.
-fn closed(name: &str, machine: &MachineInfo, socket: &Socket, person: &Person) -> Option<Finding> {
+fn closed(
+    port: &PortInfo,
+    machine: &MachineInfo,
+    socket: &Socket,
+    person: &Person,
+) -> Option<Finding> {
+    let (name, peer) = (&port.port.to_string(), port.kind.peer_word());
     let what = refusal(machine, socket, person)?;
-    let cure = format!("if that user runs the VMM: {}", opening(person));
+    let cure = format!("if that user runs the {peer}: {}", opening(peer, person));
     Some(note(name, format!("{} {what}", person.name), cure))
 }
 
@@ -203,13 +216,14 @@ fn closed(name: &str, machine: &MachineInfo, socket: &Socket, person: &Person) -
 fn shut_out(name: &str, machine: &MachineInfo, socket: &Socket, vmm: &Vmm) -> Option<Finding> {
     let Vmm { pid, user, .. } = vmm;
     let what = refusal(machine, socket, user)?;
-    Some(problem(name, format!("its VMM, process {pid} of {}, {what}", user.name), opening(user)))
+    let what = format!("its VMM, process {pid} of {}, {what}", user.name);
+    Some(problem(name, what, opening("VMM", user)))
 }
 
-fn opening(person: &Person) -> String {
+fn opening(peer: &str, person: &Person) -> String {
     let group = person.group.as_ref().map(|group| format!("--group {group} and "));
     format!(
-        "add the port with {}a --socket in a directory that both may search, or run the VMM \
+        "add the port with {}a --socket in a directory that both may search, or run the {peer} \
          as another user",
         group.unwrap_or_default()
     )
@@ -252,7 +266,7 @@ fn driverless(name: &str, machine: &MachineInfo, words: &[String]) -> Option<Fin
                     the guest has moved to another VMM, quit this one";
         ("a VMM has connected, but no driver runs in the guest", cure)
     };
-    let has_driver = machine.complaint.as_ref().is_some_and(|what| what.contains(IN_GUEST));
+    let has_driver = machine.complaint.as_ref().is_some_and(|what| what.contains(CURE_IN_GUEST));
     (machine.state == MachineState::Connected && !has_driver).then(|| note(name, what, cure))
 }
 
@@ -353,6 +367,10 @@ mod tests {
         .unwrap()
     }
 
+    fn any_port() -> PortInfo {
+        port("vale0:vm1", machine("waiting", 1))
+    }
+
     fn someone(words: Vec<String>) -> Vmm {
         let user = Person {
             name: "nobody".to_owned(),
@@ -415,35 +433,37 @@ mod tests {
         let mut machine = machine("up", 1);
         let (owner, group, mode) = (0, 0, "660".parse().unwrap());
         machine.place = Some(SocketPlace::Ours { owner, group, mode });
-        assert_eq!(replaced("p", &machine), None);
+        assert_eq!(replaced(&any_port(), &machine), None);
         machine.place = Some(SocketPlace::Replaced);
-        assert!(replaced("p", &machine).unwrap().cure.contains("server=off"));
+        assert!(replaced(&any_port(), &machine).unwrap().cure.contains("server=off"));
     }
 
     #[test]
     fn test_two_vmms_with_one_socket_are_a_mistake() {
         let mut machine = machine("up", 1);
-        assert_eq!(rejected_peer("p", &machine), None);
+        assert_eq!(rejected_peer(&any_port(), &machine), None);
         (machine.pid, machine.rejected_peer) = (Some(7), Some(8));
-        let what = rejected_peer("p", &machine).unwrap().what;
+        let what = rejected_peer(&any_port(), &machine).unwrap().what;
         assert!(what.contains("process 8") && what.contains("process 7 uses"), "{what}");
     }
 
     #[test]
     fn test_sockets_are_there_and_open_to_the_vmms_user() {
-        let waiting = machine("waiting", 1);
-        assert!(missing("p", &waiting, &Socket::Missing).unwrap().what.contains("is gone"));
+        let (port, waiting) = (any_port(), machine("waiting", 1));
+        let gone = missing(&port, &waiting, &Socket::Missing).unwrap();
+        assert!(gone.what.contains("is gone"), "{gone:?}");
         let there = |mode, gid, dir| Socket::There {
             file: Rights { mode, uid: 0, gid },
             dirs: vec![Rights { mode: dir, uid: 7, gid: 7 }],
         };
-        assert_eq!(missing("p", &waiting, &there(0o660, 0, 0o755)), None);
+        assert_eq!(missing(&port, &waiting, &there(0o660, 0, 0o755)), None);
         let name = "libvirt-qemu".to_owned();
         let person = |uid| Person { name: name.clone(), uid, gids: vec![108], group: None };
-        let is_closed = |socket| closed("p", &waiting, &socket, &person(64055)).is_some();
+        let closed = |socket, uid| closed(&port, &waiting, &socket, &person(uid));
+        let is_closed = |socket| closed(socket, 64055).is_some();
         assert!(is_closed(there(0o660, 0, 0o755)) && is_closed(there(0o660, 108, 0o700)));
         assert!(!is_closed(there(0o660, 108, 0o755)) && !is_closed(there(0o666, 0, 0o755)));
-        let in_its_own = closed("p", &waiting, &there(0o666, 0, 0o700), &person(7));
+        let in_its_own = closed(there(0o666, 0, 0o700), 7);
         assert_eq!((in_its_own, refusal(&waiting, &there(0, 0, 0), &person(0))), (None, None));
     }
 
@@ -481,6 +501,22 @@ mod tests {
         let words = ["-incoming".to_owned(), "tcp:0:4444".to_owned()];
         let found = driverless("p", &machine("connected", 1), &words).unwrap();
         assert!(found.what.contains("moves here") && !found.cure.contains("boot"), "{found:?}");
+    }
+
+    #[test]
+    fn test_what_speaks_stream_or_dgram_need_not_be_a_vmm() {
+        for kind in [PortKind::Stream, PortKind::Dgram] {
+            let mut machine = machine("waiting", 1);
+            machine.complaint = Some("it stalls the switch (3 times within a minute); …".into());
+            (machine.connect, machine.rejected_peer) = (true, Some(8));
+            machine.place = Some(SocketPlace::Replaced);
+            let port = PortInfo { kind, ..port("vale0:a", machine) };
+            let found = check(&port, &Socket::Missing, None, &[]);
+            let texts = found.iter().map(|finding| format!("{}; {}", finding.what, finding.cure));
+            let texts: Vec<_> = texts.collect();
+            assert!(texts.len() == 4 && texts.iter().all(|it| it.contains("peer")), "{texts:?}");
+            assert!(!texts.concat().contains("VMM"), "{texts:?}");
+        }
     }
 
     #[test]
@@ -527,21 +563,21 @@ mod tests {
         let mut machine = machine("up", 1);
         machine.place = Some(SocketPlace::Replaced);
         machine.socket = "/tmp/a;reboot".to_owned();
-        assert!(replaced("p", &machine).unwrap().cure.ends_with("&& rm '/tmp/a;reboot'"));
+        assert!(replaced(&any_port(), &machine).unwrap().cure.ends_with("&& rm '/tmp/a;reboot'"));
     }
 
     #[test]
     fn test_complaints_are_repeated_and_old_ones_crash() {
-        let mut machine = machine("waiting", 1);
-        let complaint = |machine: &MachineInfo| complaint("p", machine, true);
+        let (port, mut machine) = (any_port(), machine("waiting", 1));
+        let complaint = |machine: &MachineInfo| complaint(&port, machine, true);
         assert_eq!(complaint(&machine), None);
         machine.complaint = Some("a ring of 3".to_owned());
         assert!(complaint(&machine).unwrap().what.ends_with("a ring of 3"));
-        assert_eq!(super::complaint("p", &machine, false).unwrap().level, Level::Note);
+        assert_eq!(super::complaint(&port, &machine, false).unwrap().level, Level::Note);
         machine.complaint = Some("it takes … (quota.machine_memory): …".to_owned());
         assert!(complaint(&machine).unwrap().cure.contains("raise that quota"));
         machine.complaint = Some("it stalls the switch (3 times within a minute); …".to_owned());
-        assert!(complaint(&machine).unwrap().cure.contains("if you do not trust that machine"));
+        assert!(complaint(&machine).unwrap().cure.contains("if you do not trust that VMM"));
         machine.state = MachineState::Up;
         machine.complaint = Some("queue 0 is stopped: …; in the guest, bind …".to_owned());
         let found = complaint(&machine).unwrap();

@@ -184,7 +184,7 @@ impl<D: Datapath> Control<D> {
         let invalid = |why| Refusal::from(ChainRefusal::Invalid(name.clone(), why));
         change(&mut new).map_err(invalid)?;
         let more = new.size().saturating_sub(old.map_or(0, Steering::size));
-        self.state.claim_rules(owner, more)?;
+        self.state.check_rules(owner, more)?;
         new.check_change(old, &self.views(name)).map_err(invalid)?;
         Ok(new)
     }

@@ -29,7 +29,7 @@ impl<D: Datapath> Control<D> {
         if let Some(service) = &role.service {
             let is_asked = settings.instance.is_some();
             role.instance = self.number(name, service, role.instance, is_asked)?;
-            self.state.claim_services(name, service)?;
+            self.state.check_services(name, service)?;
         }
         let switch = self.state.find_switch(name.switch());
         match &role.chain {

@@ -7,13 +7,14 @@ use protocol::{ExternLearn, NeighEntry, Vxlan, VxlanInfo};
 
 use crate::model::error::MakeVxlanError;
 use crate::model::keys::PortKey;
+use crate::model::plan::Origin;
 use crate::model::specs::VxlanSpec;
 
 /// Ports of tunnels to other hosts.
 pub trait VxlanPorts {
-    /// Adds a port with its sockets. Where `may_wait`, the host may have the local address only
+    /// Adds a port with its sockets. For one of a plan, the host may have the local address only
     /// later.
-    fn add_vxlan(&mut self, spec: &VxlanSpec, may_wait: bool) -> Result<(), MakeVxlanError>;
+    fn add_vxlan(&mut self, spec: &VxlanSpec, origin: Origin) -> Result<(), MakeVxlanError>;
 
     /// Adds a port whose sockets could not be opened.
     fn add_vxlan_without_sockets(
@@ -53,10 +54,11 @@ mod fake {
     use crate::control::fake::Fake;
     use crate::model::error::MakeVxlanError;
     use crate::model::keys::PortKey;
+    use crate::model::plan::Origin;
     use crate::model::specs::VxlanSpec;
 
     impl VxlanPorts for Fake {
-        fn add_vxlan(&mut self, spec: &VxlanSpec, _: bool) -> Result<(), MakeVxlanError> {
+        fn add_vxlan(&mut self, spec: &VxlanSpec, _: Origin) -> Result<(), MakeVxlanError> {
             Ok(self.add_null(spec.key, spec.switch, spec.config.clone())?)
         }
 
@@ -65,7 +67,7 @@ mod fake {
             spec: &VxlanSpec,
             _: String,
         ) -> Result<(), MakeVxlanError> {
-            self.add_vxlan(spec, true)
+            self.add_vxlan(spec, Origin::Plan)
         }
 
         fn set_vxlan(&mut self, port: PortKey, vxlan: &Vxlan) {

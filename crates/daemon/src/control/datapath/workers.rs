@@ -37,7 +37,7 @@ pub struct WorkerHealth {
     pub longest_port: Option<PortKey>,
 }
 
-/// A worker, or the control thread, that stands still.
+/// A stall of a worker, or of the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStall {
     /// Number of the worker; `None`: the control thread.
@@ -51,6 +51,8 @@ pub struct WorkerStall {
     /// How long it has stood still so far. With [`StallStage::Memory`], how long the memory of the
     /// port held up another thread after that.
     pub lasted: Duration,
+    /// The stall was reported before, and is over: it lasted at least until the last look.
+    pub is_over: bool,
 }
 
 /// The workers' health, and the watchdog.
@@ -66,7 +68,7 @@ pub trait WorkerWatch {
         None
     }
 
-    /// The stalls since the last call.
+    /// What was seen of stalls since the last call.
     fn take_stalls(&mut self) -> Vec<WorkerStall> {
         Vec::new()
     }

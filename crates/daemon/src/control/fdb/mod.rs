@@ -54,16 +54,16 @@ impl<D: Datapath> Control<D> {
         }
         let station = StaticAddress::new(add.mac, add.vlan).map_err(Refusal::bad_value)?;
         if self.statics.find(add.port.switch(), station).is_none() {
-            self.claim_station(add.port.switch())?;
+            self.check_station(add.port.switch())?;
         }
         self.add_station(&add.port, station)?;
         Ok(Reply::Done)
     }
 
     /// Whether the owner of a switch may have one more static address.
-    fn claim_station(&self, switch: &SwitchName) -> Result<(), Refusal> {
+    fn check_station(&self, switch: &SwitchName) -> Result<(), Refusal> {
         let owner = self.state.find_switch(switch).expect("a port has a switch").permissions.owner;
-        self.state.claim_static_address(owner, self.static_addresses_of(owner))
+        self.state.check_static_address(owner, self.static_addresses_of(owner))
     }
 
     /// The static addresses of all switches of a user.

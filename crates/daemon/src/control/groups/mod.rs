@@ -84,10 +84,10 @@ impl<D: Datapath> Control<D> {
 
     /// Whether a user can pay for the group that an interface is to be in. One that went without
     /// being asked is forgotten before: what it cost is nothing to the next of its name.
-    pub(super) fn claim_group_of(&mut self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
+    pub(super) fn check_group_of(&mut self, uid: u32, host: &HostIf) -> Result<(), Refusal> {
         self.refresh_groups();
         let Some(key) = host.trust_group.as_deref().and_then(trust_group) else { return Ok(()) };
-        self.state.claim_group(uid, &self.wish(key, None, 0)?)
+        self.state.check_group(uid, &self.wish(key, None, 0)?)
     }
 
     /// From now on a user pays for the group, if it exists and no user does.

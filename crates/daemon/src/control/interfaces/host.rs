@@ -1,7 +1,7 @@
 //! Ports of the host's network interfaces: permission, creation and removal.
 
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostif::HostError;
 use protocol::name::PortName;
@@ -19,6 +19,7 @@ use crate::control::state::Port;
 use crate::model::error::MakeHostError;
 use crate::model::groups::{shown_group, trust_group};
 use crate::model::keys::{PortKey, SwitchKey};
+use crate::model::plan::Origin;
 use crate::model::policy::{Access, Caller};
 use crate::model::specs::HostSpec;
 use crate::store::record::Checked;
@@ -29,10 +30,11 @@ impl<D: Datapath> Control<D> {
         self.datapath.host_events_fd()
     }
 
-    /// Handles what has happened to interfaces, and the notices of workers.
+    /// Handles what has happened to interfaces and machines, and the notices of workers.
     pub fn poll_host(&mut self) {
         self.datapath.take_host_events();
         self.log_notices();
+        self.notes.allowances.log_suppressed(Instant::now());
         self.refresh_groups();
     }
 
@@ -118,7 +120,7 @@ impl<D: Datapath> Control<D> {
         }
         for port in &sides {
             self.check_host(caller, &PortName::interface(port.port()).ok()?).ok()?;
-            self.state.claim_persistent(caller, port).ok()?;
+            self.state.check_persistent(caller, port).ok()?;
         }
         Some(sides.iter().map(|port| (kind_of(port), host_of(port))).collect())
     }
@@ -165,7 +167,7 @@ impl<D: Datapath> Control<D> {
         for port in &sides {
             let interface = PortName::interface(port.port())?;
             self.check_host(caller, &interface)?;
-            self.state.claim_persistent(caller, port)?;
+            self.state.check_persistent(caller, port)?;
         }
         let switch = self.find_or_make(caller, to.switch())?;
         for (made, port) in sides.iter().enumerate() {
@@ -206,20 +208,20 @@ impl<D: Datapath> Control<D> {
         Ok(Reply::Done)
     }
 
-    /// Makes the port's interface. Where `may_wait`, it is opened by another thread, and waited for
-    /// if it cannot be had now.
+    /// Makes the port's interface. That of a plan is opened by another thread, and waited for if it
+    /// cannot be had now.
     pub(in crate::control) fn add_host(
         &mut self,
         spec: &HostSpec,
         owner: u32,
-        may_wait: bool,
+        origin: Origin,
     ) -> Result<(), Refusal> {
-        if !may_wait {
-            self.claim_group_of(owner, &spec.host)?;
+        if origin == Origin::Call {
+            self.check_group_of(owner, &spec.host)?;
         }
-        let added = match may_wait {
-            true => self.datapath.add_host_later(spec),
-            false => self.datapath.add_host(spec),
+        let added = match origin {
+            Origin::Plan => self.datapath.add_host_later(spec),
+            Origin::Call => self.datapath.add_host(spec),
         };
         self.charge_group_of(owner, &spec.host);
         Ok(added?)

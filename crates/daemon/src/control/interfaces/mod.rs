@@ -50,7 +50,7 @@ impl<D: Datapath> Control<D> {
         if self.state.home(name).is_some() || hostif::exists(name.interface_name()) {
             return Err(InterfaceRefusal::Exists(name.clone()).into());
         }
-        self.state.claim_persistent(caller, name)?;
+        self.state.check_persistent(caller, name)?;
         let region = self.state.region(caller, add.mem_id)?;
         let rings = settings::bound_rings(&RequestedRings::from(add), &self.defaults.rings);
         let needs = needs_of(&rings, 0);
@@ -158,7 +158,7 @@ impl<D: Datapath> Control<D> {
         if !home.is_interface() {
             return self.join_switches(caller, home, to);
         }
-        self.state.claim_place(caller, to)?;
+        self.state.check_place(caller, to)?;
         self.find_or_make(caller, to.switch())?;
         self.move_port(home, to);
         Ok(Reply::Done)
@@ -171,7 +171,7 @@ impl<D: Datapath> Control<D> {
         first: &PortName,
         second: &PortName,
     ) -> Result<Reply, Refusal> {
-        self.state.claim_persistent(caller, second)?;
+        self.state.check_persistent(caller, second)?;
         let keys = [(); 2].map(|()| PortKey(self.state.new_key()));
         let there = self.state.find_switch(first.switch()).expect("a port has a switch").key;
         let config = self.state.find_port(first).expect("it is there").config.clone();
@@ -292,7 +292,7 @@ impl<D: Datapath> Control<D> {
     }
 
     fn check_idle(&self, name: &PortName) -> Result<(), Refusal> {
-        self.state.claim_alone(name)?;
+        self.state.check_alone(name)?;
         match self.state.user_of(name) {
             None => Ok(()),
             Some((pid, uid)) => Err(PortRefusal::InUse { port: name.clone(), pid, uid }.into()),

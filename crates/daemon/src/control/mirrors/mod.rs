@@ -24,6 +24,7 @@ use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
 use crate::model::keys::PortKey;
+use crate::model::plan::Origin;
 use refusal::{MIRRORS_MAX, MirrorRefusal};
 
 impl<D: Datapath> Control<D> {
@@ -33,10 +34,10 @@ impl<D: Datapath> Control<D> {
         &self,
         name: &PortName,
         config: &mut PortConfig,
-        is_planned: bool,
+        origin: Origin,
     ) -> Result<(), Refusal> {
         match self.check_mirror(name, config) {
-            Err(error) if is_planned => {
+            Err(error) if origin == Origin::Plan => {
                 config.mirror = None;
                 tracing::warn!("{name} takes no part in a mirror: {error}");
                 Ok(())

@@ -223,7 +223,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Whether the caller may make this port; how much memory it takes of its region.
-    fn claim_bound(
+    fn check_bound(
         &self,
         caller: &Caller,
         name: &PortName,
@@ -232,7 +232,7 @@ impl<D: Datapath> Control<D> {
         let memory = self.datapath.memory_of(rings);
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(name.clone()))?;
         let wish = Wish { port: name, memory: 0, group: None, existing: false, alone: false };
-        self.state.claim(caller, &wish).map(|()| memory)
+        self.state.check(caller, &wish).map(|()| memory)
     }
 
     /// Makes a port of a switch, which no client holds yet.
@@ -247,7 +247,7 @@ impl<D: Datapath> Control<D> {
         let own = self.state.interface(name).cloned();
         let stride = bind.room.map_or(rings.stride, |room| room.stride);
         let rings = own.as_ref().map_or(RingSpec { stride, ..rings }, |interface| interface.rings);
-        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let memory = self.check_bound(&client.caller, name, &rings)?;
         let place = self.place_in_region(&client.caller, bind, name, rings, company)?;
         let switch = self.find_or_make(&client.caller, name.switch())?;
         let key = PortKey(self.state.new_key());
@@ -335,11 +335,11 @@ impl<D: Datapath> Control<D> {
         // The parent's owner is the caller, or the caller shares no memory with it.
         let nothing = BoundRings { first: 0, count: 0 };
         let look = Claim { tx: nothing, rx: nothing, exclusive: false, no_tx_poll: false };
-        self.state.claim_rings(&client.caller, parent, &look)?;
+        self.state.check_rings(&client.caller, parent, &look)?;
         let rings = settings::bound_rings(&RequestedRings::from(bind), &self.pipe_rings(parent));
         let ends = [(&bind.port, rings), (&other, turned(rings))];
         for (end, rings) in ends {
-            self.claim_bound(&client.caller, end, &rings)?;
+            self.check_bound(&client.caller, end, &rings)?;
         }
         let patch = self.make_patch()?;
         for (name, rings) in ends {
@@ -376,7 +376,7 @@ impl<D: Datapath> Control<D> {
         patch: SwitchKey,
         region: &Region,
     ) -> Result<(), Refusal> {
-        let memory = self.claim_bound(&client.caller, name, &rings)?;
+        let memory = self.check_bound(&client.caller, name, &rings)?;
         let key = PortKey(self.state.new_key());
         let config = PortConfig { on_full: OnFull::Wait, ..PortConfig::of_user(client.caller.uid) };
         let (name, place) = (name.clone(), RegionSpec::Known(region.mem_id));
@@ -431,8 +431,8 @@ impl<D: Datapath> Control<D> {
         }
         let rings = self.datapath.rings_of(key).expect("a bound port has rings");
         let claim = claim(bind, rings.counts)?;
-        self.state.claim_rings(&client.caller, &bind.port, &claim)?;
-        self.state.claim_service(&bind.port, client.caller.process, false)?;
+        self.state.check_rings(&client.caller, &bind.port, &claim)?;
+        self.state.check_service(&bind.port, client.caller.process, false)?;
         Ok((key, claim))
     }
 

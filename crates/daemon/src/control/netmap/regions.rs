@@ -94,7 +94,7 @@ impl<D: Datapath> Control<D> {
         {
             return Err(NetmapRefusal::RoomTooSmall { has: bytes, least }.into());
         }
-        self.state.claim_memory(uid, least)?;
+        self.state.check_memory(uid, least)?;
         let (left, share) = self.state.room_for_region(uid);
         let (share, most) = match room {
             None => (share.min(USUAL_BYTES), left),

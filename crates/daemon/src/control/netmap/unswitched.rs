@@ -59,7 +59,7 @@ impl<D: Datapath> Control<D> {
         let claim = claim(bind, plan.rings.counts)?;
         let memory = self.datapath.memory_of(&plan.rings);
         let memory = memory.ok_or_else(|| PortRefusal::TooLarge(bind.port.clone()))?;
-        self.state.claim_number(&client.caller)?;
+        self.state.check_number(&client.caller)?;
         let key = PortKey(self.state.new_key());
         let (uid, extra) = (client.caller.uid, bind.extra_bufs);
         let Plan { label, rings, region, common, mirrored, capture } = plan;

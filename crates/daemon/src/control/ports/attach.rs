@@ -66,7 +66,7 @@ impl<D: Datapath> Control<D> {
         let (port, group) = (&attach.port, group.as_ref());
         let (existing, alone) = (attach.existing, attach.alone);
         let wish = Wish { port, memory, group, existing, alone };
-        self.state.claim(&client.caller, &wish)?;
+        self.state.check(&client.caller, &wish)?;
         let switch = self.find_or_make(&client.caller, attach.port.switch())?;
         let key = PortKey(self.state.new_key());
         let reserved = match attach.port.pipe() {

@@ -41,7 +41,7 @@ use crate::control::workers::moves::wanted_worker;
 use crate::control::{Client, Control, machines, page, parse_port, vxlan};
 use crate::model::error::DatapathError;
 use crate::model::keys::{ConnKey, PortKey};
-use crate::model::plan::PortPlan;
+use crate::model::plan::{Origin, PortPlan};
 use crate::model::policy::{Access, Caller, Grant, Permissions};
 use crate::model::settings;
 use crate::model::specs::{HostSpec, VxlanSpec};
@@ -100,10 +100,10 @@ impl<D: Datapath> Control<D> {
         if add.kind.is_machine() {
             self.check_stalls(caller)?;
         }
-        self.state.claim_persistent(caller, &add.port)?;
+        self.state.check_persistent(caller, &add.port)?;
         let plan = self.plan_of(caller, add)?;
         self.find_or_make(caller, add.port.switch())?;
-        let made = self.make_port(caller.uid, &plan, false);
+        let made = self.make_port(caller.uid, &plan, Origin::Call);
         if made.is_err()
             && let Some(switch) = self.state.forget_switch(add.port.switch())
         {
@@ -123,7 +123,7 @@ impl<D: Datapath> Control<D> {
         check_header(add.kind, &add.settings)?;
         check::queue_frames(add.kind, add.machine.as_ref(), add.settings.queue_frames)
             .map_err(Refusal::bad_value)?;
-        self.state.claim_memory(caller.uid, QueueMemory::bytes(config.queue_frames))?;
+        self.state.check_memory(caller.uid, QueueMemory::bytes(config.queue_frames))?;
         let host = host::request_of(caller, add, &self.defaults.declared)?;
         let machine = machines::request_of(caller, add)?;
         let vxlan = vxlan::request_of(caller, add)?;
@@ -143,13 +143,13 @@ impl<D: Datapath> Control<D> {
         })
     }
 
-    /// Makes a persistent port of a switch that exists; without the network interface that it
-    /// wants, where it `may_wait` for that.
+    /// Makes a persistent port of a switch that exists; one of a plan without what it cannot have
+    /// now.
     pub(super) fn make_port(
         &mut self,
         owner: u32,
         plan: &PortPlan,
-        may_wait: bool,
+        origin: Origin,
     ) -> Result<(), Refusal> {
         let (name, kind, mut config) = (plan.name.clone(), plan.kind, plan.config.clone());
         config.user = plan.grant.owner.unwrap_or(owner);
@@ -161,27 +161,27 @@ impl<D: Datapath> Control<D> {
         if !kind.is_given() && plan.grant != Grant::default() {
             return Err(PortRefusal::GrantServed(name).into());
         }
-        self.admit_mirror(&name, &mut config, may_wait)?;
+        self.admit_mirror(&name, &mut config, origin)?;
         let key = PortKey(self.state.new_key());
         match kind.peer() {
             Peer::Client => {}
             Peer::Sink => self.datapath.add_null(key, switch, config.clone())?,
             Peer::Machine => {
                 let plan = PortPlan { config: config.clone(), ..plan.clone() };
-                self.add_machine(key, switch, owner, &plan, may_wait)?;
+                self.add_machine(key, switch, owner, &plan, origin)?;
             }
             Peer::Interface(_) => {
                 let host = plan.host.clone().expect("a plan names the interface");
                 let (name, config) = (name.clone(), config.clone());
                 let opening = self.opened(kind, &host);
                 let spec = HostSpec { key, name, switch, kind, host, config, opening };
-                self.add_host(&spec, owner, may_wait)?;
+                self.add_host(&spec, owner, origin)?;
             }
             Peer::Hosts => {
                 let vxlan = plan.vxlan.clone().expect("a plan names the tunnel");
                 let (name, config) = (name.clone(), config.clone());
                 let spec = VxlanSpec { key, name, switch, vxlan, config, ageing_ms };
-                self.add_vxlan(&spec, may_wait)?;
+                self.add_vxlan(&spec, origin)?;
             }
             Peer::Pipe => return Err(PortRefusal::PipePersistent(name).into()),
         }
@@ -239,7 +239,7 @@ impl<D: Datapath> Control<D> {
             .map_err(Refusal::bad_value)?;
         let (queue, old_queue) = (config.queue_frames, port.config.queue_frames);
         let more = QueueMemory::bytes(queue).saturating_sub(QueueMemory::bytes(old_queue));
-        self.state.claim_memory(port.owner, more)?;
+        self.state.check_memory(port.owner, more)?;
         if config.mirror.is_some() && !port.persistent {
             return Err(MirrorRefusal::Transient(set.port.clone()).into());
         }

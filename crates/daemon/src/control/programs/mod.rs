@@ -78,7 +78,7 @@ impl<D: Datapath> Control<D> {
         }
         let mut new = LoadedProgram::new(spec)?;
         let more = new.memory().saturating_sub(old.map_or(0, LoadedProgram::memory));
-        self.state.claim_memory(owner, more)?;
+        self.state.check_memory(owner, more)?;
         // What commands have set stays set, in maps that the new program has alike.
         old.into_iter().for_each(|old| new.carry(old));
         Ok(Some(new))
@@ -382,7 +382,7 @@ impl<D: Datapath> Control<D> {
         let ProgramEntrySet { switch: name, entry } = set;
         let owner = self.state.switch(caller, &name, Access::Manage)?.permissions.owner;
         self.program_of(&name)?;
-        self.state.claim_memory(owner, ENTRY_BYTES as u64)?;
+        self.state.check_memory(owner, ENTRY_BYTES as u64)?;
         let switch = self.state.switch_mut(&name).expect("it was there just now");
         let program = switch.program.as_mut().expect("it was there just now");
         let (at, before) = program.put(entry)?;

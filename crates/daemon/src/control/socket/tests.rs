@@ -1,14 +1,16 @@
 //! The socket against clients that do everything wrong.
 
+use std::io::IoSlice;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use client::control::{Connection as Call, ControlError};
-use protocol::{Attach, PortRef, SessionRequest};
+use protocol::{Attach, ErrorCode, PortRef, SessionRequest};
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketType, recv, shutdown, socket_with,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
+    SocketType, recv, sendmsg, shutdown, socket_with,
 };
 
 use super::super::fake::Fake;

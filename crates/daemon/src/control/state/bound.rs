@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Whether the caller may have these rings of a bound port. Changes nothing.
-    pub fn claim_rings(
+    pub fn check_rings(
         &self,
         caller: &Caller,
         name: &PortName,
@@ -81,7 +81,7 @@ impl State {
     }
 
     /// Whether the caller may have so much more memory.
-    pub fn claim_memory(&self, uid: u32, memory: u64) -> Result<(), Refusal> {
+    pub fn check_memory(&self, uid: u32, memory: u64) -> Result<(), Refusal> {
         if memory == 0 {
             return Ok(());
         }

@@ -65,7 +65,7 @@ impl State {
     }
 
     /// Whether the quota of the group's creator, or of its declared owner, has room for it.
-    pub fn claim_group(&self, maker: u32, wish: &GroupWish) -> Result<(), Refusal> {
+    pub fn check_group(&self, maker: u32, wish: &GroupWish) -> Result<(), Refusal> {
         if wish.exists {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl State {
             None => GroupRefusal::Memory(price),
             Some(_) => GroupRefusal::Unpaid(price),
         };
-        Ok(self.claim_memory(uid, asked).map_err(refused)?)
+        Ok(self.check_memory(uid, asked).map_err(refused)?)
     }
 
     /// The group that a port wants to be in: as it is, if it is there; if it is new and no client

@@ -49,7 +49,7 @@ impl Port {
 
 impl State {
     /// Whether a process may have a port beside other instances of the port's service.
-    pub fn claim_service(
+    pub fn check_service(
         &self,
         name: &PortName,
         process: Process,
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Whether holders of a port may be instances of this service with it.
-    pub fn claim_services(&self, name: &PortName, service: &str) -> Result<(), Refusal> {
+    pub fn check_services(&self, name: &PortName, service: &str) -> Result<(), Refusal> {
         let mut users = self.find_port(name).into_iter().flat_map(Port::users);
         users.try_for_each(|user| self.goes_with(name, service, user.process, user.alone))
     }

@@ -46,7 +46,7 @@ fn switch(key: u32, owner: u32, mode: u16, persistent: bool) -> Switch {
 
 /// Attaches as the handlers do, with workers that never refuse.
 fn attach(state: &mut State, uid: u32, conn: u64, wish: &Wish<'_>) -> Result<PortKey, Refusal> {
-    state.claim(&caller(uid), wish)?;
+    state.check(&caller(uid), wish)?;
     if !state.has_switch(wish.port.switch()) {
         let key = state.new_key();
         state.add_switch(wish.port.switch().clone(), switch(key, uid, 0o600, false));

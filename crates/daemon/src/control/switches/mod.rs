@@ -37,7 +37,7 @@ impl<D: Datapath> Control<D> {
         }
         let config = settings::change_switch(SwitchConfig::default(), &spec.settings)?;
         self.check_workers(&spec.switch, config)?;
-        self.state.claim_switch(caller, config.fdb_capacity)?;
+        self.state.check_switch(caller, config.fdb_capacity)?;
         let mine = self.new_permissions(caller);
         let permissions = change_permissions(mine, caller, &spec.settings)?;
         let owner = permissions.owner;
@@ -75,7 +75,7 @@ impl<D: Datapath> Control<D> {
         let steering = self.requested_steering(owner, &spec.switch, &spec.settings)?;
         let program = self.requested_program(owner, &spec.switch, config, &spec.settings)?;
         let more = config.fdb_capacity.saturating_sub(switch.config.fdb_capacity);
-        self.state.claim_addresses(switch.permissions.owner, more)?;
+        self.state.check_addresses(switch.permissions.owner, more)?;
         let (old, access_before) = (switch.config, switch.permissions);
         // Loaded first, so that no frame meets a switch without its program. A switch that goes to
         // other workers has no ports, and begins there without a program.

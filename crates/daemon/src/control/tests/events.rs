@@ -93,6 +93,27 @@ fn test_root_and_the_daemons_user_listen_to_the_switches_that_they_name() {
 }
 
 #[test]
+fn test_networks_of_vlans_are_told_of_and_remotes_of_a_routing_daemon_are_not() {
+    let mut bench = Bench::new();
+    let tunnel = r#""vxlan":{"vlan_vni":["10:1010"],"local":"10.0.0.1"}"#;
+    let settings = r#""settings":{"vlan":"trunk:10,20"}"#;
+    let port = r#""port":"vale0:v","kind":"vxlan""#;
+    bench.done(&format!(r#"{{"port_add":{{{port},{settings},{tunnel}}}}}"#));
+    bench.listen(1, 0, "").unwrap();
+    let at = Instant::now();
+    bench.told_at(at);
+    let set = |change: &str| {
+        format!(r#"{{"port_set":{{"port":"vale0:v","settings":{{}},"vxlan":{change}}}}}"#)
+    };
+    bench.done(&set(r#"{"add_extern_remote":["10=10.0.0.2"]}"#));
+    assert!(bench.told_at(at + LOOK).is_empty());
+    bench.done(&set(r#"{"add_vlan_vni":["20:1020"]}"#));
+    let told = bench.told_at(at + 2 * LOOK);
+    let port = "vale0:v".parse().unwrap();
+    assert_eq!(changes(&told[&1]), [Change::PortChanged { port }]);
+}
+
+#[test]
 fn test_a_listener_is_told_of_no_address_from_before_it_came() {
     let mut bench = Bench::new();
     bench.attach(1, 0, "vale0:a").unwrap();

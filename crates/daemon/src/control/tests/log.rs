@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use packet::{MacAddr, VlanId};
 use switch::Disabled;
@@ -51,11 +52,30 @@ fn test_a_loop_of_attaches_does_not_fill_the_log() {
     assert!(lines.len() < 60, "{} lines", lines.len());
     let attached = lines.iter().filter(|line| line.contains("attached vale0:a")).count();
     assert!((1..=40).contains(&attached), "{attached}");
-    let left_out = lines.iter().find(|line| line.contains("lines of calls were suppressed"));
-    let left_out = left_out.expect("it is said").split_whitespace();
-    let count = left_out.filter_map(|word| word.parse::<u32>().ok()).next_back();
+    let suppressed = lines.iter().find(|line| line.contains("lines of calls were suppressed"));
+    let suppressed = suppressed.expect("it is said").split_whitespace();
+    let count = suppressed.filter_map(|word| word.parse::<u32>().ok()).next_back();
     assert!(count.is_some_and(|count| count >= 3960), "{lines:?}");
     assert!(lines.iter().any(|line| line.contains("vale0:other")), "another user's");
+}
+
+/// Machines may log nothing more, and no port may be added: time alone brings the report.
+#[test]
+fn test_suppressed_lines_of_a_users_machines_are_reported_when_their_minute_is_over() {
+    let lines = logged(|bench| {
+        let quota = bench.control.notes.allowances.of(1000);
+        assert_eq!((0..100).filter(|_| quota.lines().allows_event()).count(), 40);
+        // A port rings when the state of its connection changes.
+        bench.control.poll_host();
+        let now = Instant::now();
+        let left = bench.control.next_report(now).unwrap();
+        bench.control.log_suppressed(now + left / 2);
+        bench.control.log_suppressed(now + left);
+        assert_eq!(bench.control.next_report(now + left), None);
+    });
+    let reports = lines.iter().filter(|line| line.contains(" lines of connects and disconnects"));
+    let reports: Vec<_> = reports.collect();
+    assert!(reports.len() == 2 && reports[1].contains("60 lines"), "{reports:?}");
 }
 
 /// A user can have its port disabled and enable it, and make loops, as often as it wants.

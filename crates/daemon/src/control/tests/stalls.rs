@@ -10,9 +10,18 @@ use crate::control::datapath::workers::WorkerStall;
 
 impl Bench {
     fn stall(&mut self, port: &str, stage: StallStage) {
+        self.see_stall(port, stage, 60, false);
+    }
+
+    fn end_stall(&mut self, port: &str, stage: StallStage, ms: u64) {
+        self.see_stall(port, stage, ms, true);
+    }
+
+    fn see_stall(&mut self, port: &str, stage: StallStage, ms: u64, is_over: bool) {
         let port = self.control.state.find_port(&port.parse().unwrap()).map(|port| port.key);
-        let (worker, cause, lasted) = (Some(0), StallCause::Blocked, Duration::from_millis(60));
-        self.control.datapath.stalls.push(WorkerStall { worker, port, stage, cause, lasted });
+        let (worker, cause, lasted) = (Some(0), StallCause::Blocked, Duration::from_millis(ms));
+        let stall = WorkerStall { worker, port, stage, cause, lasted, is_over };
+        self.control.datapath.stalls.push(stall);
         self.control.poll_stalls();
     }
 
@@ -66,6 +75,31 @@ fn test_a_port_whose_memory_is_slow_three_times_is_taken_away_and_no_other() {
     let worker = bench.workers(0).remove(0);
     let last = worker.last_stall.expect("one of them");
     assert_eq!((worker.stalls, last.stage), (20, StallStage::Memory));
+}
+
+#[test]
+fn test_the_length_of_a_stall_is_known_when_it_is_over_and_is_that_of_a_turn() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    let seen = |bench: &mut Bench| {
+        let worker = bench.workers(1000).remove(0);
+        let port = worker.longest_turn_port.map(|port| port.to_string());
+        let lasted_ms = worker.last_stall.map(|last| last.lasted_ms);
+        (worker.stalls, lasted_ms, worker.longest_turn_ns / 1_000_000, port)
+    };
+    let port = || Some("vale0:a".to_owned());
+    assert_eq!(seen(&mut bench), (0, None, 0, None));
+    bench.stall("vale0:a", StallStage::Send);
+    assert_eq!(seen(&mut bench), (1, Some(60), 60, port()));
+    bench.end_stall("vale0:a", StallStage::Send, 750);
+    assert_eq!(seen(&mut bench), (1, Some(750), 750, port()));
+    // No turn waits while the worker carries out changes.
+    bench.stall("vale0:a", StallStage::Control);
+    bench.end_stall("vale0:a", StallStage::Control, 2000);
+    assert_eq!(seen(&mut bench), (2, Some(2000), 750, port()));
+    bench.stall("vale0:a", StallStage::Memory);
+    bench.end_stall("vale0:a", StallStage::Forward, 900);
+    assert_eq!(seen(&mut bench), (2, Some(60), 900, port()), "the memory was slow for 60 ms");
 }
 
 #[test]
@@ -181,10 +215,14 @@ fn test_a_capture_of_drops_that_stalls_its_switch_ends() {
     bench.bind_unswitched(2, 1000, bind).unwrap();
     let key = bench.control.state.unswitched_of(ConnKey(2)).unwrap().key;
     for ended in [0, 0, 1] {
-        let (port, lasted) = (Some(key), Duration::from_millis(60));
-        let (stage, cause) = (StallStage::Memory, StallCause::Blocked);
-        let stall = WorkerStall { worker: Some(0), port, stage, cause, lasted };
-        bench.control.datapath.stalls.push(stall);
+        bench.control.datapath.stalls.push(WorkerStall {
+            worker: Some(0),
+            port: Some(key),
+            stage: StallStage::Memory,
+            cause: StallCause::Blocked,
+            lasted: Duration::from_millis(60),
+            is_over: false,
+        });
         bench.control.poll_stalls();
         assert_eq!(bench.control.datapath.ended_captures.len(), ended);
     }

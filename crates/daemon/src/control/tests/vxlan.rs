@@ -118,6 +118,39 @@ fn test_what_a_routing_daemon_has_found_stands_beside_what_the_operator_has_said
 }
 
 #[test]
+fn test_remotes_of_a_vlan_go_with_its_network() {
+    let mut bench = Bench::new();
+    let of_vlans = r#""vxlan":{"vlan_vni":["10:1010","20:1020"],"#;
+    let of_vlans = format!(r#""settings":{{"vlan":"trunk:10,20"}},{of_vlans}"#);
+    bench.done(&ADD.replace(r#""vxlan":{"vni":100,"#, &of_vlans));
+    let all = r#"{"add_extern_remote":["10=10.0.0.5","20=10.0.0.5","20=10.0.0.6"]}"#;
+    let left = |bench: &mut Bench| {
+        let left: Vec<String> =
+            tunnel(bench).extern_remote.iter().map(ToString::to_string).collect();
+        left.join(" ")
+    };
+    bench.done(&set(all));
+    assert_eq!(left(&mut bench), "10=10.0.0.5 20=10.0.0.5 20=10.0.0.6");
+    let wrong = set(r#"{"add_extern_remote":["30=10.0.0.5"]}"#);
+    assert!(bench.refused(1, 0, &wrong).1.contains("no such VLAN"));
+    bench.done(&set(r#"{"del_extern_remote":["20=10.0.0.5","10=10.0.0.9"]}"#));
+    assert_eq!(left(&mut bench), "10=10.0.0.5 20=10.0.0.6");
+    // Another network, of which nothing is known yet.
+    bench.done(&set(r#"{"add_vlan_vni":["20:1021","30:1030"]}"#));
+    assert_eq!(left(&mut bench), "10=10.0.0.5");
+    bench.done(&set(r#"{"add_extern_remote":["20=10.0.0.6"]}"#));
+    let learn = r#"{"extern_learn":{"port":"vale0:v","vlan":20,"add":["STATION"]}}"#;
+    let at = |host: u8| learn.replace("STATION", &format!("02:00:00:00:00:09=10.0.0.{host}"));
+    assert!(bench.refused(1, 0, &at(5)).1.contains("add the remote 10.0.0.5 first"));
+    assert!(bench.refused(1, 0, &at(6).replace(r#""vlan":20,"#, "")).1.contains("needs vlan"));
+    bench.done(&at(6));
+    assert_eq!(bench.control.datapath.extern_learned[0].1.get(), 20);
+    bench.done(&set(r#"{"del_vlan_vni":[20]}"#));
+    assert_eq!(left(&mut bench), "10=10.0.0.5");
+    assert!(bench.refused(1, 0, &at(6)).1.contains("no VLAN 20"));
+}
+
+#[test]
 fn test_stations_of_a_routing_daemon_are_checked_before_the_datapath_is_told() {
     let mut bench = Bench::new();
     bench.done(ADD);

@@ -1,8 +1,9 @@
 //! Workers: how they do, and what becomes of a port that holds one up.
 //!
-//! The watchdog reports each worker that stands still for 50 ms. Every stall is counted, and logged
-//! within limits: as a line of the user of the port that is to blame, or, without such a port, as
-//! one of a number for all users.
+//! The watchdog reports each worker that stands still for 50 ms, and how long it stood when that is
+//! over. Every stall is counted, and logged within limits: as a line of the user of the port that
+//! is to blame, or, without such a port, as one of a number for all users. The longest one in a
+//! turn is kept: few turns are timed, and most stalls are in one that is not.
 //!
 //! A port is to blame if the worker was in a system call for it alone: it received from the port,
 //! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
@@ -12,19 +13,19 @@
 //! from its VMM: it admits none for a minute. The client's user, or the owner of the VMM's port,
 //! may attach no port for a minute.
 //!
-//! A worker reports slow wake-ups itself: they are stalls of some milliseconds.
+//! A worker reports slow calls for a peer itself: they are stalls of some milliseconds.
 //!
 //! `moves` has an operator move ports between workers.
 
 pub(super) mod moves;
 mod strikes;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use port::machine::log::Budget;
+use port::log_budget::Budget;
 use protocol::name::PortName;
 use protocol::users::user_name;
-use protocol::{PageFrom, PortKind, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
+use protocol::{PageFrom, Reply, StallCause, StallInfo, StallStage, WorkerInfo};
 use std::os::fd::BorrowedFd;
 use switch::Heartbeat;
 
@@ -39,44 +40,90 @@ use crate::model::replies::count;
 use strikes::{Excluded, STRIKES, Strikes, WINDOW};
 
 /// What control remembers of stalls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stalls {
-    /// By worker: how many there were, and the last.
-    workers: Vec<(u64, Option<(Instant, WorkerStall)>)>,
+    /// By worker.
+    workers: Vec<WorkerStalls>,
     strikes: Strikes,
     excluded: Excluded,
     /// Log lines about stalls for which no port is to blame.
     lines: Budget,
 }
 
-impl Stalls {
-    /// No worker has stood still yet.
-    pub(super) fn new(now: Instant) -> Self {
-        let (strikes, excluded) = (Strikes::default(), Excluded::default());
-        Self { workers: Vec::new(), strikes, excluded, lines: Budget::new(now) }
+/// The stalls of one worker.
+#[derive(Clone, Copy, Debug, Default)]
+struct WorkerStalls {
+    count: u64,
+    /// The last one, and when it was noticed.
+    last: Option<(Instant, WorkerStall)>,
+    /// The longest one in a turn.
+    longest: Option<WorkerStall>,
+}
+
+impl WorkerStalls {
+    fn count(&mut self, stall: &WorkerStall, now: Instant) {
+        // The stall after which memory was read has been counted.
+        self.count += u64::from(stall.stage != StallStage::Memory);
+        self.last = Some((now, *stall));
+        self.keep_longest(stall);
     }
 
-    fn of(&self, worker: usize) -> (u64, Option<(Instant, WorkerStall)>) {
+    /// A stall that was counted is over.
+    fn end(&mut self, stall: &WorkerStall) {
+        if let Some((_, last)) = &mut self.last
+            && (last.stage, last.cause) == (stall.stage, stall.cause)
+        {
+            last.lasted = last.lasted.max(stall.lasted);
+        }
+        self.keep_longest(stall);
+    }
+
+    fn keep_longest(&mut self, stall: &WorkerStall) {
+        let is_in_turn = !matches!(stall.stage, StallStage::Control | StallStage::Memory);
+        if is_in_turn && self.longest.is_none_or(|longest| longest.lasted < stall.lasted) {
+            self.longest = Some(*stall);
+        }
+    }
+
+    /// The longest turn of the worker, whether it was timed or a stall, and its port.
+    fn longest_turn(&self, health: &WorkerHealth) -> (Duration, Option<PortKey>) {
+        match self.longest {
+            Some(stall) if stall.lasted > health.longest_turn => (stall.lasted, stall.port),
+            _ => (health.longest_turn, health.longest_port),
+        }
+    }
+}
+
+impl Stalls {
+    fn of(&self, worker: usize) -> WorkerStalls {
         self.workers.get(worker).copied().unwrap_or_default()
+    }
+
+    /// The stalls of the worker that a stall is of; `None`: it is the control thread's.
+    fn of_worker(&mut self, stall: &WorkerStall) -> Option<&mut WorkerStalls> {
+        let worker = usize::try_from(stall.worker?).ok()?;
+        if self.workers.len() <= worker {
+            self.workers.resize(worker + 1, WorkerStalls::default());
+        }
+        self.workers.get_mut(worker)
     }
 
     /// Counts a stall; reports whether it is the port's last.
     fn count(&mut self, stall: &WorkerStall, now: Instant) -> bool {
-        let Some(worker) = stall.worker.and_then(|number| usize::try_from(number).ok()) else {
-            return false;
-        };
-        if self.workers.len() <= worker {
-            self.workers.resize(worker + 1, (0, None));
-        }
-        let (stalls, last) = &mut self.workers[worker];
-        // The stall after which memory was read has been counted.
-        *stalls += u64::from(stall.stage != StallStage::Memory);
-        *last = Some((now, *stall));
+        let Some(worker) = self.of_worker(stall) else { return false };
+        worker.count(stall, now);
         let Some(port) = stall.port.filter(|_| blames(stall)) else { return false };
         if stall.stage == StallStage::Memory {
             self.strikes.stop_clock(port, stall.lasted);
         }
         self.strikes.count(port, now)
+    }
+
+    /// Notes how long a stall lasted that was counted.
+    fn end(&mut self, stall: &WorkerStall) {
+        if let Some(worker) = self.of_worker(stall) {
+            worker.end(stall);
+        }
     }
 }
 
@@ -104,6 +151,10 @@ impl<D: Datapath> Control<D> {
     pub fn poll_stalls(&mut self) {
         let now = Instant::now();
         for stall in self.datapath.take_stalls() {
+            if stall.is_over {
+                self.notes.stalls.end(&stall);
+                continue;
+            }
             let port = stall.port.and_then(|key| self.port_of(key));
             if self.logs_stall(&stall, now) {
                 log(&stall, &self.port_name(&stall));
@@ -127,8 +178,8 @@ impl<D: Datapath> Control<D> {
         match user {
             Some(uid) => self.call_log.logs_change(uid, now),
             None => {
-                let turn = self.notes.stalls.lines.turn(now);
-                turn.allows("of stalls", |text| tracing::warn!("{text}"))
+                let decision = self.notes.stalls.lines.decide(now);
+                decision.allows("of stalls", |text| tracing::warn!("{text}"))
             }
         }
     }
@@ -163,7 +214,7 @@ impl<D: Datapath> Control<D> {
         let bound = port.bound.as_ref().map(|bound| bound.uid);
         let holder = port.holder.as_ref().map(|holder| holder.uid).or(bound);
         let (key, machine) = (port.key, port.kind.is_machine().then_some(port.owner));
-        let peer = if port.kind == PortKind::VhostUser { "VMM" } else { "peer" };
+        let peer = port.kind.peer_word();
         let Some(uid) = holder.or(machine) else {
             let user = port.config.user;
             if self.call_log.logs_change(user, now) {
@@ -233,7 +284,8 @@ impl<D: Datapath> Control<D> {
             let name = self.port_of(key?)?;
             self.state.port(caller, &name, Access::Look).is_ok().then_some(name)
         };
-        let (stalls, last) = self.notes.stalls.of(at);
+        let stalls = self.notes.stalls.of(at);
+        let (longest_turn, longest_port) = stalls.longest_turn(&health);
         WorkerInfo {
             worker: count(at),
             cpu: health.cpu,
@@ -246,10 +298,10 @@ impl<D: Datapath> Control<D> {
             batch_slots: health.batch_slots,
             cpu_ms: u64::try_from(health.cpu_time.as_millis()).unwrap_or(u64::MAX),
             kicks: health.kicks,
-            longest_turn_ns: u64::try_from(health.longest_turn.as_nanos()).unwrap_or(u64::MAX),
-            longest_turn_port: visible(health.longest_port),
-            stalls,
-            last_stall: last.map(|(at, stall)| StallInfo {
+            longest_turn_ns: u64::try_from(longest_turn.as_nanos()).unwrap_or(u64::MAX),
+            longest_turn_port: visible(longest_port),
+            stalls: stalls.count,
+            last_stall: stalls.last.map(|(at, stall)| StallInfo {
                 ago_s: now.duration_since(at).as_secs(),
                 lasted_ms: u64::try_from(stall.lasted.as_millis()).unwrap_or(u64::MAX),
                 stage: stall.stage,
@@ -278,22 +330,21 @@ fn log(stall: &WorkerStall, port: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::keys::PortKey;
-    use std::time::Duration;
 
     fn stall(stage: StallStage, cause: StallCause) -> WorkerStall {
         let lasted = Duration::from_millis(60);
-        WorkerStall { worker: Some(1), port: Some(PortKey(7)), stage, cause, lasted }
+        let (worker, port) = (Some(1), Some(PortKey(7)));
+        WorkerStall { worker, port, stage, cause, lasted, is_over: false }
     }
 
     /// Whether the third of three such stalls costs the port its place.
     fn costs(stage: StallStage, cause: StallCause) -> bool {
         let now = Instant::now();
-        let mut stalls = Stalls::new(now);
+        let mut stalls = Stalls::default();
         let found = [0, 1, 2].map(|_| stalls.count(&stall(stage, cause), now));
         assert_eq!(found[..2], [false; 2]);
-        assert_eq!(stalls.of(1).0, 3);
-        assert_eq!(stalls.of(0).0, 0);
+        assert_eq!(stalls.of(1).count, 3);
+        assert_eq!(stalls.of(0).count, 0);
         found[2]
     }
 
@@ -307,12 +358,12 @@ mod tests {
     #[test]
     fn a_port_whose_memory_is_slow_goes_and_no_stall_counts_twice() {
         let now = Instant::now();
-        let mut stalls = Stalls::new(now);
+        let mut stalls = Stalls::default();
         let both = [StallStage::Forward, StallStage::Memory];
         let both = both.map(|stage| stall(stage, StallCause::Blocked));
         let found = [0, 1, 2].map(|_| both.map(|stall| stalls.count(&stall, now)));
         assert_eq!(found, [[false, false], [false, false], [false, true]]);
-        let (count, last) = stalls.of(1);
+        let WorkerStalls { count, last, .. } = stalls.of(1);
         assert_eq!((count, last.map(|(_, stall)| stall.stage)), (3, Some(StallStage::Memory)));
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
 use port::host::{Link, State};
-use port::machine::log::Budget;
+use port::log_budget::Budget;
 use protocol::name::PortName;
 use protocol::{HostIf, LinkState, PortKind};
 
@@ -59,7 +59,7 @@ impl HostPlace {
             interface,
             home,
             logged: LinkState::Gone,
-            lines: Budget::new(Instant::now()),
+            lines: Budget::default(),
             trouble: String::new(),
             retry: false,
             inherited: false,
@@ -88,8 +88,8 @@ impl HostPlace {
 
     /// Whether one more line about the interface is to be logged. Logs how many were not.
     pub fn may_log(&self) -> bool {
-        let turn = self.lines.turn(Instant::now());
-        turn.allows("of its interface", |text| tracing::info!("{}: {text}", self.name))
+        let decision = self.lines.decide(Instant::now());
+        decision.allows("of its interface", |text| tracing::info!("{}: {text}", self.name))
     }
 
     /// Logs how frames come and go, where there are several ways.

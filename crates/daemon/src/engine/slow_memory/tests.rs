@@ -135,9 +135,14 @@ fn control_hears_of_the_port_if_it_is_still_there() {
     }
     let stalls = workers.take_stalls();
     let of = |key| {
-        let (stage, cause) = (StallStage::Memory, StallCause::Blocked);
-        let port = Some(PortKey(key));
-        stalls.contains(&WorkerStall { worker: Some(0), port, stage, cause, lasted: 87 * MS })
+        stalls.contains(&WorkerStall {
+            worker: Some(0),
+            port: Some(PortKey(key)),
+            stage: StallStage::Memory,
+            cause: StallCause::Blocked,
+            lasted: 87 * MS,
+            is_over: false,
+        })
     };
     assert_eq!([of(2), of(9)], [true, false]);
 }

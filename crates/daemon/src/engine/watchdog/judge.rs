@@ -48,6 +48,8 @@ pub struct Stall {
     pub lasted: Duration,
     /// What holds it up.
     pub cause: Cause,
+    /// The stall was reported before, and is over: it lasted at least until the last look.
+    pub is_over: bool,
 }
 
 /// What is known of one worker.
@@ -55,7 +57,9 @@ pub struct Stall {
 pub struct Judge {
     beat: Beat,
     since: Instant,
-    /// Time on a CPU until then.
+    /// The last look at it in that step.
+    seen: Instant,
+    /// Time on a CPU until `since`.
     ran: Duration,
     /// What it was reported for.
     reported: Option<Cause>,
@@ -66,12 +70,13 @@ pub struct Judge {
 impl Judge {
     /// A worker in this step now.
     pub fn new(beat: Beat, now: Instant, account: Account) -> Self {
-        Self { beat, since: now, ran: account.ran, reported: None, waited: 0 }
+        Self { beat, since: now, seen: now, ran: account.ran, reported: None, waited: 0 }
     }
 
-    /// Takes the worker's current step. Returns each stall once, as soon as it lasts [`STALL`]. One
-    /// without a CPU it returns again with another cause, if the worker then runs for as long in
-    /// the same step, or waits there: other programs do not hide what holds it up.
+    /// Takes the worker's current step. Returns each stall as soon as it lasts [`STALL`], and once
+    /// more when it is over. One without a CPU it also returns with another cause, if the worker
+    /// then runs for as long in the same step, or waits there: other programs do not hide what
+    /// holds it up.
     pub fn look(
         &mut self,
         beat: Beat,
@@ -79,9 +84,11 @@ impl Judge {
         account: impl FnOnce() -> Account,
     ) -> Option<Stall> {
         if beat != self.beat || beat.stage == Stage::Asleep {
+            let over = self.over();
             *self = Self::new(beat, now, account());
-            return None;
+            return over;
         }
+        self.seen = now;
         let lasted = now.duration_since(self.since);
         if lasted < STALL || self.reported.is_some_and(|cause| cause != Cause::NoCpu) {
             return None;
@@ -95,7 +102,13 @@ impl Judge {
             Some(_) => return None,
         };
         self.reported = Some(cause);
-        Some(Stall { beat, lasted, cause })
+        Some(Stall { beat, lasted, cause, is_over: false })
+    }
+
+    /// The stall that was reported, which is over.
+    fn over(&self) -> Option<Stall> {
+        let (beat, lasted) = (self.beat, self.seen.duration_since(self.since));
+        self.reported.map(|cause| Stall { beat, lasted, cause, is_over: true })
     }
 
     /// Whether the worker stands in one step for longer than `most`.
@@ -137,7 +150,7 @@ mod tests {
     fn a_stall_is_reported_once_when_it_lasts_long_enough() {
         assert_eq!(stalls(Stage::Wake, 4, Account::default()), []);
         let found = stalls(Stage::Wake, 100, Account::default());
-        let [Stall { beat, lasted, cause }] = found[..] else { panic!("{found:?}") };
+        let [Stall { beat, lasted, cause, .. }] = found[..] else { panic!("{found:?}") };
         assert_eq!((beat.stage, lasted, cause), (Stage::Wake, STALL, Cause::Blocked));
     }
 
@@ -197,8 +210,21 @@ mod tests {
         let mut found = 0;
         for n in 1..=30 {
             let beat = step(Stage::Send, n / 10);
-            found += u32::from(judge.look(beat, begin + 10 * n * MS, Account::default).is_some());
+            let stall = judge.look(beat, begin + 10 * n * MS, Account::default);
+            found += u32::from(stall.is_some_and(|stall| !stall.is_over));
         }
         assert_eq!(found, 3);
+    }
+
+    #[test]
+    fn the_end_of_a_stall_tells_how_long_it_lasted() {
+        let (begin, beat) = (Instant::now(), step(Stage::Send, 1));
+        let mut judge = Judge::new(beat, begin, Account::default());
+        let mut look = |beat, ms: u32| judge.look(beat, begin + ms * MS, Account::default);
+        assert_eq!((1..=30).filter_map(|n| look(beat, 20 * n)).count(), 1);
+        let over = look(step(Stage::Send, 2), 620);
+        let (lasted, cause) = (600 * MS, Cause::Blocked);
+        assert_eq!(over, Some(Stall { beat, lasted, cause, is_over: true }));
+        assert_eq!(look(step(Stage::Send, 3), 640), None, "once");
     }
 }

@@ -104,6 +104,26 @@ fn what_was_read_from_disks_counts_from_before_the_step() {
 }
 
 #[test]
+fn long_stalls_do_not_fill_the_log() {
+    const MS: Duration = Duration::from_millis(1);
+    let mut heartbeat = Heartbeat::default();
+    let watched = Watched {
+        heartbeat: heartbeat.reader(),
+        thread: rustix::thread::gettid(),
+        name: "worker 0".to_owned(),
+    };
+    let (mut worker, begin) = (Worker::new(&watched), Instant::now());
+    let lines = Budget::default();
+    for stall in 0..50 {
+        heartbeat.beat(Stage::Send, port(9));
+        for ms in [0, 500, 1050] {
+            worker.look(begin + (1100 * stall + ms) * MS, 0, &lines);
+        }
+    }
+    assert_eq!(lines.suppressed(), 10, "50 lines in less than a minute");
+}
+
+#[test]
 fn a_worker_that_computes_in_a_step_is_not_called_blocked() {
     let standing = Standing::in_step(Stage::Receive, true);
     assert!(standing.rings_within(60));

@@ -189,6 +189,35 @@ fn test_interfaces_are_kept_and_bad_ones_refused() {
 }
 
 #[test]
+fn test_taps_of_older_daemons_are_loaded_whichever_way_they_were_read() {
+    for uring in [true, false] {
+        let tap =
+            format!(r#"{{"kind":"tap","settings":{{}},"host":{{"ifname":"a","uring":{uring}}}}}"#);
+        let port = format!(r#"{{"owner":1,"now":{tap},"configured":{tap}}}"#);
+        let part = |ports: String| {
+            format!(
+                r#"{{"version":2,"switch":"vale0","persistent":true,"settings":{{}},
+                "ports":{ports}}}"#
+            )
+        };
+        let whole = part(format!(r#"{{"vale0:a":{port},"vale0:b":{port}}}"#));
+        let later = part(format!(r#"{{"vale0:a":{port},"vale0:b":null}}"#));
+        let read = SwitchRecord::read(format!("{whole}\n{later}\n").as_bytes()).unwrap();
+        let ports: Vec<_> = read.ports.iter().map(|(name, port)| (name.port(), port)).collect();
+        let [("a", record)] = ports[..] else { panic!("{ports:?}") };
+        assert_eq!(record.configured.as_ref(), Some(&record.now));
+        assert!(!String::from_utf8(read.to_text()).unwrap().contains("uring"));
+        // The configuration is as it was, with the key or without it.
+        let file = "[switch.vale0.port.a]\nkind = \"tap\"\n";
+        for file in [file.to_owned(), format!("{file}uring = {uring}\n")] {
+            let plan = plans(&file).remove(0);
+            let port = PortText::of(&plan.ports[0]);
+            assert_eq!(port.host, record.now.host, "{file}");
+        }
+    }
+}
+
+#[test]
 fn test_rules_of_older_daemons_mean_what_they_meant() {
     let rule = |src: &str| format!(r#"{{"id":7,"priority":0,"action":"drop","src":"{src}"}}"#);
     let text = |src: &str| {

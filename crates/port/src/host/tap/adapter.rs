@@ -1,18 +1,14 @@
-//! The worker's side of a TAP: its queues read and written.
+//! The worker's side of a TAP: its queues read and written, one system call for each frame.
 //!
 //! ```text
-//!   kernel ── read ──► intake ──► batch ──► switch ──► outbox ── write ──► kernel
-//!              │                                                   │
-//!              └── one system call for several frames (io_uring), or for each ──┘
+//!   kernel ── read ──► intake ──► batch ──► switch ── write ──► kernel
 //! ```
 //!
 //! Frames are read directly into memory that the switch delivers from, behind their virtio-net
-//! headers. With `io_uring`, each read has room for the longest frame. A read that finds nothing
-//! costs, too, so the number of reads in a call follows the number of frames in the last one.
-//! Frames for one TAP are written in one call.
+//! headers. Long frames are written from where they lie; short ones are copied behind their header.
 
 use std::any::Any;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
@@ -20,17 +16,15 @@ use hostif::HostError;
 use hostif::sys::bpf::Attached;
 use hostif::sys::tun::{HEADER, disable_offloads, enable_offloads};
 use packet::offload::{Offloads, PendingOffload, VNET_LEN};
-use ring::frame::{ETHERNET, FRAME_MAX, Frag};
+use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::intake::{FRAMES, Intake};
 use ring::umem::delivered;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use crate::host::{HEADERS, Link, State, watch_all, write_out};
-use crate::sys::tun;
-use crate::sys::uring::{self, Uring};
-use crate::sys::write_list::{WriteBuffer, WriteList};
+use crate::sys::tun::Pieces;
 
 /// The length from which on it is cheaper to write a frame in fragments than to copy it together.
 const LONG: usize = 4096;
@@ -38,46 +32,6 @@ const LONG: usize = 4096;
 const NO_PLACE: u64 = u64::MAX;
 /// Longer than any frame with its header.
 const LONGER: usize = HEADER + FRAME_MAX as usize + 1;
-/// The most frames of one call.
-const ROOMS: u32 = 32;
-/// The reads of one call when no frames came lately: one, and one that finds nothing.
-const EXPECTED: u32 = 2;
-/// The most fragments of a frame.
-const ROOM_PIECES: u32 = 32;
-
-/// Options for the method in which queues are read and written.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::host) struct IoOptions {
-    /// Use `io_uring`, or do not; the default is to use it if the kernel has it.
-    pub uring: Option<bool>,
-    /// Another process may have the queues open, too, and change their blocking mode at any time.
-    pub shared: bool,
-}
-
-/// The method in which queues are read and written.
-#[derive(Debug)]
-enum IoMethod {
-    /// One system call for each frame, with these flags.
-    Syscalls(ReadWriteFlags),
-    /// One system call for several frames.
-    Uring(Box<Uring>),
-}
-
-impl IoMethod {
-    /// The best method that is available, and its description.
-    fn open(options: IoOptions, queues: &[OwnedFd]) -> (Self, String) {
-        let nowait = ReadWriteFlags::NOWAIT;
-        let syscalls =
-            Self::Syscalls(if options.shared { nowait } else { ReadWriteFlags::empty() });
-        if options.uring == Some(false) {
-            return (syscalls, "a system call for each frame".to_owned());
-        }
-        match Uring::new(&queues[0]) {
-            Ok(uring) => (Self::Uring(Box::new(uring)), "io_uring".to_owned()),
-            Err(why) => (syscalls, format!("a system call for each frame: no io_uring, {why}")),
-        }
-    }
-}
 
 /// The adapter of a TAP.
 pub(in crate::host) struct Tap {
@@ -85,27 +39,29 @@ pub(in crate::host) struct Tap {
     /// time, and another program that changes an interface would block the worker. The control
     /// thread passes copies on.
     queues: Arc<Vec<OwnedFd>>,
-    method: IoMethod,
+    /// Flags of each read and write.
+    flags: ReadWriteFlags,
     /// The interface was deleted.
     gone: bool,
     /// Readable when one of several queues is.
     all: Option<Arc<OwnedFd>>,
     /// The queue to begin with.
     next: usize,
-    /// For each queue, the number of frames to expect in the next call.
-    expected: Vec<u32>,
     accepts: Offloads,
     link: Arc<Link>,
     intake: Intake,
-    writes: WriteBuffer,
+    /// What is written from a copy: a short frame behind its header, or the headers of a long one.
+    copied: Vec<u8>,
+    pieces: Pieces,
     /// The programs of a stack port, attached while the port exists.
     programs: Vec<Attached>,
 }
 
 impl Tap {
+    /// The adapter of these queues, which are read and written with these flags.
     pub(in crate::host) fn new(
         queues: Vec<OwnedFd>,
-        options: IoOptions,
+        flags: ReadWriteFlags,
         programs: Vec<Attached>,
         link: Arc<Link>,
         name: &str,
@@ -116,32 +72,27 @@ impl Tap {
         let all = if queues.len() > 1 { Some(watch_all(&queues)) } else { None };
         let all =
             all.transpose().map_err(|errno| HostError::system("watch", name)(errno.into()))?;
-        let (method, how) = IoMethod::open(options, &queues);
-        let how = if all.is_some() { format!("{} queues, {how}", queues.len()) } else { how };
-        let _ = link.how.set(how);
-        let mut tap =
-            Self::with(queues, method, link).map_err(HostError::system("memory for", name))?;
-        (tap.all, tap.accepts, tap.programs) = (all, accepts, programs);
+        if all.is_some() {
+            let _ = link.how.set(format!("{} queues", queues.len()));
+        }
+        let mut tap = Self::with(queues, link).map_err(HostError::system("memory for", name))?;
+        (tap.flags, tap.all, tap.accepts, tap.programs) = (flags, all, accepts, programs);
         Ok(tap)
     }
 
-    /// A TAP without offloads.
-    fn with(queues: Vec<OwnedFd>, method: IoMethod, link: Arc<Link>) -> io::Result<Self> {
-        let (intake, at_once) = match &method {
-            IoMethod::Syscalls(_) => (Intake::new(FRAMES, link.mtu() + HEADERS)?, 1),
-            IoMethod::Uring(_) => (Intake::with_rooms(ROOMS)?, uring::MOST),
-        };
+    /// A TAP without offloads, whose descriptors do not block.
+    fn with(queues: Vec<OwnedFd>, link: Arc<Link>) -> io::Result<Self> {
         Ok(Self {
-            expected: vec![EXPECTED; queues.len()],
             queues: Arc::new(queues),
-            method,
+            flags: ReadWriteFlags::empty(),
             gone: false,
             all: None,
             next: 0,
             accepts: Offloads::NONE,
+            intake: Intake::new(FRAMES, link.mtu() + HEADERS)?,
             link,
-            intake,
-            writes: WriteBuffer::new(at_once, LONG + HEADER),
+            copied: Vec::with_capacity(LONG + HEADER),
+            pieces: Pieces::new(),
             programs: Vec::new(),
         })
     }
@@ -151,25 +102,19 @@ impl Tap {
         Arc::downgrade(&self.queues)
     }
 
-    /// Reads the frames of one queue, one system call each; returns `false` if there is no more
-    /// room, if the turn is over, or if the interface is gone.
-    fn read(
-        &mut self,
-        at: usize,
-        flags: ReadWriteFlags,
-        left: &mut u32,
-        batch: &mut Batch,
-        drops: &mut Drops,
-    ) -> bool {
+    /// Reads the frames of one queue; returns `false` if there is no more room, if the turn is
+    /// over, or if the interface is gone.
+    fn read(&mut self, at: usize, left: &mut u32, batch: &mut Batch, drops: &mut Drops) -> bool {
         // Counted, so that a sender of invalid frames cannot prolong a turn for ever.
         while *left > 0 && batch.has_room() && self.intake.fits(FRAME_MAX as usize) {
             *left -= 1;
             let mut header = [0; HEADER];
             let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(self.intake.space())];
-            match preadv2(&self.queues[at], &mut room, NO_PLACE, flags) {
+            match preadv2(&self.queues[at], &mut room, NO_PLACE, self.flags) {
                 Ok(len) => {
-                    let take = |bytes, frags: &mut _| self.intake.take(bytes, frags);
-                    count(push(header, len, batch, take), drops);
+                    if let Err(why) = push(header, len, batch, &mut self.intake) {
+                        drops.add(why, 1);
+                    }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return true,
@@ -182,117 +127,48 @@ impl Tap {
         false
     }
 
-    /// [`Self::read`] with several frames in one call.
-    fn read_several(
-        &mut self,
-        at: usize,
-        left: &mut u32,
-        batch: &mut Batch,
-        drops: &mut Drops,
-    ) -> bool {
-        let Self { queues, method: IoMethod::Uring(uring), intake, expected, gone, .. } = self
-        else {
-            return false;
+    /// Writes a frame; returns its length.
+    fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
+        let queue = match self.queues.len() {
+            1 => 0,
+            count => batch.flow(&batch.frames()[usize::from(delivery.frame)]) as usize % count,
         };
-        loop {
-            let most = (*left).min(expected[at]).min(batch.room(ROOM_PIECES));
-            let outcomes = uring.read_each(&queues[at], intake.rooms(HEADER).take(most as usize));
-            let asked = narrow(outcomes.len());
-            let (mut came, mut dry) = (0, false);
-            for outcome in outcomes {
-                match outcome {
-                    Ok(len) => {
-                        came += 1;
-                        let header = intake.vnet_header();
-                        let take = |bytes, frags: &mut _| intake.take_room(bytes, frags);
-                        count(push(header, len, batch, take), drops);
-                    }
-                    // A frame may have arrived for a later read all the same.
-                    Err(why) => {
-                        intake.take_room(0, batch.frags());
-                        dry |= why == Errno::AGAIN;
-                        *gone |= why != Errno::AGAIN && why != Errno::INTR;
-                    }
-                }
+        let (frame, head) = batch.outgoing(delivery);
+        let bytes = delivered(frame, head) as usize;
+        self.copied.clear();
+        let written = if bytes < LONG {
+            write_out(batch, delivery, HEADER, &self.link, &mut self.copied)?;
+            let (queue, copied) = (&self.queues[queue], [IoSlice::new(&self.copied)]);
+            retry_on_intr(|| pwritev2(queue, &copied, NO_PLACE, self.flags))
+        } else {
+            let left = batch.offload(delivery);
+            if !self.link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
+                return Err(DropReason::TooLong);
             }
-            *left -= asked;
-            expected[at] = if came < asked { came + 1 } else { 2 * came }.clamp(EXPECTED, FRAMES);
-            if asked == 0 || dry || *gone {
-                return dry && !*gone;
-            }
-        }
-    }
-
-    /// Writes the first frames of a list, as many as fit into one call; returns the others.
-    fn write<'a>(
-        &mut self,
-        batch: &Batch,
-        list: &'a [Delivery],
-        sent: &mut Sent,
-    ) -> &'a [Delivery] {
-        let (queues, mut rest) = (self.queues.len(), list);
-        let mut list = self.writes.begin();
-        while list.has_room(LONG + HEADER)
-            && let Some((&delivery, others)) = rest.split_first()
-        {
-            rest = others;
-            if let Err(why) = post(queues, &self.link, batch, delivery, &mut list) {
-                sent.drops.add(why, 1);
-            }
-        }
-        let tell = |written: Result<usize, Errno>| match written {
-            Ok(bytes) => sent.delivered.add(1, bytes.saturating_sub(HEADER) as u64),
+            self.copied.extend(left.map_or([0; VNET_LEN], PendingOffload::bytes));
+            self.copied.resize(HEADER, 0);
+            self.copied.extend_from_slice(&head.bytes[..usize::from(head.len)]);
+            self.pieces.write(&self.queues[queue], &self.copied, frame, &head, self.flags)
+        };
+        match written {
+            Ok(bytes) => Ok(bytes.saturating_sub(HEADER)),
             // The interface is up, but cannot take such a frame.
-            Err(Errno::INVAL) => sent.drops.add(DropReason::Offload, 1),
-            Err(errno) => sent.drops.add(self.link.refused(errno), 1),
-        };
-        match &mut self.method {
-            IoMethod::Syscalls(flags) => tun::write_each(&self.queues, list, *flags, tell),
-            IoMethod::Uring(uring) => uring.write_each(&self.queues, list, tell),
+            Err(Errno::INVAL) => Err(DropReason::Offload),
+            Err(errno) => Err(self.link.refused(errno)),
         }
-        rest
     }
 }
 
-/// Adds a frame to the list of writes.
-fn post<'f>(
-    queues: usize,
-    link: &Link,
-    batch: &'f Batch,
-    delivery: Delivery,
-    list: &mut WriteList<'_, 'f>,
-) -> Result<(), DropReason> {
-    let queue = match queues {
-        1 => 0,
-        count => batch.flow(&batch.frames()[usize::from(delivery.frame)]) as usize % count,
-    };
-    let (frame, head) = batch.outgoing(delivery);
-    let bytes = delivered(frame, head) as usize;
-    if bytes < LONG {
-        return list.copy(queue, |to| write_out(batch, delivery, HEADER, link, to).map(drop));
-    }
-    let left = batch.offload(delivery);
-    if !link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
-        return Err(DropReason::TooLong);
-    }
-    let mut header = [0; HEADER];
-    header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], PendingOffload::bytes));
-    list.lend(queue, &header, frame, &head);
-    Ok(())
-}
-
-/// Puts a frame of `len` bytes with its header into the batch: `take` yields its fragments. A
-/// refused frame has no bytes.
+/// Puts the frame that was read into the intake, `len` bytes with its header, into the batch.
 fn push(
     header: [u8; HEADER],
     len: usize,
     batch: &mut Batch,
-    take: impl FnOnce(usize, &mut Vec<Frag>),
+    intake: &mut Intake,
 ) -> Result<(), DropReason> {
+    let (bytes, left) = check(header, len)?;
     let first = batch.frags().len();
-    let checked = check(header, len);
-    take(checked.as_ref().map_or(0, |(bytes, _)| *bytes), batch.frags());
-    let (bytes, left) = checked?;
+    intake.take(bytes, batch.frags());
     batch.push_received(first, u32::try_from(bytes).expect("bounded"));
     left.map_or(Ok(()), |left| batch.push_offload(left)).map_err(|_| DropReason::Offload)
 }
@@ -308,16 +184,6 @@ fn check(header: [u8; HEADER], len: usize) -> Result<(usize, Option<PendingOfflo
     if bytes < ETHERNET { Err(DropReason::TooShort) } else { Ok((bytes, left)) }
 }
 
-fn count(taken: Result<(), DropReason>, drops: &mut Drops) {
-    if let Err(why) = taken {
-        drops.add(why, 1);
-    }
-}
-
-fn narrow(count: usize) -> u32 {
-    u32::try_from(count).expect("a few")
-}
-
 impl Adapter for Tap {
     fn recv(&mut self, batch: &mut Batch, drops: &mut Drops) {
         self.intake.clear();
@@ -329,11 +195,7 @@ impl Adapter for Tap {
             }
             let at = self.next;
             self.next = (at + 1) % self.queues.len();
-            let empty = match self.method {
-                IoMethod::Syscalls(flags) => self.read(at, flags, &mut left, batch, drops),
-                IoMethod::Uring(_) => self.read_several(at, &mut left, batch, drops),
-            };
-            if !empty {
+            if !self.read(at, &mut left, batch, drops) {
                 break;
             }
         }
@@ -348,9 +210,11 @@ impl Adapter for Tap {
             sent.drops.add(DropReason::LinkDown, list.len() as u64);
             return sent;
         }
-        let mut rest = list;
-        while !rest.is_empty() {
-            rest = self.write(batch, rest, &mut sent);
+        for &delivery in list {
+            match self.write(batch, delivery) {
+                Ok(bytes) => sent.delivered.add(1, bytes as u64),
+                Err(why) => sent.drops.add(why, 1),
+            }
         }
         if sent.delivered.frames > 0 {
             self.link.seen(State::Up);
@@ -399,63 +263,50 @@ mod tests {
     }
 
     /// A TAP with these queues.
-    fn tap(queues: Vec<OwnedFd>, method: IoMethod) -> Tap {
+    fn tap(queues: Vec<OwnedFd>) -> Tap {
         let (_, bell) = Waker::of_daemon().expect("descriptors");
         let interface = Interface { mtu: 1500, ..Interface::default() };
-        Tap::with(queues, method, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
+        Tap::with(queues, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
     }
 
-    /// TAPs with this many queues, one for each method of reading, and their queues' other ends.
-    fn with_queues(count: usize) -> Vec<(Tap, Vec<OwnedFd>)> {
-        let methods = [Some(false), Some(true)].map(|uring| {
-            let (queues, theirs) = queues(count);
-            let (method, how) = IoMethod::open(IoOptions { uring, shared: false }, &queues);
-            if uring == Some(true) && matches!(method, IoMethod::Syscalls(_)) {
-                println!("SKIPPED: {how}");
-                return None;
-            }
-            Some((tap(queues, method), theirs))
-        });
-        methods.into_iter().flatten().collect()
+    /// A TAP with this many queues, and their other ends.
+    fn with_queues(count: usize) -> (Tap, Vec<OwnedFd>) {
+        let (queues, theirs) = queues(count);
+        (tap(queues), theirs)
     }
 
     #[test]
     fn frames_that_are_refused_end_a_turn_too() {
-        for (mut tap, theirs) in with_queues(1) {
-            for _ in 0..FRAMES + 10 {
-                send(&theirs[0], &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
-            }
-            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
-            let mut refused = Vec::new();
-            while refused.last() != Some(&0) {
-                let before = drops.get(DropReason::TooShort);
-                tap.recv(&mut batch, &mut drops);
-                refused.push(drops.get(DropReason::TooShort) - before);
-            }
-            assert_eq!(drops.get(DropReason::TooShort), u64::from(FRAMES) + 10);
-            assert!(refused.iter().all(|count| *count <= FRAMES.into()), "{refused:?}");
+        let (mut tap, theirs) = with_queues(1);
+        for _ in 0..FRAMES + 10 {
+            send(&theirs[0], &[0; HEADER + ETHERNET - 1], SendFlags::empty()).expect("room");
         }
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        let mut refused = Vec::new();
+        while refused.last() != Some(&0) {
+            let before = drops.get(DropReason::TooShort);
+            tap.recv(&mut batch, &mut drops);
+            refused.push(drops.get(DropReason::TooShort) - before);
+        }
+        assert_eq!(drops.get(DropReason::TooShort), u64::from(FRAMES) + 10);
+        assert!(refused.iter().all(|count| *count <= FRAMES.into()), "{refused:?}");
     }
 
     #[test]
     fn a_tap_that_is_gone_is_closed_by_whom_the_port_is_given_to() {
-        for uring in [false, true] {
-            let (mut queues, theirs) = queues(2);
-            // A file that is not open for reading fails as a deleted TAP does.
-            queues[1] = std::fs::File::create("/dev/null").expect("there is one").into();
-            let (method, _) =
-                IoMethod::open(IoOptions { uring: Some(uring), shared: false }, &queues);
-            let mut tap = tap(queues, method);
-            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
-            tap.recv(&mut batch, &mut drops);
-            assert!(tap.is_over() && tap.watched().is_some());
-            assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
-            send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
-            tap.recv(&mut batch, &mut drops);
-            assert_eq!((batch.frames().len(), drops.total()), (0, 0), "not looked at any more");
-            let list = [Delivery { frame: 0, tag: TagAction::Keep }];
-            assert_eq!(tap.send(&batch, &list).drops.get(DropReason::LinkDown), 1);
-        }
+        let (mut queues, theirs) = queues(2);
+        // A file that is not open for reading fails as a deleted TAP does.
+        queues[1] = std::fs::File::create("/dev/null").expect("there is one").into();
+        let mut tap = tap(queues);
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        tap.recv(&mut batch, &mut drops);
+        assert!(tap.is_over() && tap.watched().is_some());
+        assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
+        send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
+        tap.recv(&mut batch, &mut drops);
+        assert_eq!((batch.frames().len(), drops.total()), (0, 0), "not looked at any more");
+        let list = [Delivery { frame: 0, tag: TagAction::Keep }];
+        assert_eq!(tap.send(&batch, &list).drops.get(DropReason::LinkDown), 1);
     }
 
     const BYTES: usize = 60;
@@ -490,27 +341,26 @@ mod tests {
         }
         let all = 0..u16::from(CONVERSATIONS) * u16::from(NUMBERS);
         let list: Vec<_> = all.map(|frame| Delivery { frame, tag: TagAction::Keep }).collect();
-        for (mut tap, theirs) in with_queues(QUEUES) {
-            let sent = tap.send(&batch, &list).delivered;
-            assert_eq!((sent.frames, sent.bytes), (list.len() as u64, (list.len() * BYTES) as u64));
-            let mut seen = [None; CONVERSATIONS as usize];
-            let mut conversations = [0; QUEUES];
-            for (queue, theirs) in theirs.iter().enumerate() {
-                let mut frame = [0; HEADER + BYTES];
-                while recv(theirs, &mut frame[..], RecvFlags::empty()).is_ok() {
-                    let conversation = frame[HEADER + CONVERSATION];
-                    let number = frame[HEADER + NUMBER];
-                    let last = seen[usize::from(conversation)].replace((queue, number));
-                    conversations[queue] += u32::from(last.is_none());
-                    let expected = number.checked_sub(1).map(|before| (queue, before));
-                    assert_eq!(last, expected, "conversation {conversation}");
-                }
+        let (mut tap, theirs) = with_queues(QUEUES);
+        let sent = tap.send(&batch, &list).delivered;
+        assert_eq!((sent.frames, sent.bytes), (list.len() as u64, (list.len() * BYTES) as u64));
+        let mut seen = [None; CONVERSATIONS as usize];
+        let mut conversations = [0; QUEUES];
+        for (queue, theirs) in theirs.iter().enumerate() {
+            let mut frame = [0; HEADER + BYTES];
+            while recv(theirs, &mut frame[..], RecvFlags::empty()).is_ok() {
+                let conversation = frame[HEADER + CONVERSATION];
+                let number = frame[HEADER + NUMBER];
+                let last = seen[usize::from(conversation)].replace((queue, number));
+                conversations[queue] += u32::from(last.is_none());
+                let expected = number.checked_sub(1).map(|before| (queue, before));
+                assert_eq!(last, expected, "conversation {conversation}");
             }
-            let is_last =
-                |last: &Option<(_, u8)>| last.is_some_and(|(_, number)| number + 1 == NUMBERS);
-            assert!(seen.iter().all(is_last));
-            assert!(conversations.iter().all(|count| *count >= 8), "{conversations:?}");
         }
+        let is_last =
+            |last: &Option<(_, u8)>| last.is_some_and(|(_, number)| number + 1 == NUMBERS);
+        assert!(seen.iter().all(is_last));
+        assert!(conversations.iter().all(|count| *count >= 8), "{conversations:?}");
     }
 
     /// The bytes of all frames of a batch.
@@ -527,68 +377,66 @@ mod tests {
     #[test]
     fn frames_of_any_length_go_through_in_order() {
         let lens = [14, 60, 1514, LONG - 1, LONG, 9014, 65_000, 60, 65_535, 61];
-        for (mut from, outside) in with_queues(1) {
-            let (mut to, others) = with_queues(1).pop().expect("plain at least");
-            from.link.note_mtu(65_521);
-            to.link.note_mtu(65_521);
-            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
-            let mut unsent = (0u8..).zip(lens).map(|(number, len)| vec![number; HEADER + len]);
-            let mut expected = unsent.clone().map(|message| message[HEADER..].to_vec());
-            let mut message = unsent.next();
-            let mut frames = 0;
-            while frames < lens.len() {
-                while let Some(bytes) = &mut message
-                    && send(
-                        &outside[0],
-                        {
-                            bytes[..HEADER].fill(0);
-                            &bytes[..]
-                        },
-                        SendFlags::empty(),
-                    )
-                    .is_ok()
-                {
-                    message = unsent.next();
-                }
-                from.recv(&mut batch, &mut drops);
-                let list: Vec<_> = (0..u16::try_from(batch.frames().len()).expect("few"))
-                    .map(|frame| Delivery { frame, tag: TagAction::Keep })
-                    .collect();
-                for bytes in bytes_of(&batch) {
-                    assert!(expected.next() == Some(bytes), "frame {frames}");
-                    frames += 1;
-                }
-                for delivery in list.chunks(3) {
-                    assert_eq!(to.send(&batch, delivery).delivered.frames, delivery.len() as u64);
-                    let mut got = vec![0; HEADER + 65_535];
-                    for sent in delivery {
-                        let (len, _) =
-                            recv(&others[0], &mut got[..], RecvFlags::empty()).expect("sent");
-                        let mut bytes = Vec::new();
-                        batch.append(*sent, &mut bytes);
-                        assert!(got[HEADER..len] == bytes && got[..HEADER] == [0; HEADER]);
-                    }
+        let (mut from, outside) = with_queues(1);
+        let (mut to, others) = with_queues(1);
+        from.link.note_mtu(65_521);
+        to.link.note_mtu(65_521);
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        let mut unsent = (0u8..).zip(lens).map(|(number, len)| vec![number; HEADER + len]);
+        let mut expected = unsent.clone().map(|message| message[HEADER..].to_vec());
+        let mut message = unsent.next();
+        let mut frames = 0;
+        while frames < lens.len() {
+            while let Some(bytes) = &mut message
+                && send(
+                    &outside[0],
+                    {
+                        bytes[..HEADER].fill(0);
+                        &bytes[..]
+                    },
+                    SendFlags::empty(),
+                )
+                .is_ok()
+            {
+                message = unsent.next();
+            }
+            from.recv(&mut batch, &mut drops);
+            let list: Vec<_> = (0..u16::try_from(batch.frames().len()).expect("few"))
+                .map(|frame| Delivery { frame, tag: TagAction::Keep })
+                .collect();
+            for bytes in bytes_of(&batch) {
+                assert!(expected.next() == Some(bytes), "frame {frames}");
+                frames += 1;
+            }
+            for delivery in list.chunks(3) {
+                assert_eq!(to.send(&batch, delivery).delivered.frames, delivery.len() as u64);
+                let mut got = vec![0; HEADER + 65_535];
+                for sent in delivery {
+                    let (len, _) =
+                        recv(&others[0], &mut got[..], RecvFlags::empty()).expect("sent");
+                    let mut bytes = Vec::new();
+                    batch.append(*sent, &mut bytes);
+                    assert!(got[HEADER..len] == bytes && got[..HEADER] == [0; HEADER]);
                 }
             }
-            assert_eq!(drops.total(), 0);
         }
+        assert_eq!(drops.total(), 0);
     }
 
     #[test]
     fn a_queue_that_is_never_empty_leaves_the_others_their_turn() {
         const QUEUES: usize = 4;
-        for (mut tap, theirs) in with_queues(QUEUES) {
-            let message = |conversation| [&[0; HEADER][..], &datagram(conversation, 0)].concat();
-            let quiet = QUEUES - 1;
-            send(&theirs[quiet], &message(1), SendFlags::empty()).expect("room");
-            let (mut batch, mut drops) = (Batch::new(256), Drops::default());
-            let mut heard = false;
-            for _ in 0..QUEUES {
-                while send(&theirs[0], &message(0), SendFlags::empty()).is_ok() {}
-                tap.recv(&mut batch, &mut drops);
-                heard |= bytes_of(&batch).iter().any(|bytes| bytes[CONVERSATION] == 1);
-            }
-            assert!(heard && drops.total() == 0);
+        let (mut tap, theirs) = with_queues(QUEUES);
+        let message = |conversation| [&[0; HEADER][..], &datagram(conversation, 0)].concat();
+        let quiet = QUEUES - 1;
+        send(&theirs[quiet], &message(1), SendFlags::empty()).expect("room");
+        let (mut batch, mut drops) = (Batch::new(256), Drops::default());
+        let mut heard = false;
+        for _ in 0..QUEUES {
+            while send(&theirs[0], &message(0), SendFlags::empty()).is_ok() {}
+            tap.recv(&mut batch, &mut drops);
+            heard |= bytes_of(&batch).iter().any(|bytes| bytes[CONVERSATION] == 1);
         }
+        assert!(heard && drops.total() == 0);
     }
 }

@@ -14,7 +14,7 @@ use switch::decide::bridge::TagAction;
 
 use super::super::handoff::{Handoff, Queues, pair};
 use super::*;
-use crate::sys::SlowWakes;
+use crate::sys::SlowCalls;
 use crate::sys::vhost::Call;
 
 /// The guest's memory: 128 KiB for each queue, a buffer of zeros behind the four.
@@ -123,8 +123,8 @@ fn turn(machine: &mut Machine) -> (Batch, Drops) {
     (batch, drops)
 }
 
-fn untimed() -> Arc<SlowWakes> {
-    Arc::new(SlowWakes::new(drop))
+fn untimed() -> Arc<SlowCalls> {
+    Arc::new(SlowCalls::new(drop))
 }
 
 #[test]

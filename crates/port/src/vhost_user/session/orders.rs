@@ -28,7 +28,7 @@ use super::super::handoff::{Queues, Ring};
 use super::super::message::{Answer, Area, Bell, Message, Region};
 use super::{LOG_ALL, PROTOCOL_FEATURES, Session, Shared, protocol, virtio};
 use crate::machine::quota::{Limits, Quota};
-use crate::sys::SlowWakes;
+use crate::sys::SlowCalls;
 use crate::sys::vhost::EpollSet;
 
 const SIZE: u16 = 8;
@@ -109,7 +109,7 @@ fn event() -> Option<OwnedFd> {
 
 fn session() -> Session<Shelf> {
     let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
-    let (quota, slow) = (Quota::new(0, Limits::NONE), Arc::new(SlowWakes::new(drop)));
+    let (quota, slow) = (Quota::new(0, Limits::NONE), Arc::new(SlowCalls::new(drop)));
     Session::new(Shelf::default(), 2, &Shared { epoll_set, quota, slow })
 }
 

@@ -12,6 +12,7 @@ use switch::TagAction;
 
 use super::*;
 use crate::sys::udp::{self, Message};
+use crate::vxlan::LocalAddress::{Later, Present};
 use crate::vxlan::address::Addresses;
 use crate::vxlan::{Around, VxlanError, open, path_mtu};
 
@@ -26,7 +27,7 @@ fn ip(last: u8) -> IpAddr {
 /// The end of a tunnel at the address with this last byte, with these remotes.
 fn end(of: u8, dst_port: u16, remotes: &[u8]) -> VxlanPort {
     let vxlan = tunnel(of, dst_port, remotes);
-    open(&mut Addresses::default(), &vxlan, AROUND, false).expect("a loopback interface")
+    open(&mut Addresses::default(), &vxlan, AROUND, Present).expect("a loopback interface")
 }
 
 fn tunnel(of: u8, dst_port: u16, remotes: &[u8]) -> Vxlan {
@@ -155,7 +156,7 @@ fn bytes_of_copies_and_refused_messages_of_a_turn_are_bounded() {
     // No interface has this address, so the kernel refuses every message.
     let local = IpAddr::from([192, 0, 2, 1]);
     let foreign = Vxlan { local, ..tunnel(1, 14_796, &others) };
-    let mut waits = open(&mut Addresses::default(), &foreign, AROUND, true)
+    let mut waits = open(&mut Addresses::default(), &foreign, AROUND, Later)
         .expect("the address may come later");
     let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
     assert_eq!(sent.drops.get(DropReason::NoRoom), 1, "after so many refusals it is not tried");
@@ -219,7 +220,7 @@ fn a_request_for_a_known_station_is_answered_and_crosses_no_tunnel() {
     send(&mut a, from_ref(&ask));
     assert_eq!(receive(&mut b, 1), from_ref(&ask));
     assert_eq!(b.neighbour_page(None, 9).0, [], "the sender is not behind this one");
-    a.remotes().add_external(mac(2), ip(2));
+    a.remotes().add_external((VlanId::DEFAULT, mac(2)), ip(2));
     let known = ExternNeigh { address: far.into(), mac: mac(2), router: false };
     a.neighbours().add_external(known);
     let sent = send(&mut a, &[ask.clone(), frame(mac(2), mac(1), 60)]);
@@ -254,7 +255,7 @@ fn two_networks_at_one_address_get_their_own_frames_also_where_the_kernel_joins_
     let mut addresses = Addresses::default();
     let mut of = |vni, end| {
         let vxlan = Vxlan { vni: Some(vni), ..tunnel(end, 14_800, &[3 - end]) };
-        open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
+        open(&mut addresses, &vxlan, AROUND, Present).expect("a loopback interface")
     };
     let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
     let [mut far_red, mut far_blue] = [100, 200].map(|vni| of(vni, 2));
@@ -287,7 +288,7 @@ fn vlans_of_a_trunk_travel_in_their_networks_and_others_not_at_all() {
         let vlan_vni = pairs.map(|pair| pair.parse().expect("a pair")).to_vec();
         let vxlan = Vxlan { vni: None, vlan_vni, ..tunnel(end, 14_802, &[3 - end]) };
         let vxlan = Vxlan { neigh_suppress: false, ..vxlan };
-        open(&mut Addresses::default(), &vxlan, AROUND, false).expect("a loopback interface")
+        open(&mut Addresses::default(), &vxlan, AROUND, Present).expect("a loopback interface")
     };
     // The VNI says which VLAN a frame is of at each end.
     let (mut a, mut b) = (map(1, ["10:1010", "20:1020"]), map(2, ["11:1010", "20:1020"]));
@@ -319,7 +320,7 @@ fn a_flood_of_one_network_costs_the_other_nothing() {
     let mut addresses = Addresses::default();
     let mut of = |vni, end| {
         let vxlan = Vxlan { vni: Some(vni), ..tunnel(end, 14_801, &[3 - end]) };
-        open(&mut addresses, &vxlan, AROUND, false).expect("a loopback interface")
+        open(&mut addresses, &vxlan, AROUND, Present).expect("a loopback interface")
     };
     let [mut red, mut blue] = [100, 200].map(|vni| of(vni, 1));
     let mut far_blue = of(200, 2);
@@ -344,7 +345,7 @@ fn a_flood_of_one_network_costs_the_other_nothing() {
 fn an_address_that_is_taken_or_not_there_is_refused_with_the_cure() {
     let _a = end(1, 14_793, &[2]);
     let refused = |vxlan: &Vxlan| {
-        open(&mut Addresses::default(), vxlan, AROUND, false).err().expect("refused")
+        open(&mut Addresses::default(), vxlan, AROUND, Present).err().expect("refused")
     };
     let taken = refused(&tunnel(1, 14_793, &[2]));
     assert!(matches!(taken, VxlanError::InUse(_)), "{taken}");
@@ -353,7 +354,7 @@ fn an_address_that_is_taken_or_not_there_is_refused_with_the_cure() {
     let foreign = Vxlan { local: IpAddr::from([192, 0, 2, 1]), ..tunnel(1, 14_794, &[2]) };
     let missing = refused(&foreign);
     assert!(missing.to_string().contains("ip address add 192.0.2.1/"), "{missing}");
-    let mut waits = open(&mut Addresses::default(), &foreign, AROUND, true)
+    let mut waits = open(&mut Addresses::default(), &foreign, AROUND, Later)
         .expect("the address may come later");
     let sent = send(&mut waits, &[frame(mac(2), mac(1), 60)]);
     assert_eq!(sent.drops.total(), 1, "and until then nothing is sent");

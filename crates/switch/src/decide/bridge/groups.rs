@@ -37,8 +37,7 @@ impl Bridge {
             return 0;
         };
         let (from, domain) = (Listener::new(src, config), Domain { vlan, family });
-        let asks = (self.config.mcast_querier, now);
-        self.snooping.lock().observe(from, domain, (message, &self.members), asks)
+        self.snooping.lock().observe(from, domain, (message, &self.members), now)
     }
 
     /// Finds the ports that get a multicast frame, and why those; none for a flood.
@@ -49,8 +48,8 @@ impl Bridge {
         now: Now,
         to: &mut Vec<PortId>,
     ) -> McastScope {
-        let (members, has_querier) = (&self.members, self.config.mcast_querier);
-        let frame = Destination { src, vlan, group: header.dst(), kind, members, has_querier, now };
+        let (group, members) = (header.dst(), &self.members);
+        let frame = Destination { src, vlan, group, kind, members, now };
         let mut snooping = self.snooping.lock();
         snooping.expire(now);
         snooping.find(&frame, to)
@@ -63,8 +62,8 @@ impl Bridge {
         (header, kind): (Header, Kind),
         now: Now,
     ) -> (McastScope, Vec<PortId>) {
-        let (members, has_querier) = (&self.members, self.config.mcast_querier);
-        let frame = Destination { src, vlan, group: header.dst(), kind, members, has_querier, now };
+        let (group, members) = (header.dst(), &self.members);
+        let frame = Destination { src, vlan, group, kind, members, now };
         let mut to = Vec::new();
         (self.snooping.with(|snooping| snooping.find(&frame, &mut to)), to)
     }
@@ -76,15 +75,10 @@ impl Bridge {
         }
     }
 
-    /// Whether the switch asks for members where no other querier does.
-    fn asks_members(&self) -> bool {
-        self.config.mcast_snooping && self.config.mcast_querier
-    }
-
     /// When the switch has a query to send; `None`: it sends none.
     #[must_use]
     pub fn next_query(&self) -> Option<Now> {
-        let asks = self.asks_members();
+        let asks = self.config.mcast_snooping && self.config.mcast_querier;
         asks.then(|| self.snooping.with(Snooping::due))
     }
 
@@ -110,16 +104,14 @@ impl Bridge {
     /// What was counted of groups; how many groups and memberships there are; how many queriers.
     #[must_use]
     pub fn mcast_stats(&self) -> (McastStats, [usize; 2], usize) {
-        let asks = self.asks_members();
-        self.snooping.with(|snooping| snooping.stats(asks))
+        self.snooping.with(Snooping::stats)
     }
 
     /// At most `max` queriers, router ports and members of groups, after the first `from` of them.
     pub fn mcast_rows(&mut self, now: Now, from: usize, max: usize) -> Vec<McastRow> {
-        let asks = self.asks_members();
         let mut snooping = self.snooping.lock();
         snooping.expire(now);
-        snooping.rows(asks, now, from, max)
+        snooping.rows(now, from, max)
     }
 
     /// Follows a change of the switch's settings.
@@ -130,7 +122,7 @@ impl Bridge {
         }
         let mut snooping = self.snooping.lock();
         match config.mcast_snooping {
-            true => snooping.restart_querier(),
+            true => snooping.restart_querier(config.mcast_querier),
             false => snooping.clear(),
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct OwnQuery {
 /// The queriers of a switch.
 #[derive(Debug)]
 pub(super) struct Querier {
+    /// The switch asks where no other querier is heard.
+    asks: bool,
     domains: BTreeMap<Domain, State>,
     asked: Questions,
     /// When the switch looks at its VLANs again: it has something to send there, or may have.
@@ -89,7 +91,7 @@ impl Querier {
         let link_local = Ipv6Addr::from(octets);
         assert!(link_local.is_unicast_link_local() && mac.is_station(), "hosts believe them");
         let (domains, asked, vlans_due) = (BTreeMap::new(), Questions::default(), Now::START);
-        Self { domains, asked, vlans_due, first_end: None, mac, link_local }
+        Self { asks: false, domains, asked, vlans_due, first_end: None, mac, link_local }
     }
 
     /// The addresses of the switch's queries.
@@ -101,10 +103,15 @@ impl Querier {
         (self.mac, ip)
     }
 
+    /// Whether the switch asks where no other querier is heard.
+    pub(super) fn asks(&self) -> bool {
+        self.asks
+    }
+
     /// Whether memberships are kept alive, so that frames may be restricted by them.
-    pub(super) fn is_there(&self, domain: Domain, has_querier: bool, now: Now) -> bool {
+    pub(super) fn is_there(&self, domain: Domain, now: Now) -> bool {
         let state = self.domains.get(&domain);
-        state.is_some_and(|it| now >= it.answered && (has_querier || it.other.is_some()))
+        state.is_some_and(|it| now >= it.answered && (self.asks || it.other.is_some()))
     }
 
     /// Whether another querier is heard.
@@ -127,18 +134,12 @@ impl Querier {
 
     /// Hears a query of another querier, which is the VLAN's if it wins against the one that was:
     /// any does against 0.0.0.0, else the lowest address.
-    pub(super) fn hear(
-        &mut self,
-        port: PortId,
-        domain: Domain,
-        query: Query,
-        (has_querier, now): (bool, Now),
-    ) {
+    pub(super) fn hear(&mut self, port: PortId, domain: Domain, query: Query, now: Now) {
         debug_assert!(query.group.is_none_or(|group| group.is_multicast()), "about a group");
         let (_, own) = self.source(domain.family);
         let known = self.domains.get(&domain);
         let before = known.and_then(|state| state.other);
-        let current = before.map(|other| other.address).or(has_querier.then_some(own));
+        let current = before.map(|other| other.address).or(self.asks.then_some(own));
         let is_lower = |it: IpAddr| !query.source.is_unspecified() && query.source <= it;
         let wins = current.is_none_or(|it| it.is_unspecified() || is_lower(it));
         if !wins {
@@ -205,8 +206,9 @@ impl Querier {
         self.vlans_due = Now::START;
     }
 
-    /// Begins anew where no other querier is heard.
-    pub(super) fn restart(&mut self) {
+    /// Begins anew where no other querier is heard: to ask (`asks`), or without.
+    pub(super) fn restart(&mut self, asks: bool) {
+        self.asks = asks;
         self.domains.retain(|_, state| state.other.is_some());
         self.asked = Questions::default();
         self.look_again();
@@ -226,12 +228,9 @@ impl Querier {
     }
 
     /// The querier of each domain that has one: another, or `None` for the switch.
-    pub(super) fn all(
-        &self,
-        has_querier: bool,
-    ) -> impl Iterator<Item = (Domain, Option<Other>)> + '_ {
+    pub(super) fn all(&self) -> impl Iterator<Item = (Domain, Option<Other>)> + '_ {
         let known = self.domains.iter().map(|(domain, state)| (*domain, state.other));
-        known.filter(move |(_, other)| has_querier || other.is_some())
+        known.filter(move |(_, other)| self.asks || other.is_some())
     }
 }
 

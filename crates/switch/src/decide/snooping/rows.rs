@@ -61,15 +61,9 @@ pub struct McastMember {
 
 impl Snooping {
     /// At most `max` rows after the first `from`: queriers, router ports, members.
-    pub(crate) fn rows(
-        &self,
-        has_querier: bool,
-        now: Now,
-        from: usize,
-        max: usize,
-    ) -> Vec<McastRow> {
+    pub(crate) fn rows(&self, now: Now, from: usize, max: usize) -> Vec<McastRow> {
         let left = move |until: Now| until.ms_since(now);
-        let queriers = self.querier.all(has_querier).map(|(domain, other)| {
+        let queriers = self.querier.all().map(|(domain, other)| {
             let (vlan, family) = (domain.vlan, domain.family);
             let own = self.querier.source(family).1;
             let address = other.map_or(own, |other| other.address);

@@ -34,7 +34,7 @@ fn at(ms: u64) -> Now {
 
 fn report(snooping: &mut Snooping, index: usize, number: u32, ms: u64) {
     let message = Ok(Message::Report(group(number)));
-    snooping.observe(listener(index), IGMP, (message, &Members::default()), (false, at(ms)));
+    snooping.observe(listener(index), IGMP, (message, &Members::default()), at(ms));
 }
 
 fn query(source: &str) -> Result<Message<'static>, Malformed> {
@@ -43,7 +43,7 @@ fn query(source: &str) -> Result<Message<'static>, Malformed> {
 }
 
 fn counts(snooping: &Snooping) -> [usize; 2] {
-    snooping.stats(false).1
+    snooping.stats().1
 }
 
 #[test]
@@ -80,18 +80,19 @@ fn test_a_full_table_restricts_nothing_until_what_was_refused_would_have_ended()
 #[test]
 fn test_the_lowest_address_is_the_querier_and_any_wins_against_none() {
     let mut snooping = Snooping::new(1);
-    let mut hear = |index: usize, source: &str, has_querier: bool, ms: u64| {
+    snooping.restart_querier(true);
+    let mut hear = |index: usize, source: &str, ms: u64| {
         let message = (query(source), &Members::default());
-        snooping.observe(listener(index), IGMP, message, (has_querier, at(ms)));
-        let querier = snooping.querier.all(true).next();
+        snooping.observe(listener(index), IGMP, message, at(ms));
+        let querier = snooping.querier.all().next();
         querier.and_then(|(_, other)| other).map(|other| other.port.index())
     };
-    assert_eq!(hear(1, "0.0.0.0", true, 0), Some(1), "even against the switch's own");
-    assert_eq!(hear(2, "10.0.0.9", true, 1), Some(2));
-    assert_eq!(hear(3, "10.0.0.10", true, 2), Some(2), "the lower stays");
-    assert_eq!(hear(4, "10.0.0.1", true, 3), Some(4));
-    assert_eq!(hear(1, "0.0.0.0", true, 4), Some(4), "no address is not the lowest");
-    assert_eq!(hear(3, "10.0.0.10", true, 255_003), Some(3), "the lower is gone");
+    assert_eq!(hear(1, "0.0.0.0", 0), Some(1), "even against the switch's own");
+    assert_eq!(hear(2, "10.0.0.9", 1), Some(2));
+    assert_eq!(hear(3, "10.0.0.10", 2), Some(2), "the lower stays");
+    assert_eq!(hear(4, "10.0.0.1", 3), Some(4));
+    assert_eq!(hear(1, "0.0.0.0", 4), Some(4), "no address is not the lowest");
+    assert_eq!(hear(3, "10.0.0.10", 255_003), Some(3), "the lower is gone");
 }
 
 #[test]
@@ -107,14 +108,15 @@ fn test_an_address_of_the_switch_gives_no_seed_away() {
 #[test]
 fn test_vlans_of_new_ports_are_asked_at_once() {
     let mut snooping = Snooping::new(1);
+    snooping.restart_querier(true);
     assert_eq!(snooping.take_due(std::iter::empty(), at(0)), []);
     assert!(snooping.due() > at(60_000), "no VLAN, nothing to do");
     snooping.set_port(port(1), &PortConfig::default());
     assert!(snooping.due() <= at(5));
     assert_eq!(snooping.take_due(std::iter::once(VLAN), at(5)).len(), 2);
     assert_eq!(snooping.due(), at(5 + 31_250));
-    assert!(!snooping.querier.is_there(IGMP, true, at(9_000)), "no host had time to answer");
-    assert!(snooping.querier.is_there(IGMP, true, at(10_005)));
+    assert!(!snooping.querier.is_there(IGMP, at(9_000)), "no host had time to answer");
+    assert!(snooping.querier.is_there(IGMP, at(10_005)));
 }
 
 fn frame_to(group: IpAddr) -> Header {
@@ -165,9 +167,26 @@ fn test_what_one_worker_hears_all_know_until_snooping_ends() {
     assert_eq!(two.mcast_stats().1, [1, 1], "the static entry");
 }
 
+#[test]
+fn test_a_bridge_is_a_querier_as_its_settings_say() {
+    let silent = SwitchConfig { mcast_snooping: true, ..SwitchConfig::default() };
+    let asks = SwitchConfig { mcast_querier: true, ..silent };
+    let mut bridge = Bridge::new(asks, 1);
+    let vlan: VlanMode = "access:1".parse().expect("a mode");
+    bridge.add_port(port(0), PortConfig { vlan, ..PortConfig::default() });
+    let mut queriers = |config: SwitchConfig, ms: u64| {
+        bridge.set_config(config);
+        let due = bridge.take_due_queries(at(ms));
+        (due.len(), bridge.mcast_stats().2)
+    };
+    assert_eq!(queriers(asks, 0), (2, 2), "of IGMP and MLD");
+    assert_eq!(queriers(silent, 1).1, 0);
+    assert_eq!(queriers(asks, 2), (2, 2));
+}
+
 fn hello(snooping: &mut Snooping, index: usize, domain: Domain, ms: u64) {
     let message = (Ok(Message::Hello), &Members::default());
-    let records = snooping.observe(listener(index), domain, message, (false, at(ms)));
+    let records = snooping.observe(listener(index), domain, message, at(ms));
     assert_eq!(records, 1);
 }
 

@@ -26,7 +26,7 @@ pub const FAMILIES: [Family; 21] = [
     ("worker_cpu_seconds_total", Counter, "Processor time of a worker."),
     ("worker_kicks_total", Counter, "Kicks of clients and guests that a worker answered."),
     ("worker_stalls_total", Counter, "How often a worker stood still for 50 ms or longer."),
-    ("worker_longest_turn_seconds", Gauge, "The longest timed turn of a worker."),
+    ("worker_longest_turn_seconds", Gauge, "The longest timed turn of a worker, or stall in one."),
     (
         "worker_turn_seconds",
         Histogram,

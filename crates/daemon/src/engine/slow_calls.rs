@@ -1,4 +1,5 @@
-//! Slow wake-ups: clients and VMMs that make the kernel take long to wake them.
+//! Slow calls: clients, VMMs and other peers that make the kernel take long to wake them, to send
+//! to them or to receive from them.
 //!
 //! A worker reports each one to the control thread, by the watchdog's bell, as a stall of its own.
 
@@ -6,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use port::sys::{SlowWakes, Waker};
+use port::sys::{SlowCalls, Waker};
 use protocol::{StallCause, StallStage};
 
 use super::Workers;
@@ -14,21 +15,21 @@ use super::netmap::ServedBy;
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::keys::{PortKey, SwitchKey};
 
-/// Reports, from workers to the control thread.
+/// Reports to the control thread: of slow calls by workers, and of slow memory by its reader.
 #[derive(Debug)]
-pub(super) struct SlowWakeReports {
+pub(super) struct SlowReports {
     sender: Sender<WorkerStall>,
     reports: Receiver<WorkerStall>,
 }
 
-impl Default for SlowWakeReports {
+impl Default for SlowReports {
     fn default() -> Self {
         let (sender, reports) = channel();
         Self { sender, reports }
     }
 }
 
-impl SlowWakeReports {
+impl SlowReports {
     /// Where to send reports.
     pub fn sender(&self) -> Sender<WorkerStall> {
         self.sender.clone()
@@ -47,22 +48,28 @@ impl Workers {
         port: PortKey,
         switch: Option<SwitchKey>,
     ) -> io::Result<(OwnedFd, Waker)> {
-        Waker::new(&self.reclaimer.closer(), self.slow_wakes(port, switch))
+        Waker::new(&self.reclaimer.closer(), self.slow_calls(port, switch, StallStage::Wake))
     }
 
-    /// Reports slow wake-ups of a port's peer by the worker of this switch.
-    pub(super) fn slow_wakes(&self, port: PortKey, switch: Option<SwitchKey>) -> SlowWakes {
-        // All workers of a switch may wake the peer; its home stands for them.
+    /// Reports slow calls of this stage for a port's peer by the worker of this switch.
+    pub(super) fn slow_calls(
+        &self,
+        port: PortKey,
+        switch: Option<SwitchKey>,
+        stage: StallStage,
+    ) -> SlowCalls {
+        // All workers of a switch may call for the peer; its home stands for them.
         let worker = switch.map(|switch| self.place(switch).home);
         let worker = worker.and_then(|worker| u32::try_from(worker).ok());
         let (sender, bell) = (self.slow_reports.sender(), self.watchdog.ringer());
         let report = move |lasted| {
-            let (stage, cause) = (StallStage::Wake, StallCause::Busy);
-            if sender.send(WorkerStall { worker, port: Some(port), stage, cause, lasted }).is_ok() {
+            let (port, cause) = (Some(port), StallCause::Busy);
+            let stall = WorkerStall { worker, port, stage, cause, lasted, is_over: false };
+            if sender.send(stall).is_ok() {
                 bell.ring();
             }
         };
-        SlowWakes::new(report)
+        SlowCalls::new(report)
     }
 
     /// A doorbell for a holder of a bound port. Slow wake-ups of a monitor are reported for the
