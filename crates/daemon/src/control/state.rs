@@ -20,7 +20,7 @@
 //!
 //! # Two steps
 //!
-//! Everything that needs memory or descriptors happens between a check ([`State::claim`]), which
+//! Everything that needs memory or descriptors happens between a check ([`State::check`]), which
 //! changes nothing, and an entry ([`State::hold`]), which cannot fail. So a refusal of the workers
 //! leaves nothing half-made here.
 //!
@@ -234,7 +234,7 @@ impl State {
         port.key
     }
 
-    /// Enters the holder of a port that [`State::claim`] found free, making the port if need be.
+    /// Enters the holder of a port that [`State::check`] found free, making the port if need be.
     pub fn hold(&mut self, name: &PortName, new: Port) {
         let conn = new.holder.as_ref().expect("a holder comes with the port").conn;
         self.touch_port(name);
