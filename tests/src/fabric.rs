@@ -60,14 +60,23 @@ impl Underlay {
 /// If there is such a port already.
 #[must_use]
 pub fn station(host: &Host, port: &str, address: &str, vlan: Option<u16>) -> Option<Namespace> {
-    let station = Namespace::new()?;
-    let mac = format!("02:00:00:00:00:0{}", host.number).parse().expect("an address");
-    let tap = HostIf { mtu: Some(1450), mac: Some(mac), ..inside(&station, address) };
-    lab::add(&host.daemon, port, PortKind::Tap, tap).expect("a TAP");
+    let mac = format!("02:00:00:00:00:0{}", host.number);
+    let station = host.station_at(port, address, Some(&mac))?;
     if let Some(vlan) = vlan {
         host.done(&["port", "set", port, "--vlan", &format!("access:{vlan}")]);
     }
     Some(station)
+}
+
+/// Stations in VLANs 10 and 20, with one address in both.
+///
+/// # Panics
+/// If there are some already.
+#[must_use]
+pub fn stations(host: &Host) -> Option<[Namespace; 2]> {
+    let address = format!("192.168.7.{}/24", host.number);
+    let ten = station(host, "vale0:ten", &address, Some(10))?;
+    Some([ten, station(host, "vale0:twenty", &address, Some(20))?])
 }
 
 /// A host with a daemon.
@@ -117,10 +126,19 @@ impl Host {
     /// If there is one already.
     #[must_use]
     pub fn station(&self, address: &str, mac: Option<&str>) -> Option<Namespace> {
+        self.station_at("vale0:station", address, mac)
+    }
+
+    /// A station with this address, behind a TAP that is this port.
+    ///
+    /// # Panics
+    /// If there is one already.
+    #[must_use]
+    pub fn station_at(&self, port: &str, address: &str, mac: Option<&str>) -> Option<Namespace> {
         let station = Namespace::new()?;
         let mac = mac.map(|mac| mac.parse().expect("an address"));
         let host = HostIf { mtu: Some(1450), mac, ..inside(&station, address) };
-        lab::add(&self.daemon, "vale0:station", PortKind::Tap, host).expect("a TAP");
+        lab::add(&self.daemon, port, PortKind::Tap, host).expect("a TAP");
         Some(station)
     }
 

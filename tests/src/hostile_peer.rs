@@ -108,7 +108,7 @@ impl Socket {
             socket.set_write_timeout(Some(PATIENCE))?;
             return Ok(Self::Stream(socket));
         };
-        // It is there from an earlier life.
+        // The socket of an earlier life is still there.
         let _ = std::fs::remove_file(path);
         let socket = UnixDatagram::bind(path)?;
         // Also for a daemon of another user.

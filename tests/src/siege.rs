@@ -245,7 +245,7 @@ impl Attacker {
         let mut add = vec!["port", "add", &port, "--kind", kind, "--mode", "666"];
         let path = peer.as_deref().map(|peer| peer.to_str().expect("UTF-8"));
         add.extend(path.into_iter().flat_map(|path| ["--peer", path]));
-        // It may be there, for another attacker.
+        // Another attacker may have added the port.
         let _ = daemon.uvala(&add);
         let hostile = HostilePeer { socket: socket_of(daemon, &port), peer, seed: 0 };
         let role = move |random: &mut Random| {

@@ -210,29 +210,20 @@ fn pass_on(fd: OwnedFd) -> Vec<OwnedFd> {
 
 /// Reads into memory that never comes.
 pub fn read_into_slow_memory(fd: OwnedFd) {
-    let (faults, address) = slow_page();
-    std::thread::spawn(move || {
-        let page: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(address);
-        // SAFETY: the kernel writes into a page that no reference is to.
-        unsafe { libc::read(fd.as_raw_fd(), page, PAGE) };
-        drop(faults);
-    });
+    // SAFETY: the kernel writes into a page that no reference is to.
+    call_with_slow_page(move |page| unsafe { libc::read(fd.as_raw_fd(), page, PAGE) });
 }
 
 /// Writes from memory that never comes.
 pub fn write_from_slow_memory(fd: OwnedFd) {
-    let (faults, address) = slow_page();
-    std::thread::spawn(move || {
-        let page: *const libc::c_void = std::ptr::with_exposed_provenance(address);
-        // SAFETY: the kernel reads a page that no reference is to.
-        unsafe { libc::write(fd.as_raw_fd(), page, size_of::<u64>()) };
-        drop(faults);
-    });
+    let len = size_of::<u64>();
+    // SAFETY: the kernel reads a page that no reference is to.
+    call_with_slow_page(move |page| unsafe { libc::write(fd.as_raw_fd(), page, len) });
 }
 
-/// The address of a page that never comes while the descriptor is open. This takes root, or a
-/// system that lets users do it.
-fn slow_page() -> (OwnedFd, usize) {
+/// Makes a call with a page that never comes, in a thread. This takes root, or a system that lets
+/// users do it.
+fn call_with_slow_page(call: impl FnOnce(*mut libc::c_void) -> isize + Send + 'static) {
     const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
     const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -255,5 +246,9 @@ fn slow_page() -> (OwnedFd, usize) {
     assert_eq!(outcomes, [0, 0], "userfaultfd");
     // SAFETY: just opened, and owned by nothing else.
     let faults = unsafe { OwnedFd::from_raw_fd(faults) };
-    (faults, page.expose_provenance())
+    let address = page.expose_provenance();
+    std::thread::spawn(move || {
+        call(std::ptr::with_exposed_provenance_mut(address));
+        drop(faults);
+    });
 }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use client::Stop;
 use client::capture::Capture;
-use harness::fabric::{FABRIC, Host, Underlay, station};
+use harness::fabric::{FABRIC, Host, Underlay, stations};
 use harness::lab;
 use harness::net::{Namespace, tcp};
 use harness::process::{Owned, Scratch, uvala_path};
@@ -443,15 +443,6 @@ fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third
     tcp(&guest, first, "192.168.7.1", MEGABYTE);
 }
 
-/// Stations of a member in VLANs 10 and 20, with one address in both.
-fn stations(member: &Member) -> [Namespace; 2] {
-    let address = format!("192.168.7.{}/24", member.host.number);
-    [10, 20].map(|vlan| {
-        let port = format!("vale0:vlan{vlan}");
-        station(&member.host, &port, &address, Some(vlan)).expect("as before")
-    })
-}
-
 /// Makes stations ask for an address that none of them has.
 fn ask_all(stations: [&[Namespace; 2]; 2]) {
     for station in stations.into_iter().flatten() {
@@ -469,7 +460,8 @@ fn each_vlan_with_a_network_of_its_own_has_routes_floods_and_stations_of_its_own
     let one = Member::of_vlans(&underlay, 1, both);
     let two = Member::of_vlans(&underlay, 2, ["--vlan=trunk:10", "--vlan-vni=10:1010"]);
     let (Some(mut one), Some(two)) = (one, two) else { return };
-    let (ones, twos) = (stations(&one), stations(&two));
+    let there = (stations(&one.host), stations(&two.host));
+    let (Some(ones), Some(twos)) = there else { return };
     let macs = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     let know_each_other = |one: &Member, two: &Member, vlan: u16| {
         ask_all([&ones, &twos]);

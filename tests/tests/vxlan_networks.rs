@@ -12,11 +12,10 @@ use std::net::UdpSocket;
 use std::process::Command;
 
 use harness::daemon::Setup;
-use harness::fabric::{FABRIC, Host, Underlay};
-use harness::lab::{self, inside};
+use harness::fabric::{FABRIC, Host, Underlay, station};
+use harness::lab;
 use harness::net::{Namespace, tcp};
 use harness::{skip, wait};
-use protocol::{HostIf, PortKind};
 
 const MEGABYTE: usize = 1 << 20;
 /// The port of the second network.
@@ -43,16 +42,9 @@ fn add(host: &Host, port: &str, vni: u32, other: u8) {
 
 /// A station in each network, with the same addresses.
 fn stations(host: &Host) -> Option<[Namespace; 2]> {
-    let number = host.number;
-    let station = |switch: &str| {
-        let station = Namespace::new()?;
-        let mac = format!("02:00:00:00:00:0{number}").parse().expect("an address");
-        let at = inside(&station, &format!("192.168.7.{number}/24"));
-        let tap = HostIf { mtu: Some(1450), mac: Some(mac), ..at };
-        lab::add(&host.daemon, &format!("{switch}:station"), PortKind::Tap, tap).expect("a TAP");
-        Some(station)
-    };
-    Some([station("vale0")?, station("vale1")?])
+    let address = format!("192.168.7.{}/24", host.number);
+    let station = |port| station(host, port, &address, None);
+    Some([station("vale0:station")?, station("vale1:station")?])
 }
 
 fn dropped(host: &Host, port: &str, why: &str) -> u64 {
@@ -189,10 +181,8 @@ fn the_kernels_vxlan_devices_at_one_address_are_far_ends_of_both_networks() {
         }
     }
     for (switch, net) in [("vale0", 7), ("vale1", 8)] {
-        let Some(station) = Namespace::new() else { return };
-        let at = inside(&station, &format!("192.168.{net}.1/24"));
-        let tap = HostIf { mtu: Some(1450), ..at };
-        lab::add(&one.daemon, &format!("{switch}:station"), PortKind::Tap, tap).expect("a TAP");
+        let (port, address) = (format!("{switch}:station"), format!("192.168.{net}.1/24"));
+        let Some(station) = one.station_at(&port, &address, None) else { return };
         tcp(&station, &kernel, &format!("192.168.{net}.2"), MEGABYTE);
         tcp(&kernel, &station, &format!("192.168.{net}.1"), MEGABYTE);
     }

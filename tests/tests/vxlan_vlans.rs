@@ -11,10 +11,10 @@
 use std::net::UdpSocket;
 use std::process::Command;
 
-use harness::fabric::{FABRIC, Host, Underlay, station};
+use harness::fabric::{FABRIC, Host, Underlay, station, stations};
 use harness::frames::announcement;
 use harness::lab;
-use harness::net::{Namespace, tcp};
+use harness::net::tcp;
 use harness::{skip, wait};
 
 const MEGABYTE: usize = 1 << 20;
@@ -27,13 +27,6 @@ fn trunk(underlay: &Underlay, number: u8, other: u8) -> Option<Host> {
     let add = ["port", "add", FABRIC, "--kind=vxlan", MAP, "--vlan=trunk:10,20,30"];
     host.done(&[&add[..], &[&ends[0], &ends[1]]].concat());
     Some(host)
-}
-
-/// Stations with one address in both VLANs.
-fn stations(host: &Host) -> Option<[Namespace; 2]> {
-    let address = format!("192.168.7.{}/24", host.number);
-    let ten = station(host, "vale0:ten", &address, Some(10))?;
-    Some([ten, station(host, "vale0:twenty", &address, Some(20))?])
 }
 
 #[test]

@@ -327,7 +327,6 @@ impl Agent {
             }
         }
         for (network, plan) in &mut self.known {
-            plan.set_limits(self.limits);
             plan.find_port(&fabric.found(network), now);
         }
         self.sweep_at = Some(now + self.settings.hold_ms);

@@ -322,12 +322,13 @@ fn networks_of(info: &PortInfo) -> anyhow::Result<(Vec<Network>, &VxlanInfo)> {
 /// Remotes of a routing daemon in VLANs of which the port has no network.
 fn strays(remotes: &[VxlanRemote], networks: &[Network]) -> Vec<ExternRemote> {
     let is_stray = |vlan: &VlanId| !networks.iter().any(|it| it.vlan == *vlan);
-    let vlans = |it: &VxlanRemote| {
-        let (address, vlans) = (it.address, it.vlans.clone());
-        let stray = vlans.into_iter().filter_map(VlanId::new).filter(is_stray);
-        stray.map(move |vlan| ExternRemote { vlan: Some(vlan), address }).collect::<Vec<_>>()
-    };
-    remotes.iter().filter(|it| it.is_extern).flat_map(vlans).collect()
+    let found = remotes.iter().filter(|it| it.is_extern);
+    let all = found.flat_map(|it| it.vlans.iter().map(|vlan| (*vlan, it.address)));
+    let stray = all.filter_map(|(vlan, address)| {
+        let vlan = VlanId::new(vlan).filter(is_stray)?;
+        Some(ExternRemote { vlan: Some(vlan), address })
+    });
+    stray.collect()
 }
 
 /// The stations in the VLAN of each network: those on other ports than this one, and those that a

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::bail;
@@ -97,9 +97,7 @@ impl Session {
     /// # Errors
     /// The connection is lost.
     pub fn change(&mut self, vni: u32, todo: &Todo) -> io::Result<Option<String>> {
-        let mut exports = self.policy.exports.values();
-        let export = exports.find(|it| it.vni == vni).expect("one of the port's networks");
-        self.gobgp.change(&changes(export, todo))
+        self.gobgp.change(&changes(&self.policy.exports[&vni], todo))
     }
 
     /// Reads what makes [`AsFd`] readable. Returns whether the table may have changed.
@@ -120,10 +118,10 @@ impl AsFd for Session {
 /// How this host announces routes, and which routes of others count.
 #[derive(Debug)]
 struct Policy {
-    exports: BTreeMap<Distinguisher, Export>,
+    /// By VNI.
+    exports: BTreeMap<u32, Export>,
+    /// Has the same VNIs.
     import: Import,
-    /// This host's address in all networks.
-    local: IpAddr,
 }
 
 impl Policy {
@@ -133,13 +131,12 @@ impl Policy {
             let distinguisher = settings.distinguisher.unwrap_or_else(derived);
             let target = settings.targets.first().copied();
             let target = target.unwrap_or_else(|| Target::of(speaker.asn, vni));
-            (distinguisher, Export { vni, local, distinguisher, target })
+            (vni, Export { vni, local, distinguisher, target })
         };
         let vnis = networks.iter().map(|it| it.vni).collect();
         Self {
             exports: networks.iter().map(export).collect(),
             import: Import { vnis, targets: settings.targets.clone() },
-            local: networks[0].local,
         }
     }
 }
@@ -180,22 +177,21 @@ impl Table {
     }
 
     fn add(&mut self, policy: &Policy, path: &Path<'_>) {
-        let own = distinguisher(path.nlri).and_then(|it| policy.exports.get(&it));
-        let own = own.filter(|_| path.is_local);
-        if own.is_none() && (path.is_local || !path.is_best) {
+        if !path.is_local && !path.is_best {
             return;
         }
         let read = policy.import.route(path.nlri, &path.attributes);
         let Ok(Some((vni, route))) = read else { return };
-        let routes = self.networks.entry(vni).or_default();
-        if let Some(export) = own {
-            if (export.vni, export.local) == (vni, route.host) {
+        let (export, routes) = (&policy.exports[&vni], self.networks.entry(vni).or_default());
+        if path.is_local {
+            let is_own = distinguisher(path.nlri) == Some(export.distinguisher);
+            if is_own && route.host == export.local {
                 routes.own.insert(route.subject);
             }
             return;
         }
         self.seen += 1;
-        if self.seen <= ROUTES_MAX && check::vxlan_remote(policy.local, route.host).is_ok() {
+        if self.seen <= ROUTES_MAX && check::vxlan_remote(export.local, route.host).is_ok() {
             routes.others.push(route);
         }
     }
@@ -203,28 +199,21 @@ impl Table {
 
 /// Changes of routes, as GoBGP gets them.
 fn changes(export: &Export, todo: &Todo) -> Vec<Change> {
-    let export = *export;
-    let change = |is_withdraw| {
-        move |subject: &Subject| {
-            let subject = match subject {
-                // GoBGP compares the number of a route that goes, too.
-                Subject::Station(mac, _) if is_withdraw => {
-                    Subject::Station(*mac, Mobility::default())
-                }
-                Subject::Neighbour(neighbour, _) if is_withdraw => {
-                    Subject::Neighbour(*neighbour, Mobility::default())
-                }
-                subject => *subject,
-            };
-            Change { route: export.encode(subject), is_withdraw }
-        }
+    let change = |subject, is_withdraw| Change { route: export.encode(subject), is_withdraw };
+    // GoBGP compares the number of a route that goes, too.
+    let without_number = |subject: &Subject| match *subject {
+        Subject::Station(mac, _) => Subject::Station(mac, Mobility::default()),
+        Subject::Neighbour(neighbour, _) => Subject::Neighbour(neighbour, Mobility::default()),
+        Subject::Floods => Subject::Floods,
     };
-    let withdraw = todo.withdraw.iter().map(change(true));
-    withdraw.chain(todo.announce.iter().map(change(false))).collect()
+    let withdraw = todo.withdraw.iter().map(|it| change(without_number(it), true));
+    withdraw.chain(todo.announce.iter().map(|it| change(*it, false))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use packet::{MacAddr, VlanId};
 
     use super::*;
@@ -251,7 +240,7 @@ mod tests {
 
     /// The routes of a host for a station and for floods, in this network.
     fn hear(table: &mut Table, at: &Policy, from: &Policy, vni: u32, is_local: bool) {
-        let export = from.exports.values().find(|it| it.vni == vni).expect("one of them");
+        let export = &from.exports[&vni];
         let announce = vec![Subject::Floods, Subject::Station(MAC, Mobility::default())];
         for Change { route, .. } in changes(export, &Todo { announce, ..Todo::default() }) {
             let attributes = route.attributes.iter().map(Vec::as_slice).collect();

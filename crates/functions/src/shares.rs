@@ -53,12 +53,17 @@ impl Shares {
                 return Err(wrong(text, wanted, why));
             }
         };
-        Ok(Self { counts: HashMap::default(), most })
+        Ok(Self::of(entries, most))
     }
 
     /// Shares of a table of so many entries: a quarter each.
     pub fn quarters(entries: u32) -> Self {
-        Self { counts: HashMap::default(), most: entries.div_ceil(4) }
+        Self::of(entries, entries.div_ceil(4))
+    }
+
+    /// Takes all its memory at once, as the table does: each entry may be of another source.
+    fn of(entries: u32, most: u32) -> Self {
+        Self { counts: HashMap::with_capacity_and_hasher(entries as usize, Seed::default()), most }
     }
 
     /// How many a source has.

@@ -463,7 +463,7 @@ impl Drop for Descriptor {
 /// The daemon then releases what it has bound.
 fn give_up(socket: BorrowedFd<'_>, error: &ControlError) -> Errno {
     if matches!(error, ControlError::Timeout(_)) {
-        // It fails where the connection has ended.
+        // The call fails where the connection has ended.
         let _ = rustix::net::shutdown(socket, Shutdown::Both);
     }
     errno_of(error)

@@ -55,14 +55,14 @@ fn burst(dir: &Path, kpps: Option<u16>) -> Result<u64> {
     Ok(received.frames)
 }
 
-/// A command of this program, for the daemon in a directory.
-fn command(dir: &Path) -> Result<Command> {
-    let mut command = Command::new(process::exe()?);
+/// A command of this program, for the daemon in a directory. It ends with this process.
+pub fn command(dir: &Path) -> Result<Command> {
+    let mut command = process::dependent(&process::exe()?)?;
     command.arg("--dir").arg(dir).stdin(Stdio::null());
     Ok(command)
 }
 
-/// Starts a generator or a receiver of frames, which ends with the daemon at the latest.
+/// Starts a generator or a receiver of frames.
 fn generate(dir: &Path, words: &str) -> Result<Child> {
     let mut command = command(dir)?;
     command.arg("gen").args(words.split(' ')).args(["--json", "--no-reconnect"]);

@@ -6,12 +6,11 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use terminal::process;
 
+use super::commands::command;
 use super::driver::connect;
 use super::ends::PATIENCE;
 use crate::daemon::Daemon;
@@ -25,9 +24,8 @@ const FRESH: Duration = Duration::from_millis(300);
 pub fn run(ports: u16, time: Duration) -> Result<f64> {
     let daemon = Daemon::with(&configuration(ports))?;
     let socket = daemon.dir().join("metrics.sock");
-    let mut server = process::dependent(&process::exe()?)?;
-    server.arg("metrics").arg("--dir").arg(daemon.dir());
-    server.arg(format!("--listen=unix:{}", socket.display())).stdin(Stdio::null());
+    let mut server = command(daemon.dir())?;
+    server.arg("metrics").arg(format!("--listen=unix:{}", socket.display()));
     let _server = Killed(server.spawn().context("cannot start uvala metrics")?);
     // The first one finds memory and caches as no other does.
     check(&scrape(&socket)?, ports)?;

@@ -71,7 +71,7 @@ impl<D: Datapath> Control<D> {
 
     /// Logs how many lines of machines were suppressed, if it is time.
     pub fn log_suppressed(&mut self, now: Instant) {
-        if self.next_report(now).is_some_and(|left| left.is_zero()) {
+        if self.notes.allowances.report_at.is_some_and(|at| at <= now) {
             self.notes.allowances.log_suppressed(now);
         }
     }

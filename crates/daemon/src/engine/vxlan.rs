@@ -188,8 +188,7 @@ impl VxlanPorts for Workers {
         let vnis = networks.all();
         self.on_vxlan(port, move |port| {
             port.set_networks(networks);
-            port.set(&remotes, &stations);
-            port.remotes().set_vlans(&remote_vlans);
+            port.set(&remotes, &remote_vlans, &stations);
             port.neighbours().set(neigh_suppress);
         });
         if let Some(Ok(place)) = self.tunnels.get(&port).map(|tunnel| &tunnel.arrival)

@@ -211,12 +211,11 @@ impl Worker {
         let stall = judge.look(beat, now, || account.now());
         let before = reads.before(beat, reads_now);
         let long = judge.stands(now, LONG);
-        let is_new = long && !std::mem::replace(logged, long);
+        let is_new = !std::mem::replace(logged, long) && long;
         if is_new && lines.decide(now).allows("of long stalls", |text| tracing::warn!("{text}")) {
             let stage = heartbeat.read().stage;
             tracing::warn!("{name} has stood still for over a second ({stage:?})");
         }
-        *logged = long;
         Some((stall?, before))
     }
 

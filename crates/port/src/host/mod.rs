@@ -217,15 +217,14 @@ impl Link {
     }
 }
 
-/// Appends a frame behind its virtio-net header, padded to `header` bytes; returns the length of
-/// the frame.
+/// Appends a frame behind its virtio-net header, padded to `header` bytes.
 fn write_out(
     batch: &Batch,
     delivery: Delivery,
     header: usize,
     link: &Link,
     to: &mut Vec<u8>,
-) -> Result<usize, DropReason> {
+) -> Result<(), DropReason> {
     let offload = batch.offload(delivery);
     to.extend(offload.map_or([0; VNET_LEN], PendingOffload::bytes));
     to.resize(to.len() - VNET_LEN + header, 0);
@@ -233,7 +232,7 @@ fn write_out(
     batch.append(delivery, to);
     let bytes = to.len() - start;
     if link.takes(offload.map_or(bytes, |offload| offload.longest(bytes))) {
-        return Ok(bytes);
+        return Ok(());
     }
     to.truncate(start - header);
     Err(DropReason::TooLong)

@@ -20,31 +20,25 @@ impl Pieces {
     /// Memory for the pieces of any frame.
     #[must_use]
     pub fn new() -> Self {
-        // One more for the headers.
-        Self(Vec::with_capacity(1 + FRAGS_MAX))
+        // Two more: for the header in front, and for the frame's first bytes.
+        Self(Vec::with_capacity(2 + FRAGS_MAX))
     }
 
-    /// Writes `headers`, which end with the frame's first bytes `head`, and the rest of the frame.
-    /// Returns the length of all.
+    /// Writes a frame, with `head` for its first bytes, behind `header`. Returns the length of all.
     ///
     /// # Errors
     /// The kernel refuses the frame.
     pub fn write(
         &mut self,
         tap: &OwnedFd,
-        headers: &[u8],
+        header: &[u8],
         frame: Frame<'_>,
         head: &Prologue,
         flags: ReadWriteFlags,
     ) -> Result<usize, Errno> {
         self.0.clear();
-        self.push(RawSlice { at: headers.as_ptr(), len: headers.len() });
-        let mut is_head = true;
-        frame.raw_slices(head, |slice| {
-            if !std::mem::take(&mut is_head) {
-                self.push(slice);
-            }
-        });
+        self.push(RawSlice { at: header.as_ptr(), len: header.len() });
+        frame.raw_slices(head, |slice| self.push(slice));
         let count = libc::c_int::try_from(self.0.len()).expect("a few hundred");
         let (tap, at, flags) = (tap.as_raw_fd(), self.0.as_ptr(), flags.bits().cast_signed());
         retry_on_intr(|| {

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use packet::{VlanId, VlanSet, vxlan};
-use protocol::{NeighEntry, REMOTES_MAX, VxlanStation};
+use protocol::{NeighEntry, REMOTES_MAX, RemoteVlans, VxlanStation};
 use ring::frame::FRAME_MAX;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Now, Sent};
@@ -120,9 +120,10 @@ impl VxlanPort {
         }
     }
 
-    /// Sets the remotes and the static entries.
-    pub fn set(&mut self, remotes: &[IpAddr], stations: &[VxlanStation]) {
+    /// Sets the remotes, the VLANs that they are in, and the static entries.
+    pub fn set(&mut self, remotes: &[IpAddr], vlans: &RemoteVlans, stations: &[VxlanStation]) {
         self.inlet.remotes.set(remotes, stations);
+        self.inlet.remotes.set_vlans(vlans);
         self.seat.set_remotes(remotes);
     }
 

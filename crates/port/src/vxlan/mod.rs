@@ -174,8 +174,7 @@ pub fn open(
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
     let mut port = VxlanPort::new(receiver, seat, watched, senders, inlet, answers, spec.mtu);
-    port.set(&spec.all_remotes(), &spec.fdb);
-    port.remotes().set_vlans(&spec.remote_vlans());
+    port.set(&spec.all_remotes(), &spec.remote_vlans(), &spec.fdb);
     Ok(port)
 }
 

@@ -149,15 +149,16 @@ fn check_address(what: &str, ip: IpAddr) -> Result<(), String> {
 }
 
 fn check_remotes(vxlan: &Vxlan) -> Result<(), String> {
-    let count = vxlan.all_remotes().len();
-    if count > REMOTES_MAX {
+    let remotes = vxlan.all_remotes();
+    if remotes.len() > REMOTES_MAX {
+        let count = remotes.len();
         return Err(format!("remote: {count} are too many, {REMOTES_MAX} at most"));
     }
     if let Some(remote) = twice(&vxlan.remote) {
         return Err(format!("remote {remote} is given twice"));
     }
     check_extern_remotes(vxlan)?;
-    vxlan.all_remotes().into_iter().try_for_each(|remote| vxlan_remote(vxlan.local, remote))
+    remotes.into_iter().try_for_each(|remote| vxlan_remote(vxlan.local, remote))
 }
 
 /// Checks whether a tunnel with this local address can have this remote.

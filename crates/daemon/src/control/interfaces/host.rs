@@ -216,12 +216,12 @@ impl<D: Datapath> Control<D> {
         owner: u32,
         origin: Origin,
     ) -> Result<(), Refusal> {
-        if origin == Origin::Call {
-            self.check_group_of(owner, &spec.host)?;
-        }
         let added = match origin {
             Origin::Plan => self.datapath.add_host_later(spec),
-            Origin::Call => self.datapath.add_host(spec),
+            Origin::Call => {
+                self.check_group_of(owner, &spec.host)?;
+                self.datapath.add_host(spec)
+            }
         };
         self.charge_group_of(owner, &spec.host);
         Ok(added?)

@@ -56,8 +56,8 @@ struct WorkerStalls {
     count: u64,
     /// The last one, and when it was noticed.
     last: Option<(Instant, WorkerStall)>,
-    /// The longest one in a turn.
-    longest: Option<WorkerStall>,
+    /// The length of the longest one in a turn, and its port.
+    longest: (Duration, Option<PortKey>),
 }
 
 impl WorkerStalls {
@@ -80,17 +80,15 @@ impl WorkerStalls {
 
     fn keep_longest(&mut self, stall: &WorkerStall) {
         let is_in_turn = !matches!(stall.stage, StallStage::Control | StallStage::Memory);
-        if is_in_turn && self.longest.is_none_or(|longest| longest.lasted < stall.lasted) {
-            self.longest = Some(*stall);
+        if is_in_turn && stall.lasted > self.longest.0 {
+            self.longest = (stall.lasted, stall.port);
         }
     }
 
     /// The longest turn of the worker, whether it was timed or a stall, and its port.
     fn longest_turn(&self, health: &WorkerHealth) -> (Duration, Option<PortKey>) {
-        match self.longest {
-            Some(stall) if stall.lasted > health.longest_turn => (stall.lasted, stall.port),
-            _ => (health.longest_turn, health.longest_port),
-        }
+        let timed = (health.longest_turn, health.longest_port);
+        if self.longest.0 > timed.0 { self.longest } else { timed }
     }
 }
 

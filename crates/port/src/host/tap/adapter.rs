@@ -50,7 +50,7 @@ pub(in crate::host) struct Tap {
     accepts: Offloads,
     link: Arc<Link>,
     intake: Intake,
-    /// What is written from a copy: a short frame behind its header, or the headers of a long one.
+    /// A short frame behind its header, to be written.
     copied: Vec<u8>,
     pieces: Pieces,
     /// The programs of a stack port, attached while the port exists.
@@ -135,8 +135,8 @@ impl Tap {
         };
         let (frame, head) = batch.outgoing(delivery);
         let bytes = delivered(frame, head) as usize;
-        self.copied.clear();
         let written = if bytes < LONG {
+            self.copied.clear();
             write_out(batch, delivery, HEADER, &self.link, &mut self.copied)?;
             let (queue, copied) = (&self.queues[queue], [IoSlice::new(&self.copied)]);
             retry_on_intr(|| pwritev2(queue, &copied, NO_PLACE, self.flags))
@@ -145,10 +145,9 @@ impl Tap {
             if !self.link.takes(left.map_or(bytes, |left| left.longest(bytes))) {
                 return Err(DropReason::TooLong);
             }
-            self.copied.extend(left.map_or([0; VNET_LEN], PendingOffload::bytes));
-            self.copied.resize(HEADER, 0);
-            self.copied.extend_from_slice(&head.bytes[..usize::from(head.len)]);
-            self.pieces.write(&self.queues[queue], &self.copied, frame, &head, self.flags)
+            let mut header = [0; HEADER];
+            header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], PendingOffload::bytes));
+            self.pieces.write(&self.queues[queue], &header, frame, &head, self.flags)
         };
         match written {
             Ok(bytes) => Ok(bytes.saturating_sub(HEADER)),

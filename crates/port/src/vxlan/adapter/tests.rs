@@ -142,7 +142,7 @@ fn copies_of_a_turn_are_bounded_and_a_port_without_remotes_floods_to_none() {
     let sent = send(&mut a, &frames);
     assert_eq!((sent.delivered.frames, sent.drops.get(DropReason::NoRoom)), (5, 2));
     assert_eq!(send(&mut a, &frames[..5]).delivered.frames, 5, "the next turn has its own");
-    a.set(&[], &[]);
+    a.set(&[], &RemoteVlans::default(), &[]);
     assert_eq!(send(&mut a, &frames).drops.get(DropReason::NoDestination), 7);
 }
 
@@ -160,7 +160,7 @@ fn bytes_of_copies_and_refused_messages_of_a_turn_are_bounded() {
         .expect("the address may come later");
     let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
     assert_eq!(sent.drops.get(DropReason::NoRoom), 1, "after so many refusals it is not tried");
-    waits.set(&[ip(2)], &[]);
+    waits.set(&[ip(2)], &RemoteVlans::default(), &[]);
     let sent = send(&mut waits, &[frame(MacAddr::BROADCAST, mac(1), 60)]);
     assert_eq!(sent.drops.get(DropReason::LinkDown), 1);
 }
@@ -201,7 +201,8 @@ fn the_sender_of_a_long_packet_to_a_known_station_is_told_a_few_times() {
     let long = [&ethernet[..], &packet, &[7; 1480]].concat();
     assert_eq!(send(&mut a, from_ref(&long)).drops.get(DropReason::TooLong), 1);
     assert!(!a.has_answers(), "the station may be at another port");
-    a.set(&[ip(2)], &[VxlanStation { mac: mac(2), remote: ip(2) }]);
+    let station = VxlanStation { mac: mac(2), remote: ip(2) };
+    a.set(&[ip(2)], &RemoteVlans::default(), &[station]);
     let sent = send(&mut a, &vec![long; 200]);
     assert_eq!((sent.drops.get(DropReason::TooLong), a.has_answers()), (200, true));
     let answers = receive(&mut a, 100);
