@@ -24,6 +24,7 @@
 //! | [`ptrace`] | a thread that stands still |
 //! | [`pty`] | a program on a terminal of its own |
 //! | [`python`] | programs in Python |
+//! | [`round_trips`] | a pair that shows what holds the switch up |
 //! | [`unprivileged`] | a switch of an ordinary user in a user namespace |
 //! | [`wait`] | waiting for a condition, with a deadline |
 //!
@@ -52,6 +53,7 @@ pub mod ptrace;
 pub mod pty;
 pub mod python;
 pub mod role;
+pub mod round_trips;
 pub mod service;
 pub mod siege;
 pub mod socket;

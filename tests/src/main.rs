@@ -17,6 +17,7 @@ use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal,
 mod crowd;
 mod doorbells;
 mod flood;
+mod futex_bucket;
 mod hoard;
 mod hostile_client;
 mod hostile_guest;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Role::HostileGuest(role) => Ok(hostile_guest::run(&role)),
         Role::HostilePeer(role) => Ok(hostile_peer::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
+        Role::Returns(attack) => wake_ups::come_again(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),
         Role::Memory(attack) => slow_memory::run(&attack),

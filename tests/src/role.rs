@@ -35,6 +35,8 @@ pub enum Role {
     Doorbells(DoorbellAttack),
     /// Attacks by what the switch wakes it by, until stdin ends.
     WakeUps(WakeAttack),
+    /// Attacks by its wake-ups, leaves and comes again, until it is refused.
+    Returns(ReturnAttack),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
     /// Attacks by its socket as the peer of a port, until the port hangs up.
@@ -259,13 +261,30 @@ pub enum WakeAssault {
     Pass,
     /// Closes the descriptor.
     Close,
-    /// Sleeps by the futex, in many threads.
+    /// Registers copies of the descriptor in epoll sets, and leaves it full for most wake-ups,
+    /// which are quick then.
+    Alternate {
+        /// Watches in all.
+        watches: u32,
+    },
+    /// Sleeps by the futex, in whose bucket of the kernel's table very many others wait.
     Futex {
-        /// Threads.
+        /// The others.
         waiters: u32,
     },
     /// Writes random numbers into the words.
     Scribble,
+}
+
+/// A client that makes its wake-ups slow, and attaches anew after two of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReturnAttack {
+    /// The peer's port.
+    pub at: At,
+    /// Epoll watches of what it is woken by, in all.
+    pub watches: u32,
+    /// After so long it ends by itself.
+    pub seconds: u64,
 }
 
 /// A VMM that makes it slow to interrupt its machine.
@@ -292,6 +311,9 @@ pub struct SocketAttack {
     pub watches: u32,
     /// How many bytes the peer sends at a time, by a stream; none: it receives.
     pub sends: Option<usize>,
+    /// Frames that the peer sends by a socket that nothing watches, before each by one that is
+    /// watched; by datagrams only.
+    pub quick: u32,
 }
 
 /// A client that holds up accesses to the memory of its port.
@@ -357,6 +379,8 @@ pub enum Report {
         /// The microseconds.
         us: u64,
     },
+    /// The peer cannot play its part: what it needs is not here.
+    Missing(String),
     /// The peer failed.
     Failed {
         /// Exit status of a program that fails for this reason.

@@ -12,6 +12,8 @@ use harness::role::{Report, SocketAttack};
 
 /// How long it waits for a frame before it looks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// After so long, the switch has taken a frame in a turn of its own.
+const TURN: Duration = Duration::from_micros(300);
 
 /// Receives, or sends, until the port hangs up or stdin ends.
 pub fn run(attack: &SocketAttack) -> Report {
@@ -53,13 +55,23 @@ fn by_datagrams(attack: &SocketAttack, peer: &Path, ended: &AtomicBool) -> io::R
     let frame = announcement(attack.station);
     socket.send_to(&frame, &attack.socket)?;
     let _held = super::doorbells::watch(socket.as_fd(), attack.watches);
+    let quick = UnixDatagram::unbound()?;
+    quick.set_write_timeout(Some(PATIENCE))?;
     super::say(&Report::Ready);
     while !ended.load(Ordering::Relaxed) {
+        for _ in 0..attack.quick {
+            let _ = quick.send_to(&frame, &attack.socket);
+            std::thread::sleep(TURN);
+        }
         // A full queue, or none to receive: it tries again.
         let _ = match attack.sends {
             Some(_) => socket.send_to(&frame, &attack.socket),
             None => socket.recv(&mut [0; 1 << 16]),
         };
+        if attack.quick > 0 {
+            // Frames behind this one would be taken together.
+            std::thread::sleep(PATIENCE);
+        }
     }
     Ok(())
 }

@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use client::Error;
-use client::control::PortFds;
+use client::control::{Connection, PortFds};
 use harness::Random;
 use harness::frames::{announcement, mac};
-use harness::role::{Report, WakeAssault, WakeAttack};
+use harness::role::{At, Report, ReturnAttack, WakeAssault, WakeAttack};
 use packet::build::ethernet;
-use protocol::Attached;
+use protocol::{Attached, ErrorCode};
 use ring::Region;
 use ring::cursor::RingSize;
 use ring::doorbell::WakeBy;
@@ -26,16 +26,21 @@ use ring::wake::PortWake;
 use rustix::fs::OFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-    send, sendmsg, socketpair,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, send, sendmsg, socketpair,
 };
 use rustix::pipe::{SpliceFlags, pipe, splice};
-use rustix::thread::futex;
+
+use super::futex_bucket::{Crowd, crowd};
 
 /// The address that the attacker receives by.
 pub const STATION: u32 = 7;
 /// An Ethernet type that receivers of streams pass over.
 const OTHER: u16 = 0x88b6;
+/// Wake-ups that are quick, between two that are slow.
+const QUICK: u32 = 100;
+/// How often it looks for frames.
+const LOOK: Duration = Duration::from_micros(200);
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
@@ -45,8 +50,8 @@ pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
     let (connection, attached, fds) = super::attach_for(&attack.at, attack.seconds)?;
     let mut victim = Woken::new(&attached, &fds);
     victim.announce(&fds);
-    feed(attack)?;
-    let mut held = Vec::new();
+    feed(&attack.at)?;
+    let (mut held, mut others) = (Vec::new(), None);
     let mut wake = Some(fds.wake);
     let copy = || wake.as_ref().expect("open").try_clone().expect("descriptors");
     match attack.assault {
@@ -59,28 +64,67 @@ pub fn run(attack: &WakeAttack) -> Result<Report, Error> {
             wake = None;
         }
         WakeAssault::Close => wake = None,
-        WakeAssault::Futex { waiters } => victim.wait_for_futex(waiters),
+        WakeAssault::Alternate { watches } => {
+            // More often than there is room for, and before it is slow.
+            victim.be_woken(1000, LOOK);
+            held = super::doorbells::watch(copy().as_fd(), watches);
+        }
+        WakeAssault::Futex { waiters } => match victim.wait_in_a_crowd(waiters) {
+            Ok(all) => others = Some(all),
+            Err(why) => return Ok(Report::Missing(why)),
+        },
     }
     // What sleeps in the kernel sleeps by now.
     std::thread::sleep(Duration::from_millis(300));
     super::say(&Report::Ready);
     let modes = [OFlags::empty(), OFlags::NONBLOCK, OFlags::APPEND, OFlags::ASYNC];
-    let (mut random, mut turns) = (Random::new(1), 0);
+    let (mut random, mut turns, mut woken) = (Random::new(1), 0, 0);
     while !ended.load(Ordering::Relaxed) {
-        victim.ask();
+        woken += u32::from(victim.ask() > 0);
         match (attack.assault, &wake) {
             (WakeAssault::Scribble, _) => victim.scribble(&mut random),
             (WakeAssault::Flags, Some(wake)) => {
                 // What may be changed is changed; what may not is refused.
                 let _ = rustix::fs::fcntl_setfl(wake, modes[turns % modes.len()]);
             }
+            (WakeAssault::Alternate { .. }, Some(wake)) if woken >= QUICK => {
+                // There is room for one byte: the next wake-up calls all that watch.
+                let _ = recv(wake, &mut [0; 1], RecvFlags::DONTWAIT);
+                woken = 0;
+            }
             _ => {}
         }
         turns += 1;
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(LOOK);
     }
-    drop((held, wake, connection));
+    drop((held, others, wake, connection));
     Ok(Report::Ready)
+}
+
+/// Attaches, makes two wake-ups slow, leaves, and attaches again, until it is refused.
+pub fn come_again(attack: &ReturnAttack) -> Result<Report, Error> {
+    /// After so long, a wake-up is over, and the daemon knows how long it took.
+    const SLOW: Duration = Duration::from_millis(200);
+    feed(&attack.at)?;
+    super::say(&Report::Ready);
+    loop {
+        let (connection, attached, fds) = attach_again(attack)?;
+        let mut victim = Woken::new(&attached, &fds);
+        victim.announce(&fds);
+        let held = super::doorbells::watch(fds.wake.as_fd(), attack.watches);
+        victim.be_woken(2, SLOW);
+        drop((held, fds, connection));
+    }
+}
+
+/// Attaches, as soon as the daemon has seen that the last connection is over.
+fn attach_again(attack: &ReturnAttack) -> Result<(Connection, Attached, PortFds), Error> {
+    loop {
+        match super::attach_for(&attack.at, attack.seconds) {
+            Err(error) if error.code() == Some(ErrorCode::InUse) => std::thread::sleep(LOOK),
+            other => return other,
+        }
+    }
 }
 
 /// The port that is woken.
@@ -89,7 +133,7 @@ pub struct Woken {
     pub region: Arc<Region>,
     tx: TxRing,
     rx: RxRing,
-    words: Arc<PortWake>,
+    words: PortWake,
 }
 
 impl Woken {
@@ -110,7 +154,7 @@ impl Woken {
         Self {
             tx: TxRing::new(&region, &port, 0),
             rx: RxRing::new(&region, &port, 0),
-            words: PortWake::new(&region, &port).into(),
+            words: PortWake::new(&region, &port),
             region,
         }
     }
@@ -125,26 +169,27 @@ impl Woken {
         rustix::io::write(&fds.kick, &1_u64.to_ne_bytes()).expect("room");
     }
 
-    /// Gives all frames back, and asks to be woken for the next.
-    pub fn ask(&mut self) {
+    /// Gives all frames back, and asks to be woken for the next. Returns how many there were.
+    pub fn ask(&mut self) -> u32 {
         let frames = self.rx.refresh();
         let _ = self.rx.release(frames);
         let _ = self.rx.arm(1);
+        frames
     }
 
-    /// Has many threads wait for the futex, which the switch then rings.
-    fn wait_for_futex(&self, waiters: u32) {
-        self.words.words().sleep_by(WakeBy::Futex);
-        for _ in 0..waiters {
-            let words = self.words.clone();
-            let wait = move || {
-                loop {
-                    let seen = words.words().wakes();
-                    let _ = futex::wait(words.futex(), futex::Flags::empty(), seen, None);
-                }
-            };
-            std::thread::Builder::new().stack_size(64 << 10).spawn(wait).expect("threads");
+    /// Asks so often to be woken, and waits for a while each time.
+    fn be_woken(&mut self, times: u32, wait: Duration) {
+        for _ in 0..times {
+            self.ask();
+            std::thread::sleep(wait);
         }
+    }
+
+    /// Has the switch ring by the futex, and very many others wait in its bucket.
+    fn wait_in_a_crowd(&self, waiters: u32) -> Result<Crowd, String> {
+        let all = crowd(self.words.futex(), waiters)?;
+        self.words.words().sleep_by(WakeBy::Futex);
+        Ok(all)
     }
 
     fn scribble(&self, random: &mut Random) {
@@ -156,8 +201,8 @@ impl Woken {
 }
 
 /// Another port of this process sends to the attacker.
-fn feed(attack: &WakeAttack) -> Result<(), Error> {
-    let mut feeder = attack.at.options().open("vale0:feeder")?;
+fn feed(at: &At) -> Result<(), Error> {
+    let mut feeder = at.options().open("vale0:feeder")?;
     std::thread::spawn(move || {
         let frame = ethernet(mac(STATION), mac(STATION + 1), OTHER, &[0; 46]);
         while feeder.send_timeout(&frame, Some(Duration::from_secs(1))).is_ok() {

@@ -4,23 +4,28 @@
 
 use std::time::{Duration, Instant};
 
-use harness::daemon::Setup;
+use harness::daemon::{Daemon, Setup};
 use harness::frames::{fill, mac};
 use harness::process::{Peer, USER};
 use harness::role::{
-    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, Role, Send, SocketAttack,
-    WakeAssault, WakeAttack,
+    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, ReturnAttack, Role, Send,
+    SocketAttack, WakeAssault, WakeAttack,
 };
+use harness::round_trips::{RoundTrips, assert_goes_on};
 use harness::{is_root, skip, wait};
 use protocol::MachineState;
 
-/// The honest receiver loses nothing, because its sender waits for room.
+/// Honest receivers lose nothing, because their senders wait for room.
 const CONFIG: &str = r#"
 [socket]
 mode = "666"
 [switch.vale0]
 mode = "666"
 [switch.vale0.port.honest]
+on_full = "wait"
+[switch.vale0.port.ping]
+on_full = "wait"
+[switch.vale0.port.pong]
 on_full = "wait"
 "#;
 /// The address of the machine that is attacked by.
@@ -66,7 +71,7 @@ fn wake_attack(assault: WakeAssault) {
     withstands(&format!("{assault:?}"), attack, user);
 }
 
-/// A pair of ports loses nothing, and the daemon answers and ends, while a peer attacks.
+/// Pairs of ports lose nothing and go on, and the daemon answers and ends, while a peer attacks.
 fn withstands(assault: &str, attack: impl FnOnce(At) -> Role, user: Option<u32>) {
     let mut daemon = Setup::new(CONFIG).start();
     let at = daemon.at("vale0:honest");
@@ -77,8 +82,30 @@ fn withstands(assault: &str, attack: impl FnOnce(At) -> Role, user: Option<u32>)
     at.sleepy = true;
     let send = Send { at, stream: 1, to: mac(9), count: None, lens, batch: 1 };
     let mut sender = Peer::start(&Role::Send(send));
+    let trips = RoundTrips::start(&daemon, "vale0");
+    let ((), before) = trips.beside(|| std::thread::sleep(Duration::from_secs(1)));
     let mut hostile = Peer::launch(&attack(daemon.at("vale0:hostile")), user);
-    assert_eq!(hostile.report(), Report::Ready);
+    match hostile.report() {
+        Report::Missing(what) => return skip(&what),
+        report => assert_eq!(report, Report::Ready),
+    }
+    let ((), during) = trips.beside(|| assert_answers(&daemon, assault));
+    assert_goes_on(assault, before, during);
+    trips.finish();
+    sender.finish();
+    let sent = sender.sent();
+    receiver.finish();
+    receiver.received().assert_whole(1, sent);
+    assert!(sent > 100, "{sent} frames are not enough to say anything");
+    let asked = Instant::now();
+    daemon.terminate();
+    daemon.process().wait();
+    assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon's end: {:?}", asked.elapsed());
+    hostile.process().kill();
+}
+
+/// For a while, the daemon answers and honest frames arrive.
+fn assert_answers(daemon: &Daemon, assault: &str) {
     let (end, mut frames) = (Instant::now() + Duration::from_secs(3), 0);
     while Instant::now() < end {
         let (asked, before) = (Instant::now(), frames);
@@ -90,16 +117,6 @@ fn withstands(assault: &str, attack: impl FnOnce(At) -> Role, user: Option<u32>)
         assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon: {:?}", asked.elapsed());
         assert!(!hangs(daemon.pid()), "{assault}: {}", states(daemon.pid()));
     }
-    sender.finish();
-    let sent = sender.sent();
-    receiver.finish();
-    receiver.received().assert_whole(1, sent);
-    assert!(sent > 100, "{sent} frames are not enough to say anything");
-    let asked = Instant::now();
-    daemon.terminate();
-    daemon.process().wait();
-    assert!(asked.elapsed() < ANSWER, "{assault} held up the daemon's end: {:?}", asked.elapsed());
-    hostile.process().kill();
 }
 
 #[test]
@@ -170,11 +187,10 @@ fn a_wake_up_descriptor_that_was_closed_holds_nobody_up() {
     wake_attack(WakeAssault::Close);
 }
 
-#[test]
-fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
+/// A client that makes its wake-ups slow loses its port, and its user may attach none for a while.
+fn slow_wake_ups_cost_the_port_its_place(assault: WakeAssault) {
     let daemon = Setup::new(CONFIG).start();
-    let (assault, user) = (WakeAssault::Watch { watches: 200_000 }, is_root().then_some(USER));
-    let at = daemon.at("vale0:hostile");
+    let (at, user) = (daemon.at("vale0:hostile"), is_root().then_some(USER));
     let mut hostile =
         Peer::launch(&Role::WakeUps(WakeAttack { at, assault, seconds: ATTACK }), user);
     assert_eq!(hostile.report(), Report::Ready);
@@ -190,6 +206,34 @@ fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
         None => assert!(again.status.success(), "the daemon's user is not refused: {message}"),
     }
     hostile.process().kill();
+}
+
+#[test]
+fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
+    slow_wake_ups_cost_the_port_its_place(WakeAssault::Watch { watches: 200_000 });
+}
+
+#[test]
+fn slow_wake_ups_among_quick_ones_cost_the_port_its_place() {
+    slow_wake_ups_cost_the_port_its_place(WakeAssault::Alternate { watches: 200_000 });
+}
+
+#[test]
+fn a_client_that_leaves_after_two_slow_wake_ups_is_refused_after_the_third() {
+    if !is_root() {
+        return skip("only root can be another user, and the daemon's own is not refused");
+    }
+    let daemon = Setup::new(CONFIG).start();
+    let (at, watches) = (daemon.at("vale0:hostile"), 100_000);
+    let attack = ReturnAttack { at, watches, seconds: ATTACK };
+    let hostile = Peer::launch(&Role::Returns(attack), Some(USER));
+    assert_eq!(hostile.report(), Report::Ready);
+    match hostile.report() {
+        Report::Failed { message, .. } => {
+            assert!(message.contains("stalled its switch"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -224,8 +268,9 @@ fn many_watches_of_an_interrupt_cost_the_vmm_its_place() {
     assert_eq!(machine().state, MachineState::Waiting);
 }
 
-/// A peer of such a port watches its socket very often, and is evicted.
-fn watched_peer_is_evicted(kind: &str, sends: Option<usize>) {
+/// A peer of such a port watches its socket very often, and is evicted. It sends `quick` frames by
+/// another socket before each that is slow.
+fn watched_peer_is_evicted(kind: &str, sends: Option<usize>, quick: u32) {
     let daemon = Setup::new(CONFIG).start();
     let peer = daemon.dir().join("hostile.sock");
     let peer = (kind == "dgram").then_some(peer);
@@ -236,14 +281,17 @@ fn watched_peer_is_evicted(kind: &str, sends: Option<usize>) {
     let machine = || daemon.port("vale0:vm").unwrap().machine.unwrap();
     let (socket, station) = (machine().socket.into(), STATION);
     // The first call that takes from a stream may call them all for each of very many messages.
-    let watches = if sends.is_some() { 60_000 } else { 200_000 };
-    let attack = SocketAttack { socket, peer, station, watches, sends };
+    let watches = if sends.is_some() && quick == 0 { 60_000 } else { 200_000 };
+    let attack = SocketAttack { socket, peer, station, watches, sends, quick };
     let mut hostile = Peer::start(&Role::Sockets(attack));
     let mut feeder = daemon.open("vale0:feeder");
     let mut frame = Vec::new();
     fill(&mut frame, mac(STATION), 1, 0, 60);
     let complaint = wait::find("the port to complain", || {
-        feeder.send(&frame).unwrap();
+        // A call that sends to the peer is slow, too.
+        if quick == 0 {
+            feeder.send(&frame).unwrap();
+        }
         machine().complaint
     });
     assert!(complaint.contains("stalls the switch (3 times within a minute)"), "{complaint}");
@@ -256,15 +304,20 @@ fn watched_peer_is_evicted(kind: &str, sends: Option<usize>) {
 
 #[test]
 fn many_watches_of_a_streams_peer_cost_it_its_place() {
-    watched_peer_is_evicted("stream", None);
-    watched_peer_is_evicted("stream", Some(1));
-    watched_peer_is_evicted("stream", Some(1000));
+    watched_peer_is_evicted("stream", None, 0);
+    watched_peer_is_evicted("stream", Some(1), 0);
+    watched_peer_is_evicted("stream", Some(1000), 0);
 }
 
 #[test]
 fn many_watches_of_a_peer_by_datagrams_cost_it_its_place() {
-    watched_peer_is_evicted("dgram", None);
-    watched_peer_is_evicted("dgram", Some(1000));
+    watched_peer_is_evicted("dgram", None, 0);
+    watched_peer_is_evicted("dgram", Some(1000), 0);
+}
+
+#[test]
+fn slow_datagrams_among_quick_ones_cost_the_peer_its_place() {
+    watched_peer_is_evicted("dgram", Some(1000), 100);
 }
 
 #[test]
@@ -273,8 +326,8 @@ fn many_watches_of_the_wake_up_descriptor_hold_nobody_up() {
 }
 
 #[test]
-fn many_waiters_of_the_futex_hold_nobody_up() {
-    wake_attack(WakeAssault::Futex { waiters: 2000 });
+fn many_waiters_in_the_bucket_of_the_futex_hold_nobody_up() {
+    wake_attack(WakeAssault::Futex { waiters: 300_000 });
 }
 
 #[test]

@@ -5,21 +5,32 @@ use std::time::Duration;
 
 use harness::Random;
 use harness::daemon::Daemon;
+use harness::round_trips::{RoundTrips, assert_goes_on};
 use harness::siege::{self, Attacker, Pair, Siege, rate};
 
-/// The pair loses nothing while the attackers are at work, and the daemon is afterwards as before.
+/// The pair loses nothing and goes on while the attackers are at work, and so does one that sends a
+/// frame to and fro. The daemon is afterwards as before.
 fn assert_costs_nothing(name: &str, seed: u64, attackers: fn(&Daemon) -> Vec<Attacker>) {
+    let [alone, besieged] = besiege(name, seed, attackers);
+    assert_goes_on(&format!("{name}, round trips"), alone, besieged);
+}
+
+/// As [`assert_costs_nothing`], but returns the number of round trips in a second, before the
+/// attack and during it. They are made at another switch than that of the attackers.
+fn besiege(name: &str, seed: u64, attackers: fn(&Daemon) -> Vec<Attacker>) -> [f64; 2] {
     let mut random = Random::seeded(seed);
     let daemon = siege::daemon();
     let before = daemon.holdings();
     let pair = Pair::start(&daemon);
-    let alone = rate(&daemon, Duration::from_millis(700));
+    let trips = RoundTrips::start(&daemon, "vale1");
+    let (alone, trips_alone) = trips.beside(|| rate(&daemon, Duration::from_millis(700)));
     let siege = Siege::start(attackers(&daemon), &mut random);
-    let besieged = rate(&daemon, Duration::from_secs(4));
+    let (besieged, trips_besieged) = trips.beside(|| rate(&daemon, Duration::from_secs(4)));
     let all = siege.end();
+    trips.finish();
     let outcome = pair.finish();
     eprintln!("{name}: {all:?}");
-    eprintln!("alone {alone:.0} frames/s, besieged {besieged:.0}: {:.2}", besieged / alone);
+    assert_goes_on(&format!("{name}, frames"), alone, besieged);
     outcome.assert_whole();
     assert!(outcome.sent > 500, "{} frames are not enough to say anything", outcome.sent);
     for lives in all {
@@ -28,6 +39,7 @@ fn assert_costs_nothing(name: &str, seed: u64, attackers: fn(&Daemon) -> Vec<Att
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
     siege::clear(&daemon);
     daemon.assert_holds(before);
+    [trips_alone, trips_besieged]
 }
 
 #[test]
@@ -56,5 +68,7 @@ fn hostile_clients_and_guests_together_cost_a_lossless_pair_no_frame() {
 
 #[test]
 fn a_user_that_comes_with_many_ports_and_floods_costs_a_lossless_pair_no_frame() {
-    assert_costs_nothing("crowd", 74, |daemon| vec![Attacker::crowd(daemon)]);
+    // Each of its ports has its turn. A round trip waits for those of some hundred ports.
+    let [alone, besieged] = besiege("crowd", 74, |daemon| vec![Attacker::crowd(daemon)]);
+    eprintln!("crowd, round trips: {alone:.0} a second alone, {besieged:.0} besieged");
 }

@@ -15,8 +15,9 @@
 //! ```
 //!
 //! The other side rings by the mode that stands in the port's memory; [`ring::doorbell`] says why
-//! no wake-up is lost. It stays as it is between two sleeps, and is that of the
-//! descriptor always once a program has taken the descriptor for an event loop of its own.
+//! no wake-up is lost. It stays as it is between two sleeps, unless that side offers no futex any
+//! more, and is that of the descriptor always once a program has taken the descriptor for an event
+//! loop of its own.
 //!
 //! One doorbell serves all rings of a port, and two threads may sleep at once, a sender and a
 //! receiver. A wake-up that one of them takes may have been meant for the other. So:
@@ -181,11 +182,11 @@ impl Link {
 
     /// A thread is about to arm and sleep. The first says by what; it sleeps by futex if it may.
     fn enter(&self) {
-        let mut state = self.lock();
-        let may_change = state.sleepers == 0 && !state.by_futex && !state.descriptor_taken;
-        if may_change && self.words.own.words().offers_futex() {
-            state.by_futex = true;
-            self.words.own.words().sleep_by(WakeBy::Futex);
+        let (mut state, words) = (self.lock(), self.words.own.words());
+        let may_change = state.sleepers == 0 && !state.descriptor_taken;
+        if may_change && state.by_futex != words.offers_futex() {
+            state.by_futex = !state.by_futex;
+            words.sleep_by(if state.by_futex { WakeBy::Futex } else { WakeBy::Descriptor });
         }
         state.sleepers += 1;
     }

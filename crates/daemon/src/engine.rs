@@ -103,7 +103,7 @@ use netmap::BoundPlace;
 use notices::Notices;
 use open::Closing;
 use region_numbers::RegionNumbers;
-use slow_calls::SlowReports;
+use slow_calls::{Probations, SlowReports};
 use slow_memory::SlowMemory;
 use stats::{Counted, counted, shown};
 use system::{random_seed, usable_cpus};
@@ -146,6 +146,8 @@ pub struct Workers {
     watchdog: Watchdog,
     slow_memory: SlowMemory,
     slow_reports: SlowReports,
+    /// By user.
+    probations: Probations,
     /// The control thread's, until it takes it.
     heartbeat: Option<Heartbeat>,
     notices: Notices,
@@ -292,6 +294,7 @@ impl Workers {
             watchdog,
             slow_memory,
             slow_reports,
+            probations: Probations::default(),
             heartbeat: Some(heartbeat),
             notices,
             closing: Vec::new(),
@@ -415,12 +418,12 @@ impl Workers {
         let (mut last, plug) = self.on_port(place, move |worker, at| {
             worker.disconnect(number);
             // Nothing may be counted between the last look and the end: one job does both.
-            (counted(worker.switch(at), id), worker.unplug(number))
+            (counted(worker, at, id), worker.unplug(number))
         });
         let at = self.place(switch).at;
         for other in self.workers_of(switch).filter(|&other| other != worker) {
             let job = move |worker: &mut Worker| {
-                let last = counted(worker.switch(at), id);
+                let last = counted(worker, at, id);
                 (last, worker.remove_elsewhere(at, id))
             };
             let (more, handle) = self.workers[other].handle.call(job);
@@ -449,7 +452,7 @@ impl Workers {
 impl Workers {
     fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
         let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
-        let all = self.on_replicas(switch, move |worker, at| counted(worker.switch(at), id));
+        let all = self.on_replicas(switch, move |worker, at| counted(worker, at, id));
         let sum = all.into_iter().reduce(|mut sum, more| {
             sum.add(&more);
             sum

@@ -56,7 +56,7 @@ fn a_frontend_that_cannot_be_accepted_costs_no_processor() {
     let quota = Quota::new(0, Limits::NONE);
     let (connects, pairs, coalesce) = (false, 1, None);
     let spec = Spec { name, path: path2, connects, pairs, coalesce, peer, access, quota };
-    let (adapter, port) = open(&spec, SlowCalls::new(drop), &Arc::new(bell)).unwrap();
+    let (adapter, port) = open(&spec, SlowCalls::unreported(), &Arc::new(bell)).unwrap();
     let thread = thread();
     // What it opens and closes as it begins is over.
     assert_rests(&thread);

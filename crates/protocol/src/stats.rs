@@ -68,6 +68,10 @@ pub struct PortStats {
     /// How often the switch woke the port's program, which slept.
     #[serde(default)]
     pub wakes: u64,
+    /// The longest of its turns that were timed, in nanoseconds: one round of turns in 128 is. It
+    /// begins anew when the port moves to another worker.
+    #[serde(default)]
+    pub longest_turn_ns: u64,
     /// What stands in the receive rings now; `None`: no program has rings there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_fill: Option<Fill>,

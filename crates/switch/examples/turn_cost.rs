@@ -1,7 +1,8 @@
 //! Turns of one kind, again and again: what `cargo xtask counts` counts the instructions of.
 //!
-//! `turn_cost SCENARIO ROUNDS`: in a round, a client writes a batch of 60 bytes each, the switch
-//! takes it in a turn, and clients read what arrives. There is no clock and nothing random in it.
+//! `turn_cost SCENARIO ROUNDS`: in a round, a client writes 256 frames of 60 bytes, the switch
+//! takes them in one turn or in more, and clients read what arrives. There is no clock and nothing
+//! random in it.
 
 mod net;
 
@@ -25,10 +26,15 @@ struct Scenario {
     shared: bool,
     /// Headers in turn; none: a broadcast.
     stations: u8,
+    /// Frames of a turn.
+    batch: u32,
 }
 
-const SCENARIOS: [Scenario; 7] = [
+const FRAMES: u32 = BATCH as u32;
+
+const SCENARIOS: [Scenario; 8] = [
     of("run", Forwarding::Learning, 1, 1),
+    Scenario { batch: 1, ..of("single", Forwarding::Learning, 1, 1) },
     of("unicast", Forwarding::Learning, STATIONS_MAX, STATIONS_MAX),
     of("many-stations", Forwarding::Learning, STATIONS_MAX, 200),
     of("flood", Forwarding::Learning, STATIONS_MAX, 0),
@@ -38,7 +44,7 @@ const SCENARIOS: [Scenario; 7] = [
 ];
 
 const fn of(name: &'static str, forwarding: Forwarding, receivers: u8, stations: u8) -> Scenario {
-    Scenario { name, forwarding, receivers, shared: false, stations }
+    Scenario { name, forwarding, receivers, shared: false, stations, batch: FRAMES }
 }
 
 fn main() {
@@ -86,11 +92,12 @@ impl Scenario {
     }
 
     fn round(&self, net: &mut Net) {
-        let batch = BATCH.into();
-        let sent = net.send(0, batch, |slot| frame(self.destination(slot), mac(0), 0));
-        assert_eq!((sent, net.turn(0).slots), (batch, batch), "all are taken");
         let copies = if self.stations == 0 { self.receivers.into() } else { 1 };
-        assert_eq!(net.receive(), batch * copies, "all arrive");
+        for _ in 0..FRAMES / self.batch {
+            let sent = net.send(0, self.batch, |slot| frame(self.destination(slot), mac(0), 0));
+            assert_eq!((sent, net.turn(0).slots), (self.batch, self.batch), "all are taken");
+            assert_eq!(net.receive(), self.batch * copies, "all arrive");
+        }
     }
 
     fn destination(&self, slot: u32) -> [u8; 6] {

@@ -3,14 +3,16 @@
 //!
 //! Any user that may connect can make the log grow, and the log usually shares a tmpfs with the
 //! state. So each user has a [`Budget`] of lines about attaches, leaves, changes and what its ports
-//! cause, and one line in [`PAUSE`] about refusals; what is suppressed is counted. No user spends
-//! another one's, and changes of a privileged user, the operator's, are all in the log. What a
-//! routing daemon finds is not: a router elsewhere can cause any number of such changes.
+//! cause, and one line in [`PAUSE`] about refusals; what is suppressed is counted, and told of when
+//! a minute is over. No user spends another one's, unless [`USERS`] others have spent of theirs a
+//! moment ago: the rest share one budget then. Changes of a privileged user, the operator's, are
+//! all in the log. What a routing daemon finds is not: a router elsewhere can cause any number of
+//! such changes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use port::log_budget::{Budget, Decision};
+use port::log_budget::{Budget, Decision, Kind, NextReport, UserBudgets};
 use protocol::name::PortName;
 use protocol::{
     ChainRequest, ErrorCode, FdbRequest, InterfaceRequest, MdbChange, MdbRequest, PortRequest,
@@ -18,6 +20,7 @@ use protocol::{
     SwitchSettings, WorkerRequest,
 };
 use serde::Serialize;
+use tracing::Level;
 
 use super::{Answer, Client, Control};
 use crate::control::datapath::Datapath;
@@ -25,43 +28,77 @@ use crate::control::refusal::Refusal;
 use crate::control::state::Holder;
 use crate::log::cut;
 use crate::model::keys::ConnKey;
-use crate::model::policy::{Caller, shown_process};
+use crate::model::policy::{Caller, is_privileged, shown_process};
 use protocol::users::user_name;
 
 /// Least time between two lines about refusals of one user.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Limit for the number of users on record.
+/// Limit for the number of ordinary users on record.
 const USERS: usize = 1024;
+/// Least time between two looks for users that need not be on record.
+const TIDY: Duration = Duration::from_secs(1);
+
+/// The kinds of lines, by their places. Attaches, leaves and changes are the first.
+const KINDS: [Kind; 2] = [
+    Kind { name: "of calls", level: Level::INFO },
+    Kind { name: "of refused calls", level: Level::WARN },
+];
+const CHANGES: usize = 0;
+const REFUSALS: usize = 1;
 
 /// What the log has of each user.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CallLog {
-    users: BTreeMap<u32, UserLog>,
+    /// Users that had lines a short time ago, and others until their room is needed.
+    users: BTreeMap<u32, UserBudgets<2>>,
+    /// The lines of all users for which `users` has no room.
+    others: UserBudgets<2>,
+    /// There is no room for another user before.
+    full_until: Option<Instant>,
+    next: NextReport,
 }
 
-#[derive(Debug)]
-struct UserLog {
-    /// Attaches, leaves and changes.
-    changes: Budget,
-    refusals: Budget,
+impl Default for CallLog {
+    fn default() -> Self {
+        let next = NextReport::default();
+        let others = lines_of("other users".to_owned(), &next);
+        Self { users: BTreeMap::new(), others, full_until: None, next }
+    }
+}
+
+fn lines_of(user: String, next: &NextReport) -> UserBudgets<2> {
+    let [changes, refusals] = KINDS;
+    let refusals = (refusals, Budget::of_one(PAUSE));
+    UserBudgets::new(user, [(changes, Budget::default()), refusals], next)
 }
 
 impl CallLog {
-    fn of(&mut self, uid: u32) -> &mut UserLog {
-        if self.users.len() >= USERS && !self.users.contains_key(&uid) {
-            self.users.clear();
+    fn of(&mut self, uid: u32, now: Instant) -> &UserBudgets<2> {
+        let has_room = self.users.contains_key(&uid) || is_privileged(uid);
+        if !has_room && self.is_full(now) {
+            return &self.others;
         }
-        self.users.entry(uid).or_insert_with(|| UserLog {
-            changes: Budget::default(),
-            refusals: Budget::of_one(PAUSE),
-        })
+        let next = &self.next;
+        self.users.entry(uid).or_insert_with(|| lines_of(user_name(uid), next))
     }
 
-    /// `None`: a refusal of this user is not logged `now`. Else the number of those that were not
-    /// logged since the last one.
-    fn logs_refusal(&mut self, uid: u32, now: Instant) -> Option<u32> {
-        match self.of(uid).refusals.decide(now) {
-            Decision::Log(suppressed) => Some(suppressed),
+    /// Whether there is no room for another user. Forgets those that have all their lines again;
+    /// each tells what was suppressed.
+    fn is_full(&mut self, now: Instant) -> bool {
+        if self.users.len() >= USERS && self.full_until.is_none_or(|until| until <= now) {
+            self.users.retain(|_, lines| !lines.are_whole(now));
+            self.full_until = now.checked_add(TIDY);
+        }
+        self.users.len() >= USERS
+    }
+
+    /// `None`: a refusal of this user is not logged `now`. Else what its line says of those that
+    /// were not logged since the last one.
+    fn logs_refusal(&mut self, uid: u32, now: Instant) -> Option<String> {
+        let lines = self.of(uid, now);
+        match lines.decide(REFUSALS, now) {
+            Decision::Log(0) => Some(String::new()),
+            Decision::Log(more) => Some(format!(" ({more} more of {} before)", lines.user())),
             Decision::LogNoMore | Decision::Suppress => None,
         }
     }
@@ -69,28 +106,36 @@ impl CallLog {
     /// True if a line about an attach, a leave or a change of this user, or one about its ports or
     /// its program, is to be logged `now`. Logs the number of those that were not.
     pub(super) fn logs_change(&mut self, uid: u32, now: Instant) -> bool {
-        let decision = self.of(uid).changes.decide(now);
-        decision.allows("of calls", |text| tracing::info!("{}: {text}", user_name(uid)))
+        self.of(uid, now).allows(CHANGES, now)
     }
-}
 
-impl Drop for CallLog {
-    fn drop(&mut self) {
-        for (uid, log) in &self.users {
-            let suppressed = log.changes.suppressed().saturating_add(log.refusals.suppressed());
-            if suppressed > 0 {
-                tracing::info!("{}: {suppressed} lines of calls were suppressed", user_name(*uid));
-            }
+    /// Logs how many lines were suppressed, if it is time.
+    fn log_suppressed(&self, now: Instant) {
+        if self.next.take_due(now) {
+            self.users.values().chain([&self.others]).for_each(|lines| lines.log_suppressed(now));
         }
     }
 }
 
 impl<D: Datapath> Control<D> {
+    /// How long until the log can have the number of lines of a user that were suppressed.
+    #[must_use]
+    pub fn next_report(&self, now: Instant) -> Option<Duration> {
+        let reports = [self.call_log.next.at(), self.notes.allowances.next_report()];
+        reports.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Logs how many lines of users were suppressed, if it is time.
+    pub fn log_suppressed(&self, now: Instant) {
+        self.call_log.log_suppressed(now);
+        self.notes.allowances.log_suppressed(now);
+    }
+
     /// Answers and logs a request.
     pub(super) fn answer(&mut self, client: &mut Client, request: Request) -> Answer {
         let call = || cut(format!("{request:?}"));
         tracing::debug!("{}: {}", who(&client.caller, &client.name), call());
-        let info = tracing::enabled!(tracing::Level::INFO);
+        let info = tracing::enabled!(Level::INFO);
         let change = info.then(|| change(&request)).flatten();
         let limited = !client.caller.privileged
             || matches!(request, Request::Session(SessionRequest::Detach(_)));
@@ -118,12 +163,8 @@ impl<D: Datapath> Control<D> {
         {
             return;
         }
-        match self.call_log.logs_refusal(caller.uid, Instant::now()) {
-            None => {}
-            Some(0) => tracing::warn!("{} refused: {}", who(caller, name), text()),
-            Some(more) => {
-                tracing::warn!("{} refused: {} ({more} more before)", who(caller, name), text());
-            }
+        if let Some(more) = self.call_log.logs_refusal(caller.uid, Instant::now()) {
+            tracing::warn!("{} refused: {}{more}", who(caller, name), text());
         }
     }
 
@@ -145,7 +186,7 @@ impl<D: Datapath> Control<D> {
 
     /// Logs the ports that a closed connection held.
     pub(super) fn note_leaving(&mut self, conn: ConnKey) {
-        if !tracing::enabled!(tracing::Level::INFO) {
+        if !tracing::enabled!(Level::INFO) {
             return;
         }
         for name in self.state.held_by(conn) {
@@ -303,14 +344,62 @@ fn json(settings: &impl Serialize) -> String {
 mod tests {
     use super::*;
 
+    /// A line without refusals before it.
+    fn first() -> Option<String> {
+        Some(String::new())
+    }
+
     #[test]
     fn test_refusals_of_one_user_are_logged_seldom_and_counted() {
         let (mut log, start) = (CallLog::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(log.logs_refusal(1, at(0)), Some(0));
-        assert_eq!(log.logs_refusal(1, at(1)), None);
-        assert_eq!(log.logs_refusal(2, at(1)), Some(0), "another user");
-        assert_eq!(log.logs_refusal(1, at(9)), None);
-        assert_eq!(log.logs_refusal(1, at(10)), Some(2));
+        assert_eq!(log.logs_refusal(4711, at(0)), first());
+        assert_eq!(log.logs_refusal(4711, at(1)), None);
+        assert_eq!(log.logs_refusal(2, at(1)), first(), "another user");
+        assert_eq!(log.logs_refusal(4711, at(9)), None);
+        assert_eq!(log.logs_refusal(4711, at(10)).as_deref(), Some(" (2 more of 4711 before)"));
+    }
+
+    #[test]
+    fn test_more_users_than_have_room_share_one_budget() {
+        let (mut log, start) = (CallLog::default(), Instant::now());
+        let (known, other) = (100_000, 100_000 + u32::try_from(USERS).unwrap());
+        assert!((known..other).all(|uid| log.logs_change(uid, start)));
+        let refused = [0, 1, 2].map(|more| log.logs_refusal(other + more, start));
+        assert_eq!(refused, [first(), None, None], "one line of all others");
+        assert_eq!((0..100).filter(|more| log.logs_change(other + more, start)).count(), 40);
+        assert_eq!(log.logs_refusal(known, start), first(), "a user on record");
+        assert_eq!(log.logs_refusal(0, start), first(), "root");
+        let more = log.logs_refusal(other, start + PAUSE);
+        assert_eq!(more.as_deref(), Some(" (2 more of other users before)"));
+        let minute = start + Duration::from_secs(60);
+        assert_eq!(log.logs_refusal(other, minute), first(), "on record from now on");
+        assert_eq!(log.users.keys().collect::<Vec<_>>(), [&other]);
+    }
+
+    #[test]
+    fn test_a_record_that_stays_full_is_not_searched_for_each_call() {
+        let (mut log, start) = (CallLog::default(), Instant::now());
+        let other = 100_000 + u32::try_from(USERS).unwrap();
+        assert!((100_000..other).all(|uid| log.logs_change(uid, start)));
+        let minute = start + Duration::from_secs(60);
+        assert!(log.is_full(minute - TIDY / 2));
+        assert!(log.is_full(minute), "not looked at");
+        assert!(!log.is_full(minute + TIDY / 2) && log.users.is_empty());
+    }
+
+    #[test]
+    fn test_what_a_silent_user_has_suppressed_is_told_when_its_minute_is_over() {
+        let (mut log, start) = (CallLog::default(), Instant::now());
+        assert!((0..40).all(|_| log.logs_change(4711, start)));
+        assert_eq!((log.logs_refusal(4711, start), log.next.at()), (first(), None));
+        let minute = start + Duration::from_secs(60);
+        assert!(!log.logs_change(4711, start) && log.logs_refusal(4711, start).is_none());
+        assert_eq!(log.next.at(), Some(minute));
+        log.log_suppressed(start + PAUSE);
+        assert_eq!(log.next.at(), Some(minute), "it may go on");
+        log.log_suppressed(minute);
+        assert_eq!(log.next.at(), None);
+        assert_eq!(log.logs_refusal(4711, minute), first(), "the number was told");
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use port::log_budget::NextReport;
 use port::machine::quota::{Limits, Quota};
 use port::machine::{Access, Coalesce, Spec};
 use protocol::name::PortName;
@@ -20,6 +21,9 @@ use crate::model::plan::{Origin, PortPlan};
 use crate::model::policy::{Caller, is_privileged};
 use crate::model::specs::MachineSpec;
 
+/// So many users are on record before any is forgotten.
+const USERS: usize = 64;
+
 /// What the machines of each user may take together, as long as any port of theirs is there, or
 /// the log has had lines of theirs a short time ago.
 #[derive(Debug)]
@@ -27,14 +31,16 @@ pub(super) struct Allowances {
     limits: Limits,
     /// The limits of users that are neither root nor the daemon's.
     ordinary: Limits,
+    /// Users with ports or lines, and others until there are `most` or they have a port again.
     users: BTreeMap<u32, Arc<Quota>>,
-    /// When the log can have the number of lines that were suppressed, if some were.
-    report_at: Option<Instant>,
+    most: usize,
+    next: NextReport,
 }
 
 impl Allowances {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, ordinary: limits, users: BTreeMap::new(), report_at: None }
+        let (users, next) = (BTreeMap::new(), NextReport::default());
+        Self { limits, ordinary: limits, users, most: USERS, next }
     }
 
     /// From now on ordinary users have at most a share of the descriptors.
@@ -42,38 +48,41 @@ impl Allowances {
         self.ordinary.descriptors = shares.of_machines(self.limits.descriptors);
     }
 
-    /// Logs how many lines of users were suppressed in minutes that are over, and forgets users
-    /// without ports and lines.
-    pub(super) fn log_suppressed(&mut self, now: Instant) {
-        let reports = self.users.values().filter_map(|quota| quota.lines().log_suppressed(now));
-        self.report_at = reports.min();
-        let is_used = |quota: &Arc<Quota>| Arc::strong_count(quota) > 1;
-        self.users.retain(|_, quota| is_used(quota) || !quota.lines().are_whole(now));
+    /// When the log can have the number of lines that were suppressed, if some were.
+    pub(super) fn next_report(&self) -> Option<Instant> {
+        self.next.at()
+    }
+
+    /// Logs how many lines of users were suppressed in minutes that are over, if it is time.
+    pub(super) fn log_suppressed(&self, now: Instant) {
+        if self.next.take_due(now) {
+            self.users.values().for_each(|quota| quota.lines().log_suppressed(now));
+        }
     }
 
     pub(super) fn of(&mut self, user: u32) -> Arc<Quota> {
-        self.log_suppressed(Instant::now());
+        let now = Instant::now();
+        if self.users.len() >= self.most {
+            self.users.retain(|_, quota| !is_idle(quota, now));
+            self.most = USERS.max(2 * self.users.len());
+        }
+        if self.users.get(&user).is_some_and(|quota| is_idle(quota, now)) {
+            self.users.remove(&user);
+        }
         let limits = if is_privileged(user) { self.limits } else { self.ordinary };
-        self.users.entry(user).or_insert_with(|| Quota::new(user, limits)).clone()
+        let (next, users) = (&self.next, &mut self.users);
+        users.entry(user).or_insert_with(|| Quota::with_lines(user, limits, next)).clone()
     }
+}
+
+/// Whether a user has no ports, and all its lines.
+fn is_idle(quota: &Arc<Quota>, now: Instant) -> bool {
+    Arc::strong_count(quota) == 1 && quota.lines().are_whole(now)
 }
 
 impl<D: Datapath> Control<D> {
     pub(super) fn machine_info(&self, port: &Port) -> Option<MachineInfo> {
         port.machine.as_ref().and_then(|_| self.datapath.machine_info(port.key))
-    }
-
-    /// How long until the log can have the number of lines of machines that were suppressed.
-    #[must_use]
-    pub fn next_report(&self, now: Instant) -> Option<Duration> {
-        self.notes.allowances.report_at.map(|at| at.saturating_duration_since(now))
-    }
-
-    /// Logs how many lines of machines were suppressed, if it is time.
-    pub fn log_suppressed(&mut self, now: Instant) {
-        if self.notes.allowances.report_at.is_some_and(|at| at <= now) {
-            self.notes.allowances.log_suppressed(now);
-        }
     }
 
     /// From now on the port goes with the connection.
@@ -150,6 +159,8 @@ fn coalesce(machine: &Machine) -> Option<Coalesce> {
 
 #[cfg(test)]
 mod tests {
+    use port::machine::quota::Resource;
+
     use super::*;
 
     #[test]
@@ -157,9 +168,32 @@ mod tests {
         let mut allowances = Allowances::new(Limits::NONE);
         let [first, other, again] = [1, 2, 1].map(|user| allowances.of(user));
         assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
-        drop((first, again));
-        let _new = allowances.of(3);
-        assert_eq!(allowances.users.keys().collect::<Vec<_>>(), [&2, &3]);
+    }
+
+    #[test]
+    fn users_without_ports_are_forgotten_when_there_are_many() {
+        let mut allowances = Allowances::new(Limits::NONE);
+        let stays = [1, 2].map(|user| allowances.of(user));
+        assert!(stays[1].lines().allows_event());
+        (3..1000).for_each(|user| drop(allowances.of(user)));
+        assert!(allowances.users.len() <= USERS);
+        let again = [1, 2].map(|user| allowances.of(user));
+        assert!(stays.iter().zip(&again).all(|(it, again)| Arc::ptr_eq(it, again)));
+        drop((stays, again));
+        assert!((3..1000).all(|user| Arc::strong_count(&allowances.of(user)) == 2));
+        let is_known = |user: u32| allowances.users.contains_key(&user);
+        assert_eq!([1, 2].map(is_known), [false, true], "the log has had a line of one");
+    }
+
+    #[test]
+    fn a_user_whose_ports_are_gone_has_the_limits_of_now() {
+        let mut allowances = Allowances::new(Limits::NONE);
+        let take = |quota: &Arc<Quota>| quota.take(Resource::Descriptors, 1).is_ok();
+        let before = allowances.of(4711);
+        allowances.ordinary.descriptors = 0;
+        assert!(take(&before) && take(&allowances.of(4711)));
+        drop(before);
+        assert!(!take(&allowances.of(4711)));
     }
 
     #[test]

@@ -137,6 +137,8 @@ pub struct Wish<'a> {
 pub struct Gone {
     /// The port's key, unless no worker knew the port (a free one, the end of a pipe).
     pub port: Option<PortKey>,
+    /// The user of its clients or its VMM.
+    pub user: Option<u32>,
     /// The pipe, if this was its last end.
     pub pipe: Option<PipeKey>,
     /// The switch that connected the ends of a bound pipe, likewise.
@@ -259,6 +261,7 @@ impl State {
             return self.remove_port(name);
         }
         self.index.leave(name, port);
+        let user = port.peer_user();
         let (key, holder, bound) = (port.key, port.holder.take(), port.bound.take());
         let cable = port.cable.take();
         self.index.enter(name, port);
@@ -266,7 +269,7 @@ impl State {
         self.note_regions_left(bound.iter().map(|shared| &shared.region));
         self.forget_held(name, holder.as_ref());
         let held = holder.is_some() || bound.is_some() || cable.is_some();
-        Gone { port: held.then_some(key), ..Gone::default() }
+        Gone { port: held.then_some(key), user, ..Gone::default() }
     }
 
     /// Removes a port, held or not.
@@ -286,6 +289,7 @@ impl State {
         Gone {
             left,
             port: port.is_known().then_some(port.key),
+            user: port.peer_user(),
             pipe: port.pipe.filter(|_| last_end),
             patch: port.bound.and_then(|shared| shared.patch).filter(|_| last_bound),
             switch: self.forget_switch(name.switch()),

@@ -13,6 +13,7 @@ use protocol::{MachineInfo, MachineState, Mode, PortKind, SocketPlace, StallStag
 use switch::{Adapter, Flush, Plug};
 
 use super::Workers;
+use super::slow_calls::PeerOf;
 use crate::control::datapath::machines::Machines;
 use crate::model::error::{DatapathError, MakeMachineError};
 use crate::model::keys::PortKey;
@@ -107,17 +108,16 @@ fn queued(adapter: Box<dyn Adapter>, frames: u32) -> Result<Box<dyn Adapter>, Da
 impl Machines for Workers {
     fn add_machine(&mut self, spec: &MachineSpec) -> Result<(), MakeMachineError> {
         self.new_place(spec.switch, &spec.config)?;
-        let slow = |stage| self.slow_calls(spec.key, Some(spec.switch), stage);
-        let calls = || netdev::PeerCalls {
-            sends: slow(StallStage::Send),
-            receives: slow(StallStage::Receive),
-        };
+        let peer = PeerOf { port: spec.key, user: spec.config.user, switch: Some(spec.switch) };
+        let stages = [StallStage::Send, StallStage::Receive, StallStage::Wake];
+        let [sends, receives, wakes] = stages.map(|stage| self.slow_calls(peer, stage));
+        let calls = netdev::PeerCalls { sends, receives };
         let (socket, bell) = (&spec.socket, self.host.ringer());
         let (adapter, port) = match spec.kind {
-            PortKind::Stream => netdev::open_stream(socket, calls(), bell)?,
-            PortKind::Dgram => netdev::open_dgram(socket, calls(), bell)?,
+            PortKind::Stream => netdev::open_stream(socket, calls, bell)?,
+            PortKind::Dgram => netdev::open_dgram(socket, calls, bell)?,
             PortKind::VhostUser => {
-                let (adapter, port) = vhost_user::open(socket, slow(StallStage::Wake), bell)?;
+                let (adapter, port) = vhost_user::open(socket, wakes, bell)?;
                 (queued(adapter, spec.config.queue_frames)?, port)
             }
             other => unreachable!("ports of kind {} have no machine", other.name()),

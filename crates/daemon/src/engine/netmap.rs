@@ -397,9 +397,14 @@ impl NetmapPorts for Workers {
         Ok(())
     }
 
-    fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+    fn open_bound(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        user: u32,
+    ) -> Result<Binding, DatapathError> {
         let (region, kick) = (self.region_fd(port)?, self.kick_of(port)?);
-        let (wake, waker) = self.bound_waker(port)?;
+        let (wake, waker) = self.bound_waker(port, user)?;
         let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
         let place = bound.holders.get_mut(&holder).expect("control knows the holders");
         place.wakers.retain(|waker| !waker.is_deserted());

@@ -14,6 +14,7 @@ use switch::{Plug, PortConfig};
 use super::memory::{Memory, geometry};
 use super::netmap::BoundPlace;
 use super::open::Closing;
+use super::slow_calls::PeerOf;
 use super::stats::shown;
 use super::worker::Worker;
 use super::{PortPlace, Site, Unplugged, Workers};
@@ -52,7 +53,8 @@ impl Ports for Workers {
     ) -> Result<Attachment, DatapathError> {
         let Site { worker, spec: ShmSpec { switch, .. }, .. } = self.sites[&port];
         let (id, number) = self.next_place(switch, worker)?;
-        let (wake, waker) = self.waker(port, Some(switch))?;
+        let peer = PeerOf { port, user: config.user, switch: Some(switch) };
+        let (wake, waker) = self.waker(peer)?;
         let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
         self.workers[worker].handle.call(move |worker| worker.connect(number, kick))?;
         // From here on nothing fails.

@@ -2,12 +2,15 @@
 //! to them or to receive from them.
 //!
 //! A worker reports each one to the control thread, by the watchdog's bell, as a stall of its own.
+//! All ports of a user share its [`Probation`].
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use port::sys::{SlowCalls, Waker};
+use port::sys::{Probation, SlowCalls, Waker};
 use protocol::{StallCause, StallStage};
 
 use super::Workers;
@@ -41,23 +44,38 @@ impl SlowReports {
     }
 }
 
+/// The probations of users with ports. That of a user without ports is kept until it is over.
+#[derive(Debug, Default)]
+pub(super) struct Probations(BTreeMap<u32, Arc<Probation>>);
+
+impl Probations {
+    fn of(&mut self, uid: u32) -> Arc<Probation> {
+        self.0.retain(|_, probation| Arc::strong_count(probation) > 1 || probation.is_on());
+        self.0.entry(uid).or_default().clone()
+    }
+}
+
+/// A peer that calls are made for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerOf {
+    /// The port.
+    pub port: PortKey,
+    /// The user of the client or the VMM there.
+    pub user: u32,
+    /// The switch that the port is in.
+    pub switch: Option<SwitchKey>,
+}
+
 impl Workers {
-    /// A doorbell for the client of a port, which the worker of this switch rings.
-    pub(super) fn waker(
-        &self,
-        port: PortKey,
-        switch: Option<SwitchKey>,
-    ) -> io::Result<(OwnedFd, Waker)> {
-        Waker::new(&self.reclaimer.closer(), self.slow_calls(port, switch, StallStage::Wake))
+    /// A doorbell for the client of a port.
+    pub(super) fn waker(&mut self, peer: PeerOf) -> io::Result<(OwnedFd, Waker)> {
+        let slow = self.slow_calls(peer, StallStage::Wake);
+        Waker::new(&self.reclaimer.closer(), slow)
     }
 
-    /// Reports slow calls of this stage for a port's peer by the worker of this switch.
-    pub(super) fn slow_calls(
-        &self,
-        port: PortKey,
-        switch: Option<SwitchKey>,
-        stage: StallStage,
-    ) -> SlowCalls {
+    /// Reports slow calls of this stage for a port's peer by the worker of its switch.
+    pub(super) fn slow_calls(&mut self, peer: PeerOf, stage: StallStage) -> SlowCalls {
+        let PeerOf { port, user, switch } = peer;
         // All workers of a switch may call for the peer; its home stands for them.
         let worker = switch.map(|switch| self.place(switch).home);
         let worker = worker.and_then(|worker| u32::try_from(worker).ok());
@@ -69,12 +87,12 @@ impl Workers {
                 bell.ring();
             }
         };
-        SlowCalls::new(report)
+        SlowCalls::new(self.probations.of(user), report)
     }
 
-    /// A doorbell for a holder of a bound port. Slow wake-ups of a monitor are reported for the
-    /// port that it mirrors, those of a capture of drops for the capture itself.
-    pub(super) fn bound_waker(&self, port: PortKey) -> io::Result<(OwnedFd, Waker)> {
+    /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor are
+    /// reported for the port that it mirrors, those of a capture of drops for the capture itself.
+    pub(super) fn bound_waker(&mut self, port: PortKey, user: u32) -> io::Result<(OwnedFd, Waker)> {
         let (port, switch) = match &self.bound[&port].served_by {
             ServedBy::Switch(switch) => (port, Some(*switch)),
             ServedBy::Monitor { port, .. } => (*port, self.switch_of(*port).map(|at| at.0)),
@@ -84,6 +102,20 @@ impl Workers {
             | ServedBy::Waiting(_)
             | ServedBy::Orphaned(_) => (port, None),
         };
-        self.waker(port, switch)
+        self.waker(PeerOf { port, user, switch })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_without_ports_are_forgotten() {
+        let mut probations = Probations::default();
+        let first = probations.of(1);
+        drop(probations.of(2));
+        assert!(Arc::ptr_eq(&first, &probations.of(1)));
+        assert_eq!(probations.0.keys().collect::<Vec<_>>(), [&1]);
     }
 }

@@ -1,10 +1,14 @@
 //! Counters of ports, as the control API shows them: `tx` is what the port's user sends, `rx` what
 //! it receives. The switch counts from the same point of view.
 
+use std::time::Duration;
+
 use packet::PortId;
 use protocol::name::PortName;
 use protocol::{Counter, Fill, PortStats};
-use switch::{Plug, QueueStats, Switch};
+use switch::{Plug, QueueStats};
+
+use super::worker::Worker;
 
 /// Counters of a port, and what its rings say.
 #[derive(Debug)]
@@ -15,6 +19,7 @@ pub(super) struct Counted {
     /// Frames that a function got by calls, and of these, those that it passed on.
     calls: [u64; 2],
     rx_fill: Option<Fill>,
+    longest_turn: Duration,
 }
 
 impl Counted {
@@ -24,23 +29,26 @@ impl Counted {
         self.resyncs = self.resyncs.max(other.resyncs);
         self.calls = self.calls.max(other.calls);
         self.rx_fill = self.rx_fill.or(other.rx_fill);
+        self.longest_turn = self.longest_turn.max(other.longest_turn);
     }
 }
 
-/// Looks at the counters of a port.
-pub(super) fn counted(switch: &mut Switch, id: PortId) -> Counted {
+/// Looks at the counters of a port, whose switch is at a place of the worker.
+pub(super) fn counted(worker: &mut Worker, at: usize, id: PortId) -> Counted {
+    let longest_turn = worker.longest_turn(at, id);
+    let switch = worker.switch(at);
     let stats = switch.stats(id).cloned().unwrap_or_default();
     let mut plug = switch.plug_mut(id);
     let fill = plug.as_mut().and_then(|plug| plug.rx_fill());
     let rx_fill = fill.map(|[slots, capacity]| Fill { slots, capacity });
     let resyncs = plug.as_ref().map_or(0, |plug| plug.resyncs());
     let calls = plug.and_then(Plug::rings).map_or([0; 2], |rings| rings.calls());
-    Counted { stats, resyncs, calls, rx_fill }
+    Counted { stats, resyncs, calls, rx_fill, longest_turn }
 }
 
 /// The counters of a port as clients see them.
 pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
-    let Counted { stats, resyncs, calls: [called_in, called_out], rx_fill } = counted;
+    let Counted { stats, resyncs, calls: [called_in, called_out], rx_fill, longest_turn } = counted;
     let total = stats.total();
     let drops = stats.drops.iter().filter(|(_, frames)| *frames > 0);
     let queues = |of: fn(&QueueStats) -> switch::Counters| {
@@ -57,6 +65,7 @@ pub(super) fn shown(port: PortName, counted: &Counted) -> PortStats {
         resyncs: u64::from(*resyncs),
         abandoned: 0,
         wakes: stats.wakes,
+        longest_turn_ns: u64::try_from(longest_turn.as_nanos()).unwrap_or(u64::MAX),
         rx_fill: *rx_fill,
         called_in: *called_in,
         called_out: *called_out,
@@ -83,7 +92,8 @@ mod tests {
         ];
         let stats = switch::PortStats { queues, wakes: 6, ..switch::PortStats::default() };
         let rx_fill = Some(Fill { slots: 7, capacity: 8 });
-        let counted = Counted { stats, resyncs: 2, calls: [0; 2], rx_fill };
+        let longest_turn = Duration::from_micros(7);
+        let counted = Counted { stats, resyncs: 2, calls: [0; 2], rx_fill, longest_turn };
         let shown = shown("vale0:a".parse().expect("a name"), &counted);
         let json = serde_json::to_value(shown).expect("numbers and names");
         let expected = serde_json::json!({
@@ -97,6 +107,7 @@ mod tests {
             "resyncs": 2,
             "abandoned": 0,
             "wakes": 6,
+            "longest_turn_ns": 7000,
             "rx_fill": { "slots": 7, "capacity": 8 },
         });
         assert_eq!(json, expected);

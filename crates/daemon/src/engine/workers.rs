@@ -26,10 +26,7 @@ impl WorkerWatch for Workers {
     fn take_stalls(&mut self) -> Vec<WorkerStall> {
         let seen = self.watchdog.take();
         let stalls = seen.into_iter().map(|(number, stall)| self.named(number, &stall));
-        // A port that is gone has had its report.
-        let slow =
-            self.slow_reports.take().filter(|stall| stall.port.is_some_and(|it| self.has(it)));
-        stalls.chain(slow).collect()
+        stalls.chain(self.slow_reports.take()).collect()
     }
 
     fn worker_health(&mut self) -> Vec<WorkerHealth> {
@@ -39,10 +36,6 @@ impl WorkerWatch for Workers {
 }
 
 impl Workers {
-    fn has(&self, port: PortKey) -> bool {
-        self.ports.contains_key(&port) || self.bound.contains_key(&port)
-    }
-
     fn health_of(&self, number: usize, crew: &Crew) -> WorkerHealth {
         let Health { steps, times, longest, cpu_time, kicks } = crew.handle.call(Worker::health);
         let longest_port = longest.iter().max_by_key(|(.., took)| *took);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::log::UserLines;
+use crate::log_budget::NextReport;
 
 /// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +91,18 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota of a user without usage.
+    /// The quota of a user without usage, whose suppressed lines nobody tells of in time.
     #[must_use]
     pub fn new(user: u32, limits: Limits) -> Arc<Self> {
-        Arc::new(Self { user, limits, taken: Default::default(), lines: UserLines::new(user) })
+        Self::with_lines(user, limits, &NextReport::default())
+    }
+
+    /// The quota of a user without usage. Its lines say in `next` when the log is to have the
+    /// number of suppressed ones.
+    #[must_use]
+    pub fn with_lines(user: u32, limits: Limits, next: &NextReport) -> Arc<Self> {
+        let lines = UserLines::new(user, next);
+        Arc::new(Self { user, limits, taken: Default::default(), lines })
     }
 
     /// The lines that the user's ports may log.

@@ -72,6 +72,7 @@ impl Drop for RejectedPeers<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_budget::NextReport;
     use crate::machine::log::UserLines;
     use crate::sys::Waker;
     use std::os::unix::net::UnixStream;
@@ -80,7 +81,8 @@ mod tests {
     #[test]
     fn nobody_is_let_in_for_a_while_after_one_that_was_turned_away() {
         let (_, bell) = Waker::of_daemon().expect("descriptors");
-        let log = RateLimitedLog::new("vale0:vm".to_owned(), &UserLines::new(7));
+        let lines = UserLines::new(7, &NextReport::default());
+        let log = RateLimitedLog::new("vale0:vm".to_owned(), &lines);
         let status = Status::new(&Arc::new(bell));
         let rejected = RejectedPeers::new(&log, &status);
         let now = Instant::now();

@@ -14,7 +14,7 @@ mod wake;
 pub mod xdp;
 
 pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
-pub use slow_calls::SlowCalls;
+pub use slow_calls::{Probation, SlowCalls};
 pub use wake::{ClosedElsewhere, Closer, PortWaker, Waker, Wakers, doorbell_pair};
 
 /// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).

@@ -11,12 +11,15 @@
 //! holds other locks. The daemon's end takes nothing in, neither bytes nor descriptors.
 //!
 //! What remains is that a wake-up takes the time of the worker: the kernel calls all that watch the
-//! client's end. So the time of each is taken ([`SlowCalls`]). To close the daemon's end calls them
-//! too, and another thread than the worker does it ([`Closer`]).
+//! client's end, or passes by all that wait for futexes which its table has in the same place, of
+//! whatever process. So the time of each is taken ([`SlowCalls`]). After slow ones by futex, the
+//! clients of that user are woken by socket for a minute. To close the daemon's end calls those
+//! that watch it, too, and another thread than the worker does it ([`Closer`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::{fmt, mem};
 
 use ring::doorbell::WakeBy;
@@ -122,6 +125,21 @@ impl Waker {
         Self::make(&Closer::in_place(), None)
     }
 
+    /// Wakes one waiter of a futex.
+    fn wake_by_futex(&self, futex: &AtomicU32) {
+        // The call fails for an address that is not mapped, and this one is.
+        let wake = || _ = futex::wake(futex, futex::Flags::empty(), 1);
+        match &self.slow {
+            None => wake(),
+            Some(slow) => slow.time_futex(wake),
+        }
+    }
+
+    /// Whether its client is to be woken by futex, if it asks for it.
+    fn allows_futex(&self) -> bool {
+        self.slow.as_ref().is_none_or(SlowCalls::allows_futex)
+    }
+
     /// Rings. A full socket needs no more bytes: the client has been woken many times over.
     pub fn wake(&self) {
         match &self.slow {
@@ -175,14 +193,26 @@ impl PortWaker {
     }
 }
 
+impl PortWaker {
+    /// Offers the futex, or takes the offer back.
+    fn offer_futex(&self, allowed: bool) {
+        let words = self.words.words();
+        match (words.offers_futex(), allowed) {
+            (false, true) => words.offer_futex(),
+            (true, false) => words.withdraw_futex(),
+            (false, false) | (true, true) => {}
+        }
+    }
+}
+
 impl Wake for PortWaker {
     fn wake(&self) {
+        let allowed = self.waker.allows_futex();
+        self.offer_futex(allowed);
         match self.words.words().ring() {
-            WakeBy::Descriptor => self.waker.wake(),
-            WakeBy::Futex => {
-                // The call fails for an address that is not mapped, and this one is.
-                let _ = futex::wake(self.words.futex(), futex::Flags::empty(), 1);
-            }
+            WakeBy::Futex if allowed => self.waker.wake_by_futex(self.words.futex()),
+            // A client that sleeps by a futex that it was offered before looks soon by itself.
+            WakeBy::Futex | WakeBy::Descriptor => self.waker.wake(),
         }
     }
 }
@@ -207,10 +237,21 @@ mod tests {
 
     use super::*;
     use crate::shm::region_layout;
+    use crate::sys::slow_calls::Probation;
 
     fn readable(fd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+    }
+
+    /// A region with one port, and what makes handles of the port's words.
+    fn port_words() -> (Arc<Region>, impl Fn(&Arc<Region>) -> PortWake) {
+        let slots = RingSize::new(16).expect("legal");
+        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
+        let layout = region_layout(counts, 0, 2048).expect("legal");
+        let (region, _fd) = Region::create("test", layout).expect("memory");
+        let words = move |region: &_| PortWake::new(region, &PortLayout::new(FIRST_BLOCK, counts));
+        (region, words)
     }
 
     #[test]
@@ -257,13 +298,9 @@ mod tests {
 
     #[test]
     fn a_port_is_woken_the_way_it_sleeps() {
-        let slots = RingSize::new(16).expect("legal");
-        let counts = RingCounts { tx_rings: 1, rx_rings: 1, tx_slots: slots, rx_slots: slots };
-        let layout = region_layout(counts, 0, 2048).expect("legal");
-        let (region, _fd) = Region::create("test", layout).expect("memory");
-        let words = || PortWake::new(&region, &PortLayout::new(FIRST_BLOCK, counts));
+        let (region, words) = port_words();
         let (read, waker) = Waker::of_daemon().expect("descriptors");
-        let (client, port) = (words(), PortWaker::new(words(), waker));
+        let (client, port) = (words(&region), PortWaker::new(words(&region), waker));
         client.words().sleep_by(WakeBy::Futex);
         let seen = client.words().wakes();
         port.wake();
@@ -271,5 +308,20 @@ mod tests {
         client.words().sleep_by(WakeBy::Descriptor);
         port.wake();
         assert!(readable(&read));
+    }
+
+    #[test]
+    fn a_port_is_woken_by_socket_while_its_users_futexes_are_left_alone() {
+        let (region, words) = port_words();
+        let probation = Arc::new(Probation::default());
+        let slow = SlowCalls::new(probation.clone(), drop);
+        let (read, waker) = Waker::new(&Closer::in_place(), slow).expect("descriptors");
+        let (client, port) = (words(&region), PortWaker::new(words(&region), waker));
+        client.words().sleep_by(WakeBy::Futex);
+        port.wake();
+        assert!(!readable(&read) && client.words().offers_futex());
+        probation.rest_futexes();
+        port.wake();
+        assert!(readable(&read) && !client.words().offers_futex());
     }
 }

@@ -439,7 +439,7 @@ mod tests {
         let (peer, access) = (None, Access::default());
         let (connects, pairs, coalesce) = (false, 1, None);
         let spec = Spec { name, path, connects, pairs, coalesce, peer, access, quota };
-        open(&spec, SlowCalls::new(drop), &Arc::new(bell)).expect("the path is free")
+        open(&spec, SlowCalls::unreported(), &Arc::new(bell)).expect("the path is free")
     }
 
     #[test]

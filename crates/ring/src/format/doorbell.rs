@@ -56,8 +56,10 @@ use crate::format::atomic::{AtomicU32, Ordering, fence};
 
 /// [`sleep_mode::FUTEX`](crate::format::abi::sleep_mode), which models have no page for.
 const BY_FUTEX: u32 = 1;
-/// What each wake-up adds to the futex. It stays odd, and so is never 0.
+/// What each wake-up adds to the futex.
 const WAKE: u32 = 2;
+/// The bit of the futex that says that the publisher rings by it.
+const OFFERED: u32 = 1;
 
 /// The publisher's side: the last sleep for which it rang the doorbell.
 #[derive(Debug, Default)]
@@ -159,15 +161,20 @@ impl WakeWords<'_> {
         WakeBy::Futex
     }
 
-    /// The publisher's side, once: from here on it rings by futex if it is asked to.
+    /// The publisher's side: from here on it rings by futex if it is asked to.
     pub fn offer_futex(self) {
-        self.wakes.fetch_or(1, Ordering::Relaxed);
+        self.wakes.fetch_or(OFFERED, Ordering::Relaxed);
+    }
+
+    /// The publisher's side: from here on it rings by descriptor, whatever it is asked to.
+    pub fn withdraw_futex(self) {
+        self.wakes.fetch_and(!OFFERED, Ordering::Relaxed);
     }
 
     /// The sleeper's side: whether the publisher rings by futex.
     #[must_use]
     pub fn offers_futex(self) -> bool {
-        self.wakes.load(Ordering::Relaxed) != 0
+        self.wakes.load(Ordering::Relaxed) & OFFERED != 0
     }
 
     /// The sleeper's side: how it sleeps from the next time on that it arms.
@@ -312,6 +319,19 @@ mod tests {
             let before = words.wakes();
             assert_eq!(words.ring(), WakeBy::Descriptor);
             assert_eq!(words.wakes(), before);
+        }
+    }
+
+    #[test]
+    fn an_offer_of_the_futex_can_be_withdrawn_and_made_again() {
+        let (mode, wakes) = (AtomicU32::new(BY_FUTEX), AtomicU32::new(0));
+        let words = WakeWords { mode: &mode, wakes: &wakes };
+        for _ in 0..2 {
+            words.offer_futex();
+            assert!(words.offers_futex());
+            words.withdraw_futex();
+            assert_eq!(words.ring(), WakeBy::Futex, "the client has not seen it yet");
+            assert!(!words.offers_futex());
         }
     }
 

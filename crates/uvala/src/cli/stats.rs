@@ -206,6 +206,7 @@ mod tests {
             resyncs: 0,
             abandoned: 0,
             wakes: 0,
+            longest_turn_ns: 0,
             rx_fill: None,
             called_in: 0,
             called_out: 0,

@@ -29,9 +29,14 @@ pub trait NetmapPorts {
     /// Attaches a port whose memory is built. After an error the port is still reserved.
     fn attach_bound(&mut self, port: PortKey, config: PortConfig) -> Result<(), DatapathError>;
 
-    /// Opens an attached port for a connection, with a doorbell of its own. One connection may call
-    /// this once for each of its processes.
-    fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError>;
+    /// Opens an attached port for a connection of this user, with a doorbell of its own. One
+    /// connection may call this once for each of its processes.
+    fn open_bound(
+        &mut self,
+        port: PortKey,
+        holder: ConnKey,
+        user: u32,
+    ) -> Result<Binding, DatapathError>;
 
     /// Takes back one connection's rings and buffers, on both sides of an interface. [`detach`]
     /// does it for all connections.
@@ -99,7 +104,12 @@ mod fake {
             Ok(())
         }
 
-        fn open_bound(&mut self, port: PortKey, holder: ConnKey) -> Result<Binding, DatapathError> {
+        fn open_bound(
+            &mut self,
+            port: PortKey,
+            holder: ConnKey,
+            _user: u32,
+        ) -> Result<Binding, DatapathError> {
             self.allocate()?;
             assert!(self.ports.contains_key(&port) || self.unswitched.contains(&port), "attached");
             let bound = &self.bound[&port];

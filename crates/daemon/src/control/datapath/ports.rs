@@ -184,6 +184,7 @@ mod fake {
                 resyncs: 0,
                 abandoned: 0,
                 wakes: 0,
+                longest_turn_ns: 0,
                 rx_fill: None,
                 called_in: 0,
                 called_out: 0,

@@ -1,7 +1,7 @@
 //! Ports of the host's network interfaces: permission, creation and removal.
 
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostif::HostError;
 use protocol::name::PortName;
@@ -34,7 +34,6 @@ impl<D: Datapath> Control<D> {
     pub fn poll_host(&mut self) {
         self.datapath.take_host_events();
         self.log_notices();
-        self.notes.allowances.log_suppressed(Instant::now());
         self.refresh_groups();
     }
 

@@ -93,21 +93,25 @@ impl<D: Datapath> Control<D> {
                 self.refresh_port(&part);
             }
         }
-        let key = self.state.find_port(name).expect("a port is a part of itself").key;
-        let binding = self.datapath.open_bound(key, conn)?;
-        Ok(self.bound_answer(conn, name, binding))
+        self.open_bound(conn, name)
     }
 
     pub(super) fn resume(&mut self, client: &Client) -> Answer {
         if let Some(unswitched) = self.state.unswitched_of(client.conn) {
             let name = unswitched.name.clone();
-            let binding = self.datapath.open_bound(unswitched.key, client.conn)?;
+            let (key, uid) = (unswitched.key, unswitched.shared.uid);
+            let binding = self.datapath.open_bound(key, client.conn, uid)?;
             return Ok(self.bound_answer(client.conn, &name, binding));
         }
         let name = self.state.bound_by(client.conn).ok_or(NetmapRefusal::NothingBound)?.clone();
-        let port = self.state.find_port(&name).expect("it is bound");
-        let binding = self.datapath.open_bound(port.key, client.conn)?;
-        Ok(self.bound_answer(client.conn, &name, binding))
+        self.open_bound(client.conn, &name)
+    }
+
+    fn open_bound(&mut self, conn: ConnKey, name: &PortName) -> Answer {
+        let port = self.state.find_port(name).expect("a port is a part of itself");
+        let (key, uid) = (port.key, port.bound.as_ref().expect("it is bound").uid);
+        let binding = self.datapath.open_bound(key, conn, uid)?;
+        Ok(self.bound_answer(conn, name, binding))
     }
 
     /// The answer to a program that has bound a port, and from now on has its memory.

@@ -90,9 +90,10 @@ impl<D: Datapath> Control<D> {
         key: PortKey,
         built: io::Result<()>,
     ) -> Answer {
+        let uid = self.state.unswitched_of(conn).map_or(0, |port| port.shared.uid);
         let started = built.map_err(DatapathError::from).and_then(|()| {
             self.datapath.attach_unswitched(key);
-            self.datapath.open_bound(key, conn)
+            self.datapath.open_bound(key, conn, uid)
         });
         if started.is_err() {
             self.unbind(conn);

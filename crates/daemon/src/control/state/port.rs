@@ -118,6 +118,19 @@ impl Port {
         Self { persistent: true, config, ..Self::new(key, kind, owner) }
     }
 
+    /// The user whose clients hold it.
+    #[must_use]
+    pub fn holding_user(&self) -> Option<u32> {
+        let bound = self.bound.as_ref().map(|bound| bound.uid);
+        self.holder.as_ref().map(|holder| holder.uid).or(bound)
+    }
+
+    /// The user that answers for what is at its other end: a client, or a VMM.
+    #[must_use]
+    pub fn peer_user(&self) -> Option<u32> {
+        self.holding_user().or(self.kind.is_machine().then_some(self.owner))
+    }
+
     /// Whether its key means something to the workers: it is live, or reserved.
     #[must_use]
     pub fn is_known(&self) -> bool {

@@ -117,7 +117,7 @@ fn test_persistent_port_outlives_its_holder() {
     let port = Port::persistent(PortKey(7), PortKind::Shm, 1000, config);
     state.add_port(a.clone(), port);
     let key = attach(&mut state, 1000, 1, &wish(&a)).unwrap();
-    assert_eq!(state.release(&a), Gone { port: Some(key), ..Gone::default() });
+    assert_eq!(state.release(&a), Gone { port: Some(key), user: Some(1000), ..Gone::default() });
     let port = state.port(&caller(1000), &a, Access::Look).unwrap();
     assert!(port.holder.is_none() && port.config.isolated);
     assert_eq!(state.remove_port(&a).switch, Some(SwitchKey(9)));
@@ -163,7 +163,7 @@ fn test_pipe_lives_as_long_as_one_end() {
     let (master, slave) = (name("vale0:a{1"), name("vale0:a}1"));
     attach(&mut state, 1000, 1, &wish(&master)).unwrap();
     attach(&mut state, 1000, 2, &wish(&slave)).unwrap();
-    assert_eq!(state.release(&master), Gone::default());
+    assert_eq!(state.release(&master), Gone { user: Some(1000), ..Gone::default() });
     let gone = state.release(&slave);
     assert!(gone.pipe.is_some() && gone.switch.is_some() && gone.port.is_none());
 }

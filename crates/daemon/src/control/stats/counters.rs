@@ -22,6 +22,7 @@ pub fn none(port: PortName) -> PortStats {
         resyncs: 0,
         abandoned: 0,
         wakes: 0,
+        longest_turn_ns: 0,
         rx_fill: None,
         called_in: 0,
         called_out: 0,
@@ -67,6 +68,7 @@ pub fn add(sum: &mut PortStats, more: &PortStats) {
     sum.resyncs += more.resyncs;
     sum.abandoned += more.abandoned;
     sum.wakes += more.wakes;
+    sum.longest_turn_ns = sum.longest_turn_ns.max(more.longest_turn_ns);
     // A client's word, which may be any number.
     sum.called_in = sum.called_in.saturating_add(more.called_in);
     sum.called_out = sum.called_out.saturating_add(more.called_out);
@@ -114,12 +116,13 @@ mod tests {
             tx_queues: queues,
             resyncs: 1,
             abandoned: 4,
+            longest_turn_ns: 7000,
             ..none(name.clone())
         };
         add(&mut sum, &PortStats { drops: drops("no_room", 5), ..more.clone() });
         add(&mut sum, &PortStats { drops: drops("vlan", 1), rx: one(9), ..none(name.clone()) });
         assert_eq!((sum.tx, sum.rx, sum.resyncs), (one(8), one(9), 1));
-        assert_eq!(sum.abandoned, 4);
+        assert_eq!((sum.abandoned, sum.longest_turn_ns), (4, 7000));
         assert_eq!(sum.tx_queues, [one(4), one(4)]);
         assert_eq!((sum.drops["no_room"], sum.drops["vlan"]), (7, 1));
     }

@@ -204,6 +204,9 @@ impl<D: Datapath> Control<D> {
     pub(super) fn account_gone(&mut self, name: &PortName, gone: &Gone) {
         if let Some(key) = gone.port {
             self.notes.polled.remove(&key);
+            if let Some(uid) = gone.user {
+                self.notes.stalls.note_departed(key, uid, Instant::now());
+            }
             self.remember_security(name, key);
             self.note_addresses(name.switch());
             let last = self.datapath.detach(key, name);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use packet::{MacAddr, VlanId};
 use switch::Disabled;
@@ -65,8 +65,6 @@ fn test_suppressed_lines_of_a_users_machines_are_reported_when_their_minute_is_o
     let lines = logged(|bench| {
         let quota = bench.control.notes.allowances.of(1000);
         assert_eq!((0..100).filter(|_| quota.lines().allows_event()).count(), 40);
-        // A port rings when the state of its connection changes.
-        bench.control.poll_host();
         let now = Instant::now();
         let left = bench.control.next_report(now).unwrap();
         bench.control.log_suppressed(now + left / 2);
@@ -76,6 +74,50 @@ fn test_suppressed_lines_of_a_users_machines_are_reported_when_their_minute_is_o
     let reports = lines.iter().filter(|line| line.contains(" lines of connects and disconnects"));
     let reports: Vec<_> = reports.collect();
     assert!(reports.len() == 2 && reports[1].contains("60 lines"), "{reports:?}");
+}
+
+/// The user does nothing more, so time alone brings the report.
+#[test]
+fn test_suppressed_lines_of_a_users_calls_are_reported_when_their_minute_is_over() {
+    let lines = logged(|bench| {
+        let refusal = QuotaRefusal::Count { uid: 1000, what: "ports", have: 1 }.into();
+        for _ in 0..100 {
+            bench.control.note_refusal(&client(0, 1000).caller, "test", &refusal);
+        }
+        let now = Instant::now();
+        assert_eq!((0..100).filter(|_| bench.control.call_log.logs_change(1000, now)).count(), 40);
+        let left = bench.control.next_report(now).unwrap();
+        bench.control.log_suppressed(now + left / 2);
+        tracing::info!("half a minute");
+        bench.control.log_suppressed(now + Duration::from_secs(60));
+        assert_eq!(bench.control.next_report(now), None);
+        tracing::info!("one minute");
+    });
+    let place = |text: &str| lines.iter().position(|line| line.contains(text)).expect(text);
+    for told in ["60 lines of calls were", "99 lines of refused calls were"] {
+        let told = place(told);
+        assert!((place("half a minute")..place("one minute")).contains(&told), "{lines:?}");
+    }
+}
+
+#[test]
+fn test_more_users_than_the_log_remembers_lose_no_count() {
+    let users = 2000;
+    let lines = logged(|bench| {
+        let (log, start) = (&mut bench.control.call_log, Instant::now());
+        for uid in 0..users {
+            assert_eq!((0..42).filter(|_| log.logs_change(100_000 + uid, start)).count() % 40, 0);
+        }
+        assert!(log.logs_change(99_999, start + Duration::from_secs(60)));
+    });
+    let count = |line: &String| -> Option<u32> {
+        let (before, _) = line.split_once(" lines of calls were suppressed")?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    let counts: Vec<u32> = lines.iter().filter_map(count).collect();
+    assert_eq!(counts.len(), 1025, "of 1024 users, and of the others together");
+    assert_eq!(counts.iter().sum::<u32>(), 42 * users - 40 * 1025);
+    assert!(lines.iter().any(|line| line.contains("other users: more lines of calls are")));
 }
 
 /// A user can have its port disabled and enable it, and make loops, as often as it wants.

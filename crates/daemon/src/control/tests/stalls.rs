@@ -7,6 +7,7 @@ use protocol::{PageFrom, SessionRequest, StallCause, StallStage, WorkerRequest};
 use super::log::logged;
 use super::*;
 use crate::control::datapath::workers::WorkerStall;
+use crate::model::keys::PortKey;
 
 impl Bench {
     fn stall(&mut self, port: &str, stage: StallStage) {
@@ -18,11 +19,18 @@ impl Bench {
     }
 
     fn see_stall(&mut self, port: &str, stage: StallStage, ms: u64, is_over: bool) {
-        let port = self.control.state.find_port(&port.parse().unwrap()).map(|port| port.key);
+        self.see_stall_of(self.key(port), stage, ms, is_over);
+    }
+
+    fn see_stall_of(&mut self, port: Option<PortKey>, stage: StallStage, ms: u64, is_over: bool) {
         let (worker, cause, lasted) = (Some(0), StallCause::Blocked, Duration::from_millis(ms));
         let stall = WorkerStall { worker, port, stage, cause, lasted, is_over };
         self.control.datapath.stalls.push(stall);
         self.control.poll_stalls();
+    }
+
+    fn key(&self, port: &str) -> Option<PortKey> {
+        Some(self.control.state.find_port(&port.parse().unwrap())?.key)
     }
 
     fn has(&self, port: &str) -> bool {
@@ -53,6 +61,66 @@ fn test_a_port_that_stalls_three_times_is_taken_away() {
     assert!(refused.contains("stalled its switch; its programs can attach"), "{refused}");
     bench.attach(4, 2000, "vale1:a").unwrap();
     bench.attach(5, 0, "vale0:a").unwrap();
+}
+
+#[test]
+fn test_stalls_of_a_user_count_together() {
+    let mut bench = Bench::new();
+    for (conn, port) in [(1, "vale0:a"), (2, "vale0:b"), (3, "vale0:c")] {
+        bench.attach(conn, 4321, port).unwrap();
+    }
+    bench.attach(4, 4322, "vale1:d").unwrap();
+    bench.stall("vale0:a", StallStage::Wake);
+    bench.stall("vale1:d", StallStage::Wake);
+    let key = bench.key("vale0:b");
+    bench.control.hang_up(ConnKey(2));
+    bench.see_stall_of(key, StallStage::Wake, 60, false);
+    assert!(bench.has("vale0:a") && bench.has("vale0:c"));
+    bench.stall("vale0:c", StallStage::Send);
+    assert!(bench.has("vale0:a") && !bench.has("vale0:c") && bench.has("vale1:d"));
+    assert!(bench.attach(5, 4321, "vale0:e").is_err());
+    bench.attach(6, 4322, "vale1:e").unwrap();
+}
+
+#[test]
+fn test_a_user_that_leaves_with_its_third_stall_attaches_no_port() {
+    let mut bench = Bench::new();
+    bench.attach(1, 4321, "vale0:a").unwrap();
+    let key = bench.key("vale0:a");
+    bench.control.hang_up(ConnKey(1));
+    (0..3).for_each(|_| bench.see_stall_of(key, StallStage::Wake, 60, false));
+    assert!(bench.attach(2, 4321, "vale0:a").is_err());
+}
+
+#[test]
+fn test_a_user_that_goes_on_stalling_loses_all_its_ports() {
+    let mut bench = Bench::new();
+    for (conn, uid, port) in [(1, 4321, "vale0:a"), (2, 4321, "vale0:b"), (3, 4322, "vale1:c")] {
+        bench.attach(conn, uid, port).unwrap();
+    }
+    bench.ask(4, 4321, r#"{"port_add":{"port":"vale0:s","kind":"stream"}}"#).unwrap();
+    let first = bench.key("vale0:a");
+    (0..3).for_each(|_| bench.stall("vale0:a", StallStage::Wake));
+    // What was reported meanwhile is of the port that is gone.
+    bench.see_stall_of(first, StallStage::Wake, 60, false);
+    assert!(!bench.has("vale0:a") && bench.has("vale0:b"));
+    bench.stall("vale0:b", StallStage::Wake);
+    assert!(!bench.has("vale0:b") && bench.has("vale1:c"));
+    assert_eq!(bench.control.datapath.evicted.len(), 1, "the stream port, which stays");
+}
+
+#[test]
+fn test_stalls_of_roots_ports_count_apart() {
+    let mut bench = Bench::new();
+    for (conn, port) in [(1, "vale0:a"), (2, "vale0:b")] {
+        bench.attach(conn, 0, port).unwrap();
+    }
+    for port in ["vale0:a", "vale0:b", "vale0:a", "vale0:b"] {
+        bench.stall(port, StallStage::Wake);
+    }
+    assert!(bench.has("vale0:a") && bench.has("vale0:b"));
+    bench.stall("vale0:a", StallStage::Wake);
+    assert!(!bench.has("vale0:a") && bench.has("vale0:b"));
 }
 
 #[test]

@@ -9,9 +9,13 @@
 //! sent to it or woke its peer, and was not merely short of a core. While the worker copies between
 //! two ports, either of them may be the cause, so neither is to blame for that alone. But another
 //! thread reads the memory of both, and reports the one whose memory holds it up, too: that port is
-//! to blame. A port that is to blame for three stalls within a minute is taken from its client, or
-//! from its VMM: it admits none for a minute. The client's user, or the owner of the VMM's port,
-//! may attach no port for a minute.
+//! to blame.
+//!
+//! The stalls of an ordinary user are counted together, whichever of its ports is to blame, for it
+//! can have many ports, and attach again and again; those of root's ports are counted for each. At
+//! the third within a minute, the port is taken from its client, or from its VMM: it admits none
+//! for a minute. The client's user, or the owner of the VMM's port, may attach no port for a
+//! minute. If another one of its ports stalls the switch meanwhile, it loses all of them.
 //!
 //! A worker reports slow calls for a peer itself: they are stalls of some milliseconds.
 //!
@@ -35,9 +39,13 @@ use crate::control::datapath::workers::{WorkerHealth, WorkerStall};
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::model::keys::PortKey;
-use crate::model::policy::{Access, Caller};
+use crate::model::policy::{Access, Caller, is_privileged};
 use crate::model::replies::count;
-use strikes::{Excluded, STRIKES, Strikes, WINDOW};
+use strikes::{Answerable, Departed, Excluded, STRIKES, Strikes, WINDOW};
+
+/// Why a port is taken away.
+const STALLS: &str = "stalls the switch (3 times within a minute)";
+const _: () = assert!(STRIKES == 3, "as the text says");
 
 /// What control remembers of stalls.
 #[derive(Debug, Default)]
@@ -46,6 +54,7 @@ pub(super) struct Stalls {
     workers: Vec<WorkerStalls>,
     strikes: Strikes,
     excluded: Excluded,
+    departed: Departed,
     /// Log lines about stalls for which no port is to blame.
     lines: Budget,
 }
@@ -106,15 +115,25 @@ impl Stalls {
         self.workers.get_mut(worker)
     }
 
-    /// Counts a stall; reports whether it is the port's last.
-    fn count(&mut self, stall: &WorkerStall, now: Instant) -> bool {
+    /// Notes that the port of a user is gone.
+    pub(super) fn note_departed(&mut self, port: PortKey, uid: u32, now: Instant) {
+        self.departed.note(port, uid, now);
+    }
+
+    /// Counts a stall for what answers for its port; reports whether it is one too many.
+    fn count(&mut self, stall: &WorkerStall, who: Option<Answerable>, now: Instant) -> bool {
         let Some(worker) = self.of_worker(stall) else { return false };
         worker.count(stall, now);
-        let Some(port) = stall.port.filter(|_| blames(stall)) else { return false };
-        if stall.stage == StallStage::Memory {
-            self.strikes.stop_clock(port, stall.lasted);
+        let Some(who) = who.filter(|_| blames(stall)) else { return false };
+        if let Answerable::User(uid) = who
+            && self.excluded.left(uid, now).is_some()
+        {
+            return true;
         }
-        self.strikes.count(port, now)
+        if stall.stage == StallStage::Memory {
+            self.strikes.stop_clock(who, stall.lasted);
+        }
+        self.strikes.count(who, now)
     }
 
     /// Notes how long a stall lasted that was counted.
@@ -153,15 +172,47 @@ impl<D: Datapath> Control<D> {
                 self.notes.stalls.end(&stall);
                 continue;
             }
-            let port = stall.port.and_then(|key| self.port_of(key));
             if self.logs_stall(&stall, now) {
                 log(&stall, &self.port_name(&stall));
             }
-            if self.notes.stalls.count(&stall, now) {
-                match (port, stall.port) {
-                    (Some(port), _) => self.evict(&port, now),
-                    (None, Some(key)) => self.evict_capture(key, now),
-                    (None, None) => {}
+            let who = stall.port.map(|key| self.answerable(key));
+            if self.notes.stalls.count(&stall, who, now)
+                && let (Some(key), Some(who)) = (stall.port, who)
+            {
+                self.end_stalls(key, who, now);
+            }
+        }
+    }
+
+    /// What answers for the stalls of a port or a capture, which may be gone.
+    fn answerable(&self, key: PortKey) -> Answerable {
+        let uid = match (self.state.port_with(key), self.state.drop_capture_with(key)) {
+            (Some((_, port)), _) => port.peer_user(),
+            (None, Some(capture)) => Some(capture.shared.uid),
+            (None, None) => self.notes.stalls.departed.user(key),
+        };
+        match uid.filter(|uid| !is_privileged(*uid)) {
+            Some(uid) => Answerable::User(uid),
+            None => Answerable::Port(key),
+        }
+    }
+
+    /// Takes away what has stalled its switch once too often.
+    fn end_stalls(&mut self, key: PortKey, who: Answerable, now: Instant) {
+        let again = match who {
+            Answerable::User(uid) => self.notes.stalls.excluded.left(uid, now).map(|_| uid),
+            Answerable::Port(_) => None,
+        };
+        match (self.port_of(key), again) {
+            (Some(_), Some(uid)) => self.evict_all(uid, now),
+            (Some(port), None) => self.evict(&port, now),
+            (None, _) if self.state.drop_capture_with(key).is_some() => {
+                self.evict_capture(key, now);
+            }
+            // It is gone, or was taken away while it stalled the switch once more.
+            (None, _) => {
+                if let (Answerable::User(uid), None) = (who, again) {
+                    self.notes.stalls.excluded.add(uid, now);
                 }
             }
         }
@@ -209,11 +260,7 @@ impl<D: Datapath> Control<D> {
     /// Takes a port that stalls its switch from its client or its VMM.
     fn evict(&mut self, name: &PortName, now: Instant) {
         let Some(port) = self.state.find_port(name) else { return };
-        let bound = port.bound.as_ref().map(|bound| bound.uid);
-        let holder = port.holder.as_ref().map(|holder| holder.uid).or(bound);
-        let (key, machine) = (port.key, port.kind.is_machine().then_some(port.owner));
-        let peer = port.kind.peer_word();
-        let Some(uid) = holder.or(machine) else {
+        let Some(uid) = port.peer_user() else {
             let user = port.config.user;
             if self.call_log.logs_change(user, now) {
                 tracing::warn!(
@@ -224,21 +271,41 @@ impl<D: Datapath> Control<D> {
             return;
         };
         self.notes.stalls.excluded.add(uid, now);
-        let why = format!("stalls the switch ({STRIKES} times within a minute)");
-        match holder {
-            Some(_) => {
-                tracing::warn!("{name}: detached: {why}");
-                let gone = self.state.release(name);
-                self.account_gone(name, &gone);
-            }
-            None => {
-                tracing::warn!(
-                    "{name}: disconnected its {peer}: {why}; it admits none for a minute"
-                );
-                let why = format!("it {why}; for a minute after that, the port admits no {peer}");
-                self.datapath.evict_machine(key, WINDOW, why);
-            }
+        let peer = port.kind.peer_word();
+        match port.holding_user() {
+            Some(_) => tracing::warn!("{name}: detached: {STALLS}"),
+            None => tracing::warn!(
+                "{name}: disconnected its {peer}: {STALLS}; it admits none for a minute"
+            ),
         }
+        self.take_away(name);
+    }
+
+    /// Takes all ports from the clients and VMMs of a user that goes on stalling its switch.
+    fn evict_all(&mut self, uid: u32, now: Instant) {
+        let its = self.state.ports().filter(|(_, port)| port.peer_user() == Some(uid));
+        let names: Vec<_> = its.map(|(name, _)| name.clone()).collect();
+        self.notes.stalls.excluded.add(uid, now);
+        tracing::warn!(
+            "{}: lost all of {} ports: another one stalled the switch within the minute",
+            user_name(uid),
+            names.len()
+        );
+        names.iter().for_each(|name| self.take_away(name));
+    }
+
+    /// Takes a port from its client, or disconnects its VMM.
+    fn take_away(&mut self, name: &PortName) {
+        // The end of a pipe may have gone with the other one.
+        let Some(port) = self.state.find_port(name) else { return };
+        if port.holding_user().is_some() {
+            let gone = self.state.release(name);
+            self.account_gone(name, &gone);
+            return;
+        }
+        let (key, peer) = (port.key, port.kind.peer_word());
+        let why = format!("it {STALLS}; for a minute after that, the port admits no {peer}");
+        self.datapath.evict_machine(key, WINDOW, why);
     }
 
     /// Refuses a user whose port has stalled its switch a moment ago.
@@ -329,6 +396,8 @@ fn log(stall: &WorkerStall, port: &str) {
 mod tests {
     use super::*;
 
+    const WHO: Option<Answerable> = Some(Answerable::Port(PortKey(7)));
+
     fn stall(stage: StallStage, cause: StallCause) -> WorkerStall {
         let lasted = Duration::from_millis(60);
         let (worker, port) = (Some(1), Some(PortKey(7)));
@@ -339,7 +408,7 @@ mod tests {
     fn costs(stage: StallStage, cause: StallCause) -> bool {
         let now = Instant::now();
         let mut stalls = Stalls::default();
-        let found = [0, 1, 2].map(|_| stalls.count(&stall(stage, cause), now));
+        let found = [0, 1, 2].map(|_| stalls.count(&stall(stage, cause), WHO, now));
         assert_eq!(found[..2], [false; 2]);
         assert_eq!(stalls.of(1).count, 3);
         assert_eq!(stalls.of(0).count, 0);
@@ -359,7 +428,7 @@ mod tests {
         let mut stalls = Stalls::default();
         let both = [StallStage::Forward, StallStage::Memory];
         let both = both.map(|stage| stall(stage, StallCause::Blocked));
-        let found = [0, 1, 2].map(|_| both.map(|stall| stalls.count(&stall, now)));
+        let found = [0, 1, 2].map(|_| both.map(|stall| stalls.count(&stall, WHO, now)));
         assert_eq!(found, [[false, false], [false, false], [false, true]]);
         let WorkerStalls { count, last, .. } = stalls.of(1);
         assert_eq!((count, last.map(|(_, stall)| stall.stage)), (3, Some(StallStage::Memory)));

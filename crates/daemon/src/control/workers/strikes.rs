@@ -1,4 +1,4 @@
-//! Counts how often ports have held up their worker, and says when it is enough.
+//! Counts how often workers were held up, and says when it is enough.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,29 +9,40 @@ use crate::model::keys::PortKey;
 pub const STRIKES: usize = 3;
 /// A stall counts for so long.
 pub const WINDOW: Duration = Duration::from_secs(60);
+/// Most ports that are remembered after they went.
+const DEPARTED: usize = 4096;
 
-/// Times of each port's last stalls.
+/// What answers for a stall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Answerable {
+    /// An ordinary user, for all its ports together: it can have many, and leave and attach again.
+    User(u32),
+    /// A port of root's or of the daemon's own user, or one without a user at its other end.
+    Port(PortKey),
+}
+
+/// Times of the last stalls.
 #[derive(Debug, Default)]
-pub struct Strikes(BTreeMap<PortKey, VecDeque<Instant>>);
+pub struct Strikes(BTreeMap<Answerable, VecDeque<Instant>>);
 
 impl Strikes {
-    /// The time for which a port has held its worker up makes its earlier stalls no older: else a
-    /// port whose stalls last for half a minute would never have three of them.
-    pub fn stop_clock(&mut self, port: PortKey, lasted: Duration) {
-        let times = self.0.get_mut(&port).into_iter().flatten();
+    /// The time for which a worker was held up makes earlier stalls no older: else stalls that last
+    /// for half a minute would never be three.
+    pub fn stop_clock(&mut self, who: Answerable, lasted: Duration) {
+        let times = self.0.get_mut(&who).into_iter().flatten();
         times.for_each(|at| *at += lasted);
     }
 
-    /// Counts a stall of a port; reports whether it is one too many. The port starts over then.
-    pub fn count(&mut self, port: PortKey, now: Instant) -> bool {
+    /// Counts a stall; reports whether it is one too many. The count starts over then.
+    pub fn count(&mut self, who: Answerable, now: Instant) -> bool {
         let recent = |at: &Instant| now.duration_since(*at) < WINDOW;
         self.0.retain(|_, times| times.back().is_some_and(recent));
-        let times = self.0.entry(port).or_default();
+        let times = self.0.entry(who).or_default();
         times.retain(recent);
         times.push_back(now);
         let enough = times.len() >= STRIKES;
         if enough {
-            self.0.remove(&port);
+            self.0.remove(&who);
         }
         enough
     }
@@ -55,15 +66,39 @@ impl Excluded {
     }
 }
 
+/// The users of ports that went a moment ago: a stall may be reported after that.
+#[derive(Debug, Default)]
+pub struct Departed(BTreeMap<PortKey, (Instant, u32)>);
+
+impl Departed {
+    /// Notes that the port of a user is gone.
+    pub fn note(&mut self, port: PortKey, uid: u32, now: Instant) {
+        // A key is greater than all before it, and is not used again.
+        while let Some(first) = self.0.first_entry()
+            && (first.get().0 + WINDOW <= now || self.0.len() >= DEPARTED)
+        {
+            self.0.pop_first();
+        }
+        self.0.insert(port, (now, uid));
+    }
+
+    /// The user of such a port.
+    pub fn user(&self, port: PortKey) -> Option<u32> {
+        self.0.get(&port).map(|&(_, uid)| uid)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PORT: Answerable = Answerable::Port(PortKey(1));
 
     #[test]
     fn three_stalls_within_a_minute_are_enough() {
         let (mut strikes, begin) = (Strikes::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
-        let found = [0, 1, 2, 3, 4, 64, 70].map(|second| strikes.count(PortKey(1), at(second)));
+        let found = [0, 1, 2, 3, 4, 64, 70].map(|second| strikes.count(PORT, at(second)));
         assert_eq!(found, [false, false, true, false, false, false, false]);
     }
 
@@ -71,8 +106,8 @@ mod tests {
     fn the_time_of_a_stall_makes_the_earlier_ones_no_older() {
         let (mut strikes, begin) = (Strikes::default(), Instant::now());
         let found = [0, 1, 2].map(|minute: u32| {
-            strikes.stop_clock(PortKey(1), WINDOW);
-            strikes.count(PortKey(1), begin + minute * WINDOW)
+            strikes.stop_clock(PORT, WINDOW);
+            strikes.count(PORT, begin + minute * WINDOW)
         });
         assert_eq!(found, [false, false, true]);
     }
@@ -89,13 +124,25 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_counted_apart_and_forgotten_in_time() {
+    fn users_are_counted_apart_and_forgotten_in_time() {
         let (mut strikes, begin) = (Strikes::default(), Instant::now());
         for n in 0..100 {
-            assert!(!strikes.count(PortKey(n), begin));
+            assert!(!strikes.count(Answerable::User(n), begin));
         }
         assert_eq!(strikes.0.len(), 100);
-        assert!(!strikes.count(PortKey(0), begin + WINDOW));
+        assert!(!strikes.count(Answerable::User(0), begin + WINDOW));
         assert_eq!(strikes.0.len(), 1);
+    }
+
+    #[test]
+    fn ports_that_went_are_remembered_for_a_minute_and_not_without_bound() {
+        let (mut departed, begin) = (Departed::default(), Instant::now());
+        for key in 0..5000 {
+            departed.note(PortKey(key), 1000, begin);
+        }
+        assert_eq!(departed.0.len(), DEPARTED);
+        assert_eq!([0, 4999].map(|key| departed.user(PortKey(key))), [None, Some(1000)]);
+        departed.note(PortKey(5000), 1000, begin + WINDOW);
+        assert_eq!(departed.0.len(), 1);
     }
 }

@@ -35,4 +35,11 @@ impl Worker {
             kicks: self.answered,
         }
     }
+
+    /// The longest timed turn of a port since it came here. Ports of other workers have none.
+    pub fn longest_turn(&self, switch: usize, id: PortId) -> Duration {
+        let number = self.numbers.get(&(switch, id));
+        let port = number.and_then(|&number| self.ports[number as usize].as_ref());
+        port.map_or(Duration::ZERO, |port| port.longest)
+    }
 }

@@ -7,10 +7,10 @@ use protocol::{
 
 use super::Seen;
 use super::page::Kind::{Counter, Gauge};
-use super::page::{Family, Labels, Page};
+use super::page::{Family, Labels, Page, billionths};
 
 /// The families, in order.
-pub const FAMILIES: [Family; 37] = [
+pub const FAMILIES: [Family; 38] = [
     ("switch_ports", Gauge, "Ports of a switch."),
     ("switch_fdb_entries", Gauge, "Addresses in the forwarding database."),
     ("switch_fdb_max_entries", Gauge, "Addresses that have room in the forwarding database."),
@@ -54,6 +54,7 @@ pub const FAMILIES: [Family; 37] = [
     ("port_resyncs_total", Counter, "Rings repaired after their client wrote a bad index."),
     ("port_abandoned_slots_total", Counter, "Slots with frames that a client left behind."),
     ("port_wakeups_total", Counter, "How often the switch woke the program of a port."),
+    ("port_longest_turn_seconds", Gauge, "The longest timed turn of a port at its worker."),
     ("port_rx_ring_used_slots", Gauge, "Slots with frames in the receive rings of a program."),
     ("port_rx_ring_slots", Gauge, "Slots of the receive rings of a program."),
 ];
@@ -161,6 +162,7 @@ fn counters(page: &mut Page, stats: &PortStats) {
     page.add("port_resyncs_total", own, stats.resyncs);
     page.add("port_abandoned_slots_total", own, stats.abandoned);
     page.add("port_wakeups_total", own, stats.wakes);
+    page.add("port_longest_turn_seconds", own, billionths(stats.longest_turn_ns));
     if let Some(fill) = stats.rx_fill {
         page.add("port_rx_ring_used_slots", own, fill.slots);
         page.add("port_rx_ring_slots", own, fill.capacity);

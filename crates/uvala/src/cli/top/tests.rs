@@ -32,6 +32,7 @@ fn port(&(name, tx, rx, drops): &Counted<'_>) -> PortStats {
         resyncs: 0,
         abandoned: 0,
         wakes: rx / 10,
+        longest_turn_ns: 0,
         rx_fill: Some(Fill { slots: 256, capacity: 1023 }),
         called_in: 0,
         called_out: 0,
