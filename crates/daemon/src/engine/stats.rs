@@ -6,6 +6,11 @@ use protocol::name::PortName;
 use protocol::{Counter, Fill, PortStats};
 use switch::{Plug, QueueStats, Switch};
 
+use super::Workers;
+use super::worker::Worker;
+use super::worker::handle::Begun;
+use crate::model::keys::{PortKey, SwitchKey};
+
 /// Counters of a port, and what its rings say.
 #[derive(Debug)]
 pub(super) struct Counted {
@@ -36,6 +41,44 @@ pub(super) fn counted(switch: &mut Switch, id: PortId) -> Counted {
     let resyncs = plug.as_ref().map_or(0, |plug| plug.resyncs());
     let calls = plug.and_then(Plug::rings).map_or([0; 2], |rings| rings.calls());
     Counted { stats, resyncs, calls, rx_fill }
+}
+
+impl Workers {
+    /// The counters of ports, in their order. Each worker is asked once, and none waits for
+    /// another; a port that no worker knows has none.
+    pub(super) fn counted(&self, ports: impl Iterator<Item = PortKey>) -> Vec<Option<Counted>> {
+        let places: Vec<_> = ports.map(|key| self.switch_of(key)).collect();
+        let mut sums: Vec<Option<Counted>> = places.iter().map(|_| None).collect();
+        let begin = |worker| self.begin_count(worker, &places);
+        let begun: Vec<_> = (0..self.workers.len()).filter_map(begin).collect();
+        for (row, more) in begun.into_iter().flat_map(Begun::wait) {
+            match &mut sums[row] {
+                Some(sum) => sum.add(&more),
+                none => *none = Some(more),
+            }
+        }
+        sums
+    }
+
+    /// Asks a worker for the counters of those of these ports that it knows, with their rows.
+    fn begin_count(
+        &self,
+        worker: usize,
+        places: &[Option<(SwitchKey, PortId)>],
+    ) -> Option<Begun<Vec<(usize, Counted)>>> {
+        let known = |(row, place): (usize, &Option<_>)| {
+            let (switch, id) = (*place)?;
+            let knows = self.workers_of(switch).contains(&worker);
+            knows.then(|| (row, self.place(switch).at, id))
+        };
+        let known: Vec<_> = places.iter().enumerate().filter_map(known).collect();
+        let is_asked = !known.is_empty();
+        let look = |worker: &mut Worker| {
+            let look = |(row, at, id)| (row, counted(worker.switch(at), id));
+            known.into_iter().map(look).collect()
+        };
+        is_asked.then(|| self.workers[worker].handle.begin(look))
+    }
 }
 
 /// The counters of a port as clients see them.
