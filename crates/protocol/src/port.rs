@@ -253,7 +253,7 @@ pub struct PortList {
     /// Only those of one switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchName>,
-    /// Of their settings only the labels, so that a page has several times as many ports.
+    /// Rows have only the labels of the settings, so that a page has several times as many ports.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub brief: bool,
     /// Where to go on.

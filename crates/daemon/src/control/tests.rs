@@ -434,7 +434,7 @@ fn test_pages_of_counters_have_each_port_with_its_own() {
     assert!(pages > 1 && seen.len() == 500 && seen.is_sorted_by_key(|row| row.port.clone()));
     for row in seen {
         let number: u32 = row.port.port()[1..].parse().unwrap();
-        assert_eq!(row.tx.frames, if number % 3 == 0 { 5 } else { 0 }, "{}", row.port);
+        assert_eq!(row.tx.frames, if number.is_multiple_of(3) { 5 } else { 0 }, "{}", row.port);
     }
 }
 

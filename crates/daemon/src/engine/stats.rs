@@ -8,7 +8,7 @@ use switch::{Plug, QueueStats, Switch};
 
 use super::Workers;
 use super::worker::Worker;
-use super::worker::handle::Begun;
+use super::worker::handle::PendingCall;
 use crate::model::keys::{PortKey, SwitchKey};
 
 /// Counters of a port, and what its rings say.
@@ -50,8 +50,8 @@ impl Workers {
         let places: Vec<_> = ports.map(|key| self.switch_of(key)).collect();
         let mut sums: Vec<Option<Counted>> = places.iter().map(|_| None).collect();
         let begin = |worker| self.begin_count(worker, &places);
-        let begun: Vec<_> = (0..self.workers.len()).filter_map(begin).collect();
-        for (row, more) in begun.into_iter().flat_map(Begun::wait) {
+        let pending: Vec<_> = (0..self.workers.len()).filter_map(begin).collect();
+        for (row, more) in pending.into_iter().flat_map(PendingCall::wait) {
             match &mut sums[row] {
                 Some(sum) => sum.add(&more),
                 none => *none = Some(more),
@@ -65,7 +65,7 @@ impl Workers {
         &self,
         worker: usize,
         places: &[Option<(SwitchKey, PortId)>],
-    ) -> Option<Begun<Vec<(usize, Counted)>>> {
+    ) -> Option<PendingCall<Vec<(usize, Counted)>>> {
         let known = |(row, place): (usize, &Option<_>)| {
             let (switch, id) = (*place)?;
             let knows = self.workers_of(switch).contains(&worker);

@@ -101,11 +101,11 @@ impl WorkerHandle {
         self.begin(job).wait()
     }
 
-    /// The same, and others can be asked before this waits for the result.
+    /// Gives the worker `job`, as [`call`](Self::call) does, and does not wait yet.
     pub fn begin<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
-    ) -> Begun<R> {
+    ) -> PendingCall<R> {
         let (reply, result) = channel();
         self.send(move |worker| {
             let begin = thread_time();
@@ -114,7 +114,7 @@ impl WorkerHandle {
             // The caller waits for it; only a bug can take the receiver away.
             let _ = reply.send((done, took));
         });
-        Begun(result)
+        PendingCall(result)
     }
 
     fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
@@ -131,10 +131,10 @@ impl WorkerHandle {
 
 /// A job that a worker was given.
 #[must_use]
-pub struct Begun<R>(Receiver<(R, Duration)>);
+pub struct PendingCall<R>(Receiver<(R, Duration)>);
 
-impl<R> Begun<R> {
-    /// Waits for its result.
+impl<R> PendingCall<R> {
+    /// Waits for the result of the job.
     ///
     /// # Panics
     /// As [`WorkerHandle::call`] does.

@@ -34,7 +34,7 @@ impl Labels {
         Self::default().and(name, value)
     }
 
-    /// These labels, and another one.
+    /// Adds a label to a copy of these.
     pub fn and(&self, name: &str, value: impl AsRef<str>) -> Self {
         let mut all = self.0.clone();
         let comma = if all.is_empty() { "" } else { "," };
