@@ -76,15 +76,12 @@ use port::pipe::Pipe;
 use port::shm::PortMemory;
 use port::sys::{KickSlot, Ringer};
 use port::vxlan::address::Addresses;
-use protocol::PortStats;
-use protocol::name::PortName;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::gettid;
 use switch::{Heartbeat, Plug, PortConfig};
 
 use crate::config::{Config, WaitPolicy};
 use crate::control::groups::declared::Declared;
-use crate::control::stats::counters;
 use crate::engine::huge_pages::HugePages;
 use crate::engine::reclaimer::Reclaimer;
 use crate::engine::watchdog::{Alarm, Watchdog, Watched};
@@ -105,7 +102,7 @@ use open::Closing;
 use region_numbers::RegionNumbers;
 use slow_calls::{Probations, SlowReports};
 use slow_memory::SlowMemory;
-use stats::{Counted, counted, shown};
+use stats::{Counted, counted};
 use system::{random_seed, usable_cpus};
 use vxlan::VxlanPlace;
 
@@ -446,18 +443,6 @@ impl Workers {
 
     fn switch_of(&self, port: PortKey) -> Option<(SwitchKey, PortId)> {
         self.ports.get(&port).map(|place| (place.switch, place.id))
-    }
-}
-
-impl Workers {
-    fn stats_of(&self, key: PortKey, name: PortName) -> PortStats {
-        let Some((switch, id)) = self.switch_of(key) else { return counters::none(name) };
-        let all = self.on_replicas(switch, move |worker, at| counted(worker, at, id));
-        let sum = all.into_iter().reduce(|mut sum, more| {
-            sum.add(&more);
-            sum
-        });
-        sum.map_or_else(|| counters::none(name.clone()), |sum| shown(name.clone(), &sum))
     }
 }
 

@@ -368,7 +368,7 @@ fn ports() -> Result<Vec<PortName>, Errno> {
     let mut names = Vec::new();
     let mut from = None;
     loop {
-        let query = PortList { switch: None, from };
+        let query = PortList { from, ..PortList::default() };
         let Reply::Ports(Page { items, next }) = call(Call::Port(PortRequest::List(query)))? else {
             return Err(Errno::PROTO);
         };

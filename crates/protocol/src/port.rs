@@ -253,6 +253,9 @@ pub struct PortList {
     /// Only those of one switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchName>,
+    /// Rows have only the labels of the settings, so that a page has several times as many ports.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub brief: bool,
     /// Where to go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,

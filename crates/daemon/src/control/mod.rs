@@ -75,6 +75,7 @@ mod vxlan;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 use std::time::Instant;
@@ -402,13 +403,15 @@ fn page_from<T: FromStr>(from: Option<&str>) -> Result<Option<T>, Refusal> {
 }
 
 /// As many rows as a message holds, and where the next page begins.
-fn page<T: Serialize>(rows: impl Iterator<Item = (String, T)>) -> Page<T> {
+fn page<T: Serialize>(rows: impl Iterator<Item = (impl Display, T)>) -> Page<T> {
     let mut page = Page { items: Vec::new(), next: None };
-    let mut bytes = 0;
+    // Only its length is wanted.
+    let mut text = Vec::new();
     for (name, row) in rows {
-        bytes += serde_json::to_vec(&row).map_or(PAGE_BYTES, |text| text.len() + 1);
-        if bytes > PAGE_BYTES && !page.items.is_empty() {
-            page.next = Some(name);
+        serde_json::to_writer(&mut text, &row).expect("replies are plain data");
+        text.push(b',');
+        if text.len() > PAGE_BYTES && !page.items.is_empty() {
+            page.next = Some(name.to_string());
             break;
         }
         page.items.push(row);

@@ -41,6 +41,7 @@ pub mod touched;
 pub mod unswitched;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use ::port::queue::QueueMemory;
@@ -423,6 +424,12 @@ impl State {
     /// All ports in the order of their names.
     pub fn ports(&self) -> impl Iterator<Item = (&PortName, &Port)> {
         self.ports.iter().inspect(|_| visited())
+    }
+
+    /// The ports from a name on, or all, in the order of their names.
+    pub fn ports_from(&self, from: Option<PortName>) -> impl Iterator<Item = (&PortName, &Port)> {
+        let first = from.map_or(Bound::Unbounded, Bound::Included);
+        self.ports.range((first, Bound::Unbounded)).inspect(|_| visited())
     }
 
     /// The ports of a switch.

@@ -26,7 +26,7 @@ mod vxlan;
 
 use protocol::{
     Attach, Counter, ErrorCode, PortInfo, PortList, PortRequest, PortSet, PortSettings,
-    SessionRequest, SwitchRequest, SwitchSettings, SwitchSpec,
+    SessionRequest, StatsQuery, SwitchRequest, SwitchSettings, SwitchSpec,
 };
 
 use super::fake::Fake;
@@ -365,7 +365,7 @@ fn test_pages_go_on_until_everything_was_listed() {
     }
     let (mut seen, mut pages, mut from) = (Vec::new(), 0, None);
     loop {
-        let list = Request::Port(PortRequest::List(PortList { switch: None, from }));
+        let list = Request::Port(PortRequest::List(PortList { from, ..PortList::default() }));
         let (reply, _) = bench.answer(0, 0, list).unwrap();
         assert!(serde_json::to_vec(&reply).unwrap().len() < protocol::MAX_MESSAGE);
         let Reply::Ports(page) = reply else { panic!("another answer") };
@@ -377,6 +377,65 @@ fn test_pages_go_on_until_everything_was_listed() {
         }
     }
     assert!(pages > 1 && seen.len() == 1000 && seen.is_sorted());
+}
+
+/// The ports of a page, and where the next one begins.
+fn listed(bench: &mut Bench, call: &str) -> (Vec<PortInfo>, Option<String>) {
+    match bench.ask(0, 0, call).unwrap() {
+        Reply::Ports(page) => (page.items, page.next),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn test_a_brief_list_has_of_the_settings_only_the_labels() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:a","settings":{"label":"web","isolated":true}}}"#);
+    let (all, _) = listed(&mut bench, r#"{"port_list":{}}"#);
+    let (brief, _) = listed(&mut bench, r#"{"port_list":{"brief":true}}"#);
+    assert_eq!(all[0].settings.isolated, Some(true));
+    let settings = PortSettings { label: Some("web".to_owned()), ..PortSettings::default() };
+    assert_eq!(brief, [PortInfo { settings, ..all[0].clone() }]);
+}
+
+#[test]
+fn test_a_list_of_a_switch_begins_with_its_first_port_and_ends_with_its_last() {
+    let mut bench = Bench::new();
+    for port in ["vale0:a", "vale1:a", "vale1:b", "vale2:a"] {
+        bench.done(&format!(r#"{{"port_add":{{"port":"{port}"}}}}"#));
+    }
+    let mut names = |call: &str| -> Vec<String> {
+        let (items, _) = listed(&mut bench, call);
+        items.into_iter().map(|info| info.port.to_string()).collect()
+    };
+    assert_eq!(names(r#"{"port_list":{"switch":"vale1"}}"#), ["vale1:a", "vale1:b"]);
+    assert_eq!(names(r#"{"port_list":{"switch":"vale1","from":"vale0:a"}}"#).len(), 2);
+    assert_eq!(names(r#"{"port_list":{"switch":"vale1","from":"vale1:b"}}"#), ["vale1:b"]);
+    assert_eq!(names(r#"{"port_list":{"from":"vale1:b"}}"#), ["vale1:b", "vale2:a"]);
+}
+
+#[test]
+fn test_pages_of_counters_have_each_port_with_its_own() {
+    let mut bench = Bench::new();
+    for i in 0..500 {
+        bench.done(&format!(r#"{{"port_add":{{"port":"vale0:p{i}"}}}}"#));
+        if i % 3 == 0 {
+            bench.attach(1, 0, &format!("vale0:p{i}")).unwrap();
+        }
+    }
+    bench.control.datapath.counted = Counter { frames: 5, bytes: 300 };
+    let (mut seen, mut pages, mut query) = (Vec::new(), 0, StatsQuery::default());
+    while pages == 0 || query.from.is_some() {
+        let call = Request::Port(PortRequest::Stats(query.clone()));
+        let Reply::Stats(page) = bench.answer(0, 0, call).unwrap().0 else { panic!() };
+        seen.extend(page.items);
+        (pages, query.from) = (pages + 1, page.next);
+    }
+    assert!(pages > 1 && seen.len() == 500 && seen.is_sorted_by_key(|row| row.port.clone()));
+    for row in seen {
+        let number: u32 = row.port.port()[1..].parse().unwrap();
+        assert_eq!(row.tx.frames, if number.is_multiple_of(3) { 5 } else { 0 }, "{}", row.port);
+    }
 }
 
 #[test]

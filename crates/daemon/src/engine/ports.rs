@@ -15,7 +15,7 @@ use super::memory::{Memory, geometry};
 use super::netmap::BoundPlace;
 use super::open::Closing;
 use super::slow_calls::PeerOf;
-use super::stats::shown;
+use super::stats::{Counted, shown};
 use super::worker::Worker;
 use super::{PortPlace, Site, Unplugged, Workers};
 use crate::control::datapath::interfaces::Interfaces;
@@ -166,8 +166,13 @@ impl Ports for Workers {
         bound.or_else(|| self.plugged_rings(port))
     }
 
-    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
-        ports.iter().map(|(key, name)| self.stats_of(*key, name.clone())).collect()
+    fn stats(&self, ports: &[(PortKey, &PortName)]) -> Vec<PortStats> {
+        let counted = self.counted(ports.iter().map(|(key, _)| *key));
+        let stats = |(counted, (_, name)): (Option<Counted>, &(PortKey, &PortName))| match counted {
+            Some(counted) => shown((*name).clone(), &counted),
+            None => counters::none((*name).clone()),
+        };
+        counted.into_iter().zip(ports).map(stats).collect()
     }
 }
 

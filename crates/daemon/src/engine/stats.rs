@@ -8,7 +8,10 @@ use protocol::name::PortName;
 use protocol::{Counter, Fill, PortStats};
 use switch::{Plug, QueueStats};
 
+use super::Workers;
 use super::worker::Worker;
+use super::worker::handle::PendingCall;
+use crate::model::keys::{PortKey, SwitchKey};
 
 /// Counters of a port, and what its rings say.
 #[derive(Debug)]
@@ -44,6 +47,44 @@ pub(super) fn counted(worker: &mut Worker, at: usize, id: PortId) -> Counted {
     let resyncs = plug.as_ref().map_or(0, |plug| plug.resyncs());
     let calls = plug.and_then(Plug::rings).map_or([0; 2], |rings| rings.calls());
     Counted { stats, resyncs, calls, rx_fill, longest_turn }
+}
+
+impl Workers {
+    /// The counters of ports, in their order. Each worker is asked once, and none waits for
+    /// another; a port that no worker knows has none.
+    pub(super) fn counted(&self, ports: impl Iterator<Item = PortKey>) -> Vec<Option<Counted>> {
+        let places: Vec<_> = ports.map(|key| self.switch_of(key)).collect();
+        let mut sums: Vec<Option<Counted>> = places.iter().map(|_| None).collect();
+        let begin = |worker| self.begin_count(worker, &places);
+        let pending: Vec<_> = (0..self.workers.len()).filter_map(begin).collect();
+        for (row, more) in pending.into_iter().flat_map(PendingCall::wait) {
+            match &mut sums[row] {
+                Some(sum) => sum.add(&more),
+                none => *none = Some(more),
+            }
+        }
+        sums
+    }
+
+    /// Asks a worker for the counters of those of these ports that it knows, with their rows.
+    fn begin_count(
+        &self,
+        worker: usize,
+        places: &[Option<(SwitchKey, PortId)>],
+    ) -> Option<PendingCall<Vec<(usize, Counted)>>> {
+        let known = |(row, place): (usize, &Option<_>)| {
+            let (switch, id) = (*place)?;
+            let knows = self.workers_of(switch).contains(&worker);
+            knows.then(|| (row, self.place(switch).at, id))
+        };
+        let known: Vec<_> = places.iter().enumerate().filter_map(known).collect();
+        let is_asked = !known.is_empty();
+        let look = |worker: &mut Worker| {
+            let look = |(row, at, id)| (row, counted(worker, at, id));
+            known.into_iter().map(look).collect()
+        };
+        is_asked.then(|| self.workers[worker].handle.begin(look))
+    }
 }
 
 /// The counters of a port as clients see them.

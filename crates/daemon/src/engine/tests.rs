@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use packet::{MacAddr, VlanId};
+use protocol::name::PortName;
 use switch::SwitchConfig;
 
 use super::*;
@@ -75,6 +76,20 @@ fn ports_of_a_switch_of_all_workers_are_spread_and_known_to_each() {
     assert_eq!(known(&workers), [(6, 2); 3], "new ports go where the fewest are");
     workers.del_switch(SwitchKey(0));
     workers.add_switch(SwitchKey(1), SwitchConfig::default(), None).expect("its place is free");
+}
+
+#[test]
+fn counters_come_in_the_order_of_the_ports_from_the_workers_that_know_them() {
+    let mut workers = spread();
+    workers.add_switch(SwitchKey(1), SwitchConfig::default(), None).expect("a worker");
+    workers.add_null(PortKey(6), SwitchKey(1), PortConfig::default()).expect("room");
+    let counted = workers.counted([5, 99, 6, 0].into_iter().map(PortKey));
+    assert_eq!(counted.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
+    let names =
+        ["vale0:f", "vale0:x", "vale1:g", "vale0:a"].map(|name| name.parse().expect("good"));
+    let ports: Vec<_> = [5, 99, 6, 0].into_iter().map(PortKey).zip(&names).collect();
+    let shown: Vec<PortName> = workers.stats(&ports).into_iter().map(|row| row.port).collect();
+    assert_eq!(shown, names);
 }
 
 #[test]

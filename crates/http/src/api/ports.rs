@@ -32,7 +32,10 @@ pub fn operations() -> OpenApiRouter<Shared> {
 /// Lists ports.
 #[utoipa::path(
     get, path = "/v1/ports", tag = "ports", operation_id = "list_ports",
-    params(("switch" = Option<String>, Query), ("from" = Option<String>, Query)),
+    params(
+        ("switch" = Option<String>, Query), ("brief" = Option<bool>, Query),
+        ("from" = Option<String>, Query),
+    ),
     responses((status = 200, body = Page<PortInfo>))
 )]
 async fn list(State(api): State<Shared>, Parameters(list): Parameters<PortList>) -> Answer {

@@ -15,14 +15,15 @@ use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
 use confine::{Access, Files, Mode, Thread};
 use protocol::{
-    ChainInfo, DaemonInfo, FunctionInfo, Hello, PageFrom, PortInfo, PortStats, ProgramInfo, Reply,
-    Request, RuleInfo, SessionRequest, SwitchInfo, Usage, UsageRequest, UserUsage, WorkerInfo,
+    ChainInfo, DaemonInfo, FunctionInfo, Hello, PageFrom, PortInfo, PortList, PortRequest,
+    PortStats, ProgramInfo, Reply, Request, RuleInfo, SessionRequest, SwitchInfo, Usage,
+    UsageRequest, UserUsage, WorkerInfo,
 };
 
 use super::target::is_missing;
-use super::{Global, chain, forwarding_program, listing, nf, port, rule, stats, switch, worker};
+use super::{Global, chain, forwarding_program, listing, nf, rule, stats, switch, worker};
 use http::Server;
-use page::{Family, Kind, Page};
+use page::{Family, Kind, Labels, Page};
 use terminal::place::Place;
 use terminal::{remover, say};
 
@@ -145,12 +146,12 @@ struct Steering {
 fn text(connection: &Connection) -> anyhow::Result<String> {
     let seen = gather(connection)?;
     let mut page = Page::default();
-    page.add("up", &[], 1);
+    page.add("up", &Labels::default(), 1);
     daemon::add(&mut page, &seen);
     switches::add(&mut page, &seen);
     seen.programs.iter().for_each(|info| programs::add(&mut page, info));
     for (info, steering) in &seen.switches {
-        let own = [("switch", info.switch.to_string())];
+        let own = Labels::of("switch", info.switch.as_str());
         steering.iter().for_each(|steering| functions::add(&mut page, &own, steering));
     }
     Ok(page.text(families()))
@@ -159,7 +160,7 @@ fn text(connection: &Connection) -> anyhow::Result<String> {
 /// The text for a daemon that does not answer.
 fn down() -> String {
     let mut page = Page::default();
-    page.add("up", &[], 0);
+    page.add("up", &Labels::default(), 0);
     page.text(families())
 }
 
@@ -193,10 +194,16 @@ fn gather(connection: &Connection) -> anyhow::Result<Seen> {
         users,
         workers: worker::workers(connection)?,
         switches,
-        ports: port::list(connection, None)?,
+        ports: ports(connection)?,
         counters: stats::all(connection)?,
         programs,
     })
+}
+
+/// All ports, without settings that no metric is of.
+fn ports(connection: &Connection) -> Result<Vec<PortInfo>, ControlError> {
+    let list = |from| PortList { brief: true, from, ..PortList::default() };
+    listing::all(connection, |from| Request::Port(PortRequest::List(list(from))))
 }
 
 /// `None`: the switch has no chains, or is gone.

@@ -433,7 +433,13 @@ fn parse_kind(text: &str) -> Result<PortKind, String> {
 
 /// All ports that we may see.
 pub fn list(connection: &Connection, switch: Option<&SwitchName>) -> anyhow::Result<Vec<PortInfo>> {
-    let ask = |from| Request::Port(PortRequest::List(PortList { switch: switch.cloned(), from }));
+    let ask = |from| {
+        Request::Port(PortRequest::List(PortList {
+            switch: switch.cloned(),
+            from,
+            ..PortList::default()
+        }))
+    };
     Ok(listing::all(connection, ask)?)
 }
 

@@ -49,7 +49,6 @@ use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::state::{Holder, Port, Switch};
-use crate::control::stats::PortCounters;
 use crate::model::choices::show_forwarding;
 use crate::model::plan::SwitchPlan;
 use crate::model::policy::{Access, Caller};
@@ -336,16 +335,15 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Frames that functions held when they ended, by service.
-    fn lost_of(&mut self, name: &SwitchName) -> BTreeMap<String, u64> {
+    fn lost_of(&self, name: &SwitchName) -> BTreeMap<String, u64> {
         let ports = self.state.ports_of(name);
         let ports = ports.filter_map(|(name, port)| {
             let service = port.config.role.service.clone()?;
-            Some((service, PortCounters::new(name, port)))
+            Some((service, (name, port)))
         });
-        let (services, wanted): (Vec<_>, Vec<_>) = ports.unzip();
-        let counted = PortCounters::all(&wanted, &mut self.datapath);
+        let (services, ports): (Vec<_>, Vec<_>) = ports.unzip();
         let mut lost = BTreeMap::new();
-        for (service, counted) in services.into_iter().zip(counted) {
+        for (service, counted) in services.into_iter().zip(self.counters_of(&ports)) {
             *lost.entry(service).or_default() += counted.abandoned;
         }
         lost
@@ -379,9 +377,7 @@ impl<D: Datapath> Control<D> {
             .ports_of(name)
             .filter(|(name, _)| from.as_ref().is_none_or(|from| *name >= from));
         let ports: Vec<_> = ports.filter(|(_, port)| port.config.role.service.is_some()).collect();
-        let wanted: Vec<PortCounters> =
-            ports.iter().map(|(name, port)| PortCounters::new(name, port)).collect();
-        let counted = PortCounters::all(&wanted, &mut self.datapath);
+        let counted = self.counters_of(&ports);
         let rows = ports.into_iter().zip(counted).map(|((name, port), counted)| {
             let info = self.function_info(&switch.steering, name, port, counted, &report);
             (name.to_string(), info)

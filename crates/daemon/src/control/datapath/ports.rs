@@ -60,7 +60,7 @@ pub trait Ports {
     fn rings_of(&self, port: PortKey) -> Option<RingSpec>;
 
     /// Counters of ports, in the order of `ports`.
-    fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats>;
+    fn stats(&self, ports: &[(PortKey, &PortName)]) -> Vec<PortStats>;
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod fake {
         }
 
         fn detach(&mut self, port: PortKey, name: &PortName) -> PortStats {
-            let last = self.stats(&[(port, name.clone())]).remove(0);
+            let last = self.stats(&[(port, name)]).remove(0);
             let reserved = self.reserved.remove(&port).is_some();
             self.grouped.remove(&port);
             let bound = self.bound.remove(&port).is_some();
@@ -166,7 +166,7 @@ mod fake {
             bound.or_else(|| self.ports.contains_key(&port).then(native))
         }
 
-        fn stats(&mut self, ports: &[(PortKey, PortName)]) -> Vec<PortStats> {
+        fn stats(&self, ports: &[(PortKey, &PortName)]) -> Vec<PortStats> {
             let known = |key| {
                 self.ports.contains_key(key)
                     || self.reserved.contains_key(key)

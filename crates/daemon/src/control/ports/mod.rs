@@ -290,9 +290,14 @@ impl<D: Datapath> Control<D> {
 
     pub(super) fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
         let visible = self.visible_ports(caller, list.switch.as_ref(), list.from.as_deref())?;
-        let rows =
-            visible.into_iter().map(|(name, port)| (name.to_string(), self.port_info(name, port)));
-        Ok(Reply::Ports(page(rows)))
+        let row = |(name, port)| {
+            let mut info = self.port_info(name, port);
+            if list.brief {
+                info.settings = PortSettings { label: info.settings.label, ..Default::default() };
+            }
+            (name, info)
+        };
+        Ok(Reply::Ports(page(visible.map(row))))
     }
 
     pub(super) fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
@@ -346,27 +351,23 @@ impl<D: Datapath> Control<D> {
     /// The ports that a caller may see, of one switch or of all, from a name on.
     pub(super) fn visible_ports<'a>(
         &'a self,
-        caller: &Caller,
+        caller: &'a Caller,
         switch: Option<&'a SwitchName>,
         from: Option<&str>,
-    ) -> Result<Vec<(&'a PortName, &'a Port)>, Refusal> {
+    ) -> Result<impl Iterator<Item = (&'a PortName, &'a Port)>, Refusal> {
         let from = from.map(parse_port).transpose()?;
         if let Some(name) = switch {
             self.state.switch(caller, name, Access::Look)?;
         }
+        let ports = self.state.ports_from(from.max(switch.map(PortName::first_of)));
+        let ports = ports.take_while(move |(name, _)| switch.is_none_or(|it| it == name.switch()));
         let mut may_look: HashMap<&SwitchName, bool> = HashMap::new();
-        let of_switch = switch.map(|switch| self.state.ports_of(switch));
-        let all = switch.is_none().then(|| self.state.ports());
-        let ports = of_switch.into_iter().flatten().chain(all.into_iter().flatten());
-        let ports = ports.filter(|(name, port)| {
-            port.is_listed() && from.as_ref().is_none_or(|from| *name >= from)
-        });
-        let visible = ports.filter(|(name, _)| {
-            *may_look
-                .entry(name.switch())
-                .or_insert_with(|| self.state.switch(caller, name.switch(), Access::Look).is_ok())
-        });
-        Ok(visible.collect())
+        Ok(ports.filter(move |(name, port)| {
+            let may_look = may_look.entry(name.switch()).or_insert_with_key(|switch| {
+                self.state.switch(caller, switch, Access::Look).is_ok()
+            });
+            port.is_listed() && *may_look
+        }))
     }
 }
 

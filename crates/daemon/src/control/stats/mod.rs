@@ -11,7 +11,6 @@ use super::{Control, page, parse_port};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
 use crate::control::state::Port;
-use crate::model::keys::PortKey;
 use crate::model::policy::{Access, Caller};
 
 impl<D: Datapath> Control<D> {
@@ -22,18 +21,37 @@ impl<D: Datapath> Control<D> {
             let Page { items, next } = self.gone(caller, query)?;
             return Ok(Reply::Stats(StatsPage { at_ns, items, next }));
         }
-        let ports = match &query.port {
-            Some(name) => vec![(name, self.state.port(caller, name, Access::Look)?)],
-            None => self.visible_ports(caller, query.switch.as_ref(), query.from.as_deref())?,
+        let (one, all) = match &query.port {
+            Some(name) => (Some((name, self.state.port(caller, name, Access::Look)?)), None),
+            None => {
+                let (switch, from) = (query.switch.as_ref(), query.from.as_deref());
+                (None, Some(self.visible_ports(caller, switch, from)?))
+            }
         };
-        let counted =
-            ports.into_iter().filter(|(_, port)| port.kind != PortKind::Pipe || port.is_live());
-        let wanted: Vec<PortCounters> =
-            counted.map(|(name, port)| PortCounters::new(name, port)).collect();
-        let datapath = &mut self.datapath;
-        let rows = wanted.chunks(STATS_CHUNK).flat_map(|chunk| PortCounters::all(chunk, datapath));
-        let Page { items, next } = page(rows.map(|row: PortStats| (row.port.to_string(), row)));
+        let ports = one.into_iter().chain(all.into_iter().flatten());
+        let mut counted = ports.filter(|(_, port)| port.kind != PortKind::Pipe || port.is_live());
+        // One chunk after the other, so that no worker counts for the next page.
+        let chunks = std::iter::from_fn(|| {
+            let chunk: Vec<_> = counted.by_ref().take(STATS_CHUNK).collect();
+            let counters = (!chunk.is_empty()).then(|| self.counters_of(&chunk))?;
+            Some(chunk.into_iter().map(|(name, _)| name).zip(counters))
+        });
+        let Page { items, next } = page(chunks.flatten());
         Ok(Reply::Stats(StatsPage { at_ns, items, next }))
+    }
+
+    /// What was counted for clients that have left, and what workers count now, in the order of the
+    /// ports.
+    pub(super) fn counters_of(&self, ports: &[(&PortName, &Port)]) -> Vec<PortStats> {
+        let live = ports.iter().filter(|(_, port)| port.is_live());
+        let live: Vec<_> = live.map(|(name, port)| (port.key, *name)).collect();
+        let mut live = self.datapath.stats(&live).into_iter();
+        let sum = |(name, port): &(&PortName, &Port)| {
+            let now = port.is_live().then(|| live.next()).flatten();
+            let sum = sum(name, port.past.as_deref(), now);
+            PortStats { serial: port.first_key.0, ..sum }
+        };
+        ports.iter().map(sum).collect()
     }
 
     /// The counters of ports that went within the last minute.
@@ -54,39 +72,18 @@ fn nanoseconds(time: rustix::time::Timespec) -> u64 {
     part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
 }
 
-/// Ports whose counters are asked for at once.
-const STATS_CHUNK: usize = 16;
+/// Ports whose counters are asked for at once. Their frames wait meanwhile.
+const STATS_CHUNK: usize = 32;
 
-/// A port whose counters a client asked for.
-pub(super) struct PortCounters {
-    /// What was counted before.
-    past: PortStats,
-    /// Key of the port, where a worker is counting.
-    live: Option<PortKey>,
-}
-
-impl PortCounters {
-    pub(super) fn new(name: &PortName, port: &Port) -> Self {
-        let past = port.past.as_deref().cloned();
-        let past = past.unwrap_or_else(|| counters::none(name.clone()));
-        Self {
-            past: PortStats { serial: port.first_key.0, ..past },
-            live: port.is_live().then_some(port.key),
+/// The counters of a port that has had some before, or has some now.
+fn sum(name: &PortName, past: Option<&PortStats>, now: Option<PortStats>) -> PortStats {
+    match (past, now) {
+        (None, None) => counters::none(name.clone()),
+        (Some(past), None) => past.clone(),
+        (None, Some(now)) => now,
+        (Some(past), Some(mut now)) => {
+            counters::add(&mut now, past);
+            now
         }
-    }
-
-    pub(super) fn all<D: Datapath>(wanted: &[Self], datapath: &mut D) -> Vec<PortStats> {
-        let key = |port: &Self| port.live.map(|key| (key, port.past.port.clone()));
-        let mut live =
-            datapath.stats(&wanted.iter().filter_map(key).collect::<Vec<_>>()).into_iter();
-        let sum = |port: &Self| {
-            let mut sum = port.past.clone();
-            if let Some(now) = port.live.and_then(|_| live.next()) {
-                counters::add(&mut sum, &now);
-                sum.rx_fill = now.rx_fill;
-            }
-            sum
-        };
-        wanted.iter().map(sum).collect()
     }
 }

@@ -1,8 +1,9 @@
 //! A worker seen from outside: its thread, its doorbell, and jobs for it.
 
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use confine::Thread;
 use port::sys::{Doorbell, Ringer};
@@ -97,6 +98,14 @@ impl WorkerHandle {
         &self,
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> R {
+        self.begin(job).wait()
+    }
+
+    /// Gives the worker `job`, as [`call`](Self::call) does, and does not wait yet.
+    pub fn begin<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> PendingCall<R> {
         let (reply, result) = channel();
         self.send(move |worker| {
             let begin = thread_time();
@@ -105,9 +114,7 @@ impl WorkerHandle {
             // The caller waits for it; only a bug can take the receiver away.
             let _ = reply.send((done, took));
         });
-        let (done, took) = result.recv().expect("a worker runs until it is stopped");
-        add_caused(took);
-        done
+        PendingCall(result)
     }
 
     fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
@@ -119,6 +126,22 @@ impl WorkerHandle {
     /// The doorbell, for other threads.
     pub fn ringer(&self) -> &Ringer {
         &self.ringer
+    }
+}
+
+/// A job that a worker was given.
+#[must_use]
+pub struct PendingCall<R>(Receiver<(R, Duration)>);
+
+impl<R> PendingCall<R> {
+    /// Waits for the result of the job.
+    ///
+    /// # Panics
+    /// As [`WorkerHandle::call`] does.
+    pub fn wait(self) -> R {
+        let (done, took) = self.0.recv().expect("a worker runs until it is stopped");
+        add_caused(took);
+        done
     }
 }
 

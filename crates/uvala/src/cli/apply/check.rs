@@ -40,8 +40,13 @@ impl There {
     /// `None`: the caller may not look at it.
     fn ask(connection: &Connection, text: &SwitchText) -> anyhow::Result<Option<Self>> {
         let name = &text.spec.switch;
-        let ask =
-            |from| Request::Port(PortRequest::List(PortList { switch: Some(name.clone()), from }));
+        let ask = |from| {
+            Request::Port(PortRequest::List(PortList {
+                switch: Some(name.clone()),
+                from,
+                ..PortList::default()
+            }))
+        };
         let mut there = match listing::all::<PortInfo>(connection, ask) {
             Ok(ports) => Self {
                 chains: chain::chains(connection, name)?.into_iter().map(|it| it.chain).collect(),

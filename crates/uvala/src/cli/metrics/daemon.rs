@@ -5,7 +5,7 @@ use protocol::{UserUsage, WorkerInfo};
 
 use super::Seen;
 use super::page::Kind::{Counter, Gauge, Histogram};
-use super::page::{Family, Page, billionths, thousandths};
+use super::page::{Family, Labels, Page, billionths, thousandths};
 
 /// The families, in order.
 pub const FAMILIES: [Family; 21] = [
@@ -42,22 +42,22 @@ pub const FAMILIES: [Family; 21] = [
 
 /// Adds the samples.
 pub fn add(page: &mut Page, seen: &Seen) {
-    let Seen { info, usage, .. } = seen;
-    page.add("daemon_info", &[("version", info.version.clone())], 1);
-    page.add("daemon_uptime_seconds", &[], info.uptime_s);
-    page.add("daemon_cpu_seconds_total", &[], thousandths(usage.cpu_ms));
-    page.add("daemon_resident_memory_bytes", &[], usage.resident_memory);
-    page.add("daemon_open_fds", &[], usage.descriptors);
+    let (Seen { info, usage, .. }, none) = (seen, &Labels::default());
+    page.add("daemon_info", &Labels::of("version", &info.version), 1);
+    page.add("daemon_uptime_seconds", none, info.uptime_s);
+    page.add("daemon_cpu_seconds_total", none, thousandths(usage.cpu_ms));
+    page.add("daemon_resident_memory_bytes", none, usage.resident_memory);
+    page.add("daemon_open_fds", none, usage.descriptors);
     if let Some(most) = usage.descriptors_max {
-        page.add("daemon_max_fds", &[], most);
+        page.add("daemon_max_fds", none, most);
     }
-    page.add("daemon_unsaved_switches", &[], usage.unsaved_files);
+    page.add("daemon_unsaved_switches", none, usage.unsaved_files);
     seen.users.iter().for_each(|usage| user(page, usage));
     seen.workers.iter().for_each(|info| worker(page, info));
 }
 
 fn user(page: &mut Page, usage: &UserUsage) {
-    let own = [("user", user_name(usage.uid))];
+    let own = Labels::of("user", user_name(usage.uid));
     page.add("user_switches", &own, usage.switches);
     page.add("user_ports", &own, usage.ports);
     page.add("user_memory_bytes", &own, usage.memory);
@@ -67,9 +67,9 @@ fn user(page: &mut Page, usage: &UserUsage) {
 }
 
 fn worker(page: &mut Page, info: &WorkerInfo) {
-    let own = [("worker", info.worker.to_string())];
+    let own = Labels::of("worker", info.worker.to_string());
     let core = info.cpu.map(|core| core.to_string()).unwrap_or_default();
-    page.add("worker_info", &[&own[..], &[("core", core)]].concat(), 1);
+    page.add("worker_info", &own.and("core", core), 1);
     page.add("worker_ports", &own, info.ports);
     page.add("worker_cpu_seconds_total", &own, thousandths(info.cpu_ms));
     page.add("worker_kicks_total", &own, info.kicks);

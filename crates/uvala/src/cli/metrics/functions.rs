@@ -62,8 +62,8 @@ pub fn add(page: &mut Page, own: &Labels, steering: &Steering) {
 fn function(page: &mut Page, of_switch: &Labels, info: &FunctionInfo) {
     let FunctionInfo { service, instance, port, .. } = info;
     // Prometheus has a label "instance" of its own.
-    let own = [("service", service.clone()), ("service_instance", instance.to_string())];
-    let own = [of_switch, &own[..], &[("port", port.port().to_owned())]].concat();
+    let own = of_switch.and("service", service).and("service_instance", instance.to_string());
+    let own = own.and("port", port.port());
     page.add("function_received_frames_total", &own, info.frames_in);
     page.add("function_sent_frames_total", &own, info.frames_out);
     page.by_reason("function_dropped_frames_total", &own, &info.drops);
@@ -75,17 +75,16 @@ fn function(page: &mut Page, of_switch: &Labels, info: &FunctionInfo) {
     }
     page.add("function_running", &own, u8::from(info.pid.is_some()));
     page.add("function_stalled", &own, u8::from(info.stalled));
-    let named = |name: &String| [&own, &[("name", name.clone())][..]].concat();
     for (name, count) in &info.counts {
-        page.add("function_events_total", &named(name), count);
+        page.add("function_events_total", &own.and("name", name), count);
     }
     for (name, gauge) in &info.gauges {
-        page.add("function_values", &named(name), gauge);
+        page.add("function_values", &own.and("name", name), gauge);
     }
 }
 
 fn chain(page: &mut Page, of_switch: &Labels, info: &ChainInfo) {
-    let own = [of_switch, &[("chain", info.chain.name.clone())]].concat();
+    let own = of_switch.and("chain", &info.chain.name);
     page.add("chain_entered_frames_total", &own, info.entered);
     page.by_reason("chain_dropped_frames_total", &own, &info.drops);
     page.add("chain_early_total", &own, info.early);
@@ -110,7 +109,7 @@ fn add_rules(page: &mut Page, of_switch: &Labels, rules: &[RuleInfo]) {
     let others = (!others.is_empty())
         .then(|| ("others".to_owned(), sum(|info| info.frames), sum(|info| info.bytes)));
     for (rule, frames, bytes) in own.chain(others) {
-        let own = [of_switch, &[("rule", rule)]].concat();
+        let own = of_switch.and("rule", rule);
         page.add("rule_frames_total", &own, frames);
         page.add("rule_bytes_total", &own, bytes);
     }
@@ -178,7 +177,7 @@ mod tests {
     fn text(all: &[(&str, Steering)]) -> String {
         let mut page = Page::default();
         for (switch, steering) in all {
-            add(&mut page, &[("switch", (*switch).to_owned())], steering);
+            add(&mut page, &Labels::of("switch", switch), steering);
         }
         page.text(FAMILIES.into_iter())
     }

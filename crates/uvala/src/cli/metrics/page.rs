@@ -4,7 +4,7 @@
 //! follow Prometheus' rules: base units, `_total` for what only grows.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 /// The type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -23,8 +23,33 @@ pub enum Kind {
 /// A family: its name, without the program's in front, its type, and what it counts.
 pub type Family = (&'static str, Kind, &'static str);
 
-/// Labels of a sample, with their values.
-pub type Labels = [(&'static str, String)];
+/// Labels of a sample with their values, in the way that the text has them. A port has many
+/// samples, and its labels are written once.
+#[derive(Clone, Debug, Default)]
+pub struct Labels(String);
+
+impl Labels {
+    /// One label.
+    pub fn of(name: &str, value: impl AsRef<str>) -> Self {
+        Self::default().and(name, value)
+    }
+
+    /// Adds a label to a copy of these.
+    pub fn and(&self, name: &str, value: impl AsRef<str>) -> Self {
+        let mut all = self.0.clone();
+        let comma = if all.is_empty() { "" } else { "," };
+        all.extend([comma, name, "=\""]);
+        for letter in value.as_ref().chars() {
+            match letter {
+                '\n' => all.push_str("\\n"),
+                '"' | '\\' => all.extend(['\\', letter]),
+                other => all.push(other),
+            }
+        }
+        all.push('"');
+        Self(all)
+    }
+}
 
 /// Samples by their family.
 #[derive(Debug, Default)]
@@ -32,7 +57,7 @@ pub struct Page(BTreeMap<&'static str, String>);
 
 impl Page {
     /// Adds a sample.
-    pub fn add(&mut self, family: &'static str, labels: &Labels, value: impl ToString) {
+    pub fn add(&mut self, family: &'static str, labels: &Labels, value: impl Display) {
         self.sample(family, "", labels, value);
     }
 
@@ -44,7 +69,7 @@ impl Page {
         counts: &BTreeMap<String, u64>,
     ) {
         for (reason, count) in counts {
-            self.add(family, &[own, &[("reason", reason.clone())]].concat(), count);
+            self.add(family, &own.and("reason", reason), count);
         }
     }
 
@@ -64,27 +89,18 @@ impl Page {
             let is_last = power as usize == log2.len();
             let most = 1u64.checked_shl(power).filter(|_| !is_last);
             let most = most.map_or_else(|| "+Inf".to_owned(), |end| show(end - 1));
-            self.sample(family, "_bucket", &[own, &[("le", most)]].concat(), below);
+            self.sample(family, "_bucket", &own.and("le", most), below);
         }
         self.sample(family, "_sum", own, show(sum));
         self.sample(family, "_count", own, below);
     }
 
-    fn sample(
-        &mut self,
-        family: &'static str,
-        suffix: &str,
-        labels: &Labels,
-        value: impl ToString,
-    ) {
+    fn sample(&mut self, family: &'static str, suffix: &str, labels: &Labels, value: impl Display) {
         let text = self.0.entry(family).or_default();
-        let _ = write!(text, "uvala_{family}{suffix}");
-        for (at, (name, value)) in labels.iter().enumerate() {
-            let _ =
-                write!(text, "{}{name}=\"{}\"", if at == 0 { '{' } else { ',' }, escaped(value));
-        }
-        let end = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(text, "{end} {}", value.to_string());
+        let [begin, end] = if labels.0.is_empty() { ["", " "] } else { ["{", "} "] };
+        text.extend(["uvala_", family, suffix, begin, &labels.0, end]);
+        // A string takes everything.
+        let _ = writeln!(text, "{value}");
     }
 
     /// The text of those of these families that have samples.
@@ -98,7 +114,6 @@ impl Page {
                 Kind::Histogram => "histogram",
             };
             known += 1;
-            // A string takes everything.
             let _ =
                 write!(text, "# HELP uvala_{name} {help}\n# TYPE uvala_{name} {kind}\n{samples}");
         }
@@ -117,24 +132,20 @@ pub fn billionths(number: u64) -> String {
     format!("{}.{:09}", number / 1_000_000_000, number % 1_000_000_000)
 }
 
-/// A label's value.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn test_a_label_may_have_any_letter() {
-        assert_eq!(escaped("a\"b\\c\n"), r#"a\"b\\c\n"#);
+        let labels = Labels::of("port", "n1").and("label", "a\"b\\c\n");
+        assert_eq!(labels.0, r#"port="n1",label="a\"b\\c\n""#);
     }
 
     #[test]
     fn test_buckets_of_a_histogram_add_up_and_the_last_has_the_rest() {
         let mut page = Page::default();
-        let own = [("worker", "0".to_owned())];
+        let own = Labels::of("worker", "0");
         page.histogram("turns", &own, (&[3, 0, 2, 1], 30), |number| number.to_string());
         let text = page.text([("turns", Kind::Histogram, "Turns.")].into_iter());
         let expected = "# HELP uvala_turns Turns.\n# TYPE uvala_turns histogram\n\

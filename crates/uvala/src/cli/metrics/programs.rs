@@ -3,7 +3,7 @@
 use protocol::ProgramInfo;
 
 use super::page::Kind::{Counter, Gauge};
-use super::page::{Family, Page};
+use super::page::{Family, Labels, Page};
 
 /// The families, in order.
 pub const FAMILIES: [Family; 4] = [
@@ -15,11 +15,11 @@ pub const FAMILIES: [Family; 4] = [
 
 /// Adds the samples of a program.
 pub fn add(page: &mut Page, info: &ProgramInfo) {
-    let own = [("switch", info.switch.to_string())];
+    let own = Labels::of("switch", info.switch.as_str());
     page.add("program_decisions_total", &own, info.runs);
     page.add("program_failures_total", &own, info.faults);
     for map in &info.maps {
-        let labels = [&own[..], &[("map", map.map.clone())]].concat();
+        let labels = own.and("map", &map.map);
         page.add("program_map_entries", &labels, map.entries);
         page.add("program_map_max_entries", &labels, map.max_entries);
     }

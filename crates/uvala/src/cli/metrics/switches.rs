@@ -67,7 +67,7 @@ pub fn add(page: &mut Page, seen: &Seen) {
 }
 
 fn switch(page: &mut Page, info: &SwitchInfo) {
-    let (own, fdb) = ([("switch", info.switch.to_string())], &info.fdb);
+    let (own, fdb) = (Labels::of("switch", info.switch.as_str()), &info.fdb);
     page.add("switch_ports", &own, info.ports);
     page.add("switch_fdb_entries", &own, info.fdb_entries);
     page.add("switch_fdb_max_entries", &own, info.fdb_capacity);
@@ -76,8 +76,7 @@ fn switch(page: &mut Page, info: &SwitchInfo) {
     page.add("switch_fdb_aged_total", &own, fdb.aged);
     page.add("switch_fdb_evicted_total", &own, fdb.evicted);
     for (reason, count) in [("limit", fdb.refused_limit), ("full", fdb.refused_full)] {
-        let labels = [&own[..], &[("reason", reason.to_owned())]].concat();
-        page.add("switch_fdb_refused_total", &labels, count);
+        page.add("switch_fdb_refused_total", &own.and("reason", reason), count);
     }
     page.add("switch_loop_seconds_total", &own, fdb.loop_seconds);
     if info.mcast_snooping {
@@ -91,33 +90,31 @@ fn groups(page: &mut Page, own: &Labels, mcast: &McastCounters) {
     page.add("switch_mdb_queriers", own, mcast.queriers);
     page.add("switch_mdb_queries_sent_total", own, mcast.queries_sent);
     page.add("switch_mdb_expired_total", own, mcast.expired);
-    let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
     for (kind, count) in [
         ("report", mcast.reports),
         ("leave", mcast.leaves),
         ("query", mcast.queries),
         ("malformed", mcast.malformed),
     ] {
-        page.add("switch_mdb_messages_total", &with("type", kind), count);
+        page.add("switch_mdb_messages_total", &own.and("type", kind), count);
     }
     for (reason, count) in [("limit", mcast.refused_limit), ("full", mcast.refused_full)] {
-        page.add("switch_mdb_refused_total", &with("reason", reason), count);
+        page.add("switch_mdb_refused_total", &own.and("reason", reason), count);
     }
 }
 
 /// The labels of a port: the two parts of its name, a pipe's end with its brace.
-fn labels(port: &PortName) -> [(&'static str, String); 2] {
+fn labels(port: &PortName) -> Labels {
     let name = port.to_string();
     let (switch, own) = name.split_once(':').expect("a port's name has a colon");
-    [("switch", switch.to_owned()), ("port", own.to_owned())]
+    Labels::of("switch", switch).and("port", own)
 }
 
 fn port(page: &mut Page, info: &PortInfo) {
     let own = labels(&info.port);
-    let about =
-        [("kind", Some(info.kind.name().to_owned())), ("label", info.settings.label.clone())];
-    let about = about.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    page.add("port_info", &own.iter().cloned().chain(about).collect::<Vec<_>>(), 1);
+    let about = own.and("kind", info.kind.name());
+    let label = info.settings.label.as_ref();
+    page.add("port_info", &label.map_or(about.clone(), |label| about.and("label", label)), 1);
     let machine = info.machine.as_ref().map(|machine| machine.state);
     let has_machine = matches!(machine, Some(MachineState::Connected | MachineState::Up));
     page.add("port_attached", &own, u8::from(info.client.is_some() || has_machine));
@@ -135,7 +132,7 @@ fn port(page: &mut Page, info: &PortInfo) {
 fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
     page.add("vxlan_remotes", own, info.remotes.len());
     for remote in &info.remotes {
-        let labels = [own, &[("remote", remote.address.to_string())]].concat();
+        let labels = own.and("remote", remote.address.to_string());
         page.add("vxlan_remote_stations", &labels, remote.learned);
     }
     if let Some(mtu) = info.path_mtu {
@@ -143,8 +140,7 @@ fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
     }
     if let Some(neigh) = info.neigh {
         for (origin, count) in [("local", neigh.local), ("extern_learn", neigh.extern_learned)] {
-            let labels = [own, &[("origin", origin.to_owned())]].concat();
-            page.add("vxlan_neigh_entries", &labels, count);
+            page.add("vxlan_neigh_entries", &own.and("origin", origin), count);
         }
         page.add("vxlan_neigh_suppressed_total", own, neigh.suppressed);
         page.add("vxlan_neigh_refused_total", own, neigh.refused);
@@ -152,8 +148,7 @@ fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
 }
 
 fn counters(page: &mut Page, stats: &PortStats) {
-    let own = labels(&stats.port);
-    let own: &Labels = &own;
+    let own = &labels(&stats.port);
     page.add("port_tx_frames_total", own, stats.tx.frames);
     page.add("port_tx_bytes_total", own, stats.tx.bytes);
     page.add("port_rx_frames_total", own, stats.rx.frames);
