@@ -98,7 +98,7 @@ impl WorkerHandle {
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> R {
         let (reply, result) = channel();
-        self.send(move |worker| {
+        self.post(move |worker| {
             let begin = thread_time();
             let done = job(worker);
             let took = thread_time().saturating_sub(begin);
@@ -110,7 +110,8 @@ impl WorkerHandle {
         done
     }
 
-    fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+    /// Runs `job` on the worker between two turns, after those before it. Nothing waits for it.
+    pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
         if self.jobs.send(Box::new(job)).is_ok() {
             self.ringer.ring();
         }
@@ -124,7 +125,7 @@ impl WorkerHandle {
 
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
-        self.send(Worker::stop);
+        self.post(Worker::stop);
         if let Some(thread) = self.thread.take() {
             // A worker that panicked has said why already.
             let _ = thread.join();
