@@ -35,6 +35,7 @@
 mod audit;
 mod duplicates;
 mod fdb;
+mod hand_over;
 pub mod huge_pages;
 mod interfaces;
 mod machines;
@@ -93,6 +94,7 @@ use crate::model::error::DatapathError;
 use crate::model::keys::{GroupKey, PipeKey, PortKey, SwitchKey};
 use crate::model::specs::ShmSpec;
 use crate::start::{StartError, raise_descriptor_limit};
+use hand_over::Handles;
 use interfaces::HostPorts;
 use machines::MachinePlace;
 use memory::Memory;
@@ -150,6 +152,8 @@ pub struct Workers {
     notices: Notices,
     /// Interfaces whose ports are gone, for another thread to close.
     closing: Vec<Closing>,
+    /// The workers take no frames before all ports are there.
+    wait: bool,
 }
 
 /// A worker and the places that are taken in it.
@@ -203,6 +207,8 @@ struct PortPlace {
     /// Bytes of the port's region, if no other port is in it.
     bytes: usize,
     memory: Option<Memory>,
+    /// For a port that can be handed over.
+    handles: Option<Handles>,
 }
 
 /// What is left of a port.
@@ -295,6 +301,7 @@ impl Workers {
             heartbeat: Some(heartbeat),
             notices,
             closing: Vec::new(),
+            wait: false,
         })
     }
 
@@ -386,7 +393,14 @@ impl Workers {
     ) -> Result<PortPlace, DatapathError> {
         let worker = self.next_worker(switch, config.worker);
         let (id, number) = self.next_place(switch, worker)?;
-        Ok(PortPlace { switch, id, worker, number, bytes: 0, memory: None })
+        Ok(PortPlace { switch, id, worker, number, bytes: 0, memory: None, handles: None })
+    }
+
+    /// Has a worker do something. While the workers wait for ports, nothing waits for the worker:
+    /// it moves no frame before it has done all.
+    fn tell(&self, worker: usize, job: impl FnOnce(&mut Worker) + Send + 'static) {
+        let handle = &self.workers[worker].handle;
+        if self.wait { handle.post(job) } else { handle.call(job) }
     }
 
     /// Plugs a finished port in. Cannot fail. All other workers of the switch know the port before
@@ -402,9 +416,9 @@ impl Workers {
         for other in self.workers_of(switch).filter(|&other| other != worker) {
             let (plug, config) = (plug.for_delivery(), config.clone());
             let job = move |worker: &mut Worker| worker.add_elsewhere(at, id, plug, config);
-            self.workers[other].handle.call(job);
+            self.tell(other, job);
         }
-        self.on_port(&place, move |worker, at| worker.plug(number, at, id, plug, config));
+        self.tell(worker, move |worker| worker.plug(number, at, id, plug, config));
         self.ports.insert(key, place);
     }
 

@@ -11,6 +11,7 @@ pub mod confinement;
 pub mod control;
 mod cpu_time;
 pub mod engine;
+pub mod handed;
 mod heap;
 pub mod kept;
 pub mod lockfile;
@@ -72,6 +73,13 @@ impl<D: Datapath> Daemon<D> {
         Ok(Self { server, place, _stop: stop, stopper: Stopper(stopper) })
     }
 
+    /// Goes on with the clients of the daemon before this one. Workers that wait go on.
+    pub fn succeed(&mut self, clients: Vec<(OwnedFd, handed::Successor)>) {
+        let all = clients.len();
+        let lost = self.server.succeed(clients);
+        tracing::info!("took over {} of {all} ports of clients", all - lost);
+    }
+
     /// Where the socket is.
     #[must_use]
     pub fn socket(&self) -> &Path {
@@ -101,6 +109,8 @@ impl<D: Datapath> Daemon<D> {
 
     /// Serves until told to stop.
     pub fn run(mut self) -> Result<(), EndError> {
+        // The process that starts the daemon counts on them.
+        self.server.await_interfaces();
         tracing::info!(socket = %self.socket().display(), "ready");
         let state = sd_notify::NotifyState::Ready;
         if let Err(error) = sd_notify::notify(&[state]) {
@@ -179,8 +189,6 @@ fn make_switches<D: Datapath>(
             .map_err(Box::new)
             .map_err(|refusal| StartError::Switch { name: plan.name.to_string(), refusal })?;
     }
-    // The process that starts the daemon counts on them.
-    control.await_interfaces();
     let start = |error| StartError::Io { doing: "keep what commands make in", path: dir, error };
     control.save_with(Writer::start(store).map_err(start)?, &config.switches);
     Ok(())

@@ -60,6 +60,14 @@ impl Reservation {
         Self { region, name, ports, whole, building, built, huge_pages: Arc::default() }
     }
 
+    /// The memory of one port, which has a region of its own, after it was built.
+    pub(crate) fn built(region: &Arc<Region>, name: &str, port: ReservedPort) -> Self {
+        let this = Self::new(region, name, vec![port], true);
+        this.huge_pages.fill(region.huge_pages());
+        this.built.store(true, Ordering::Relaxed);
+        this
+    }
+
     /// Makes this one of several reservations of a region, which are built one at a time.
     pub(crate) fn among(self, building: &Arc<Mutex<()>>) -> Self {
         Self { building: building.clone(), ..self }

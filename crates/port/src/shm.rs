@@ -1,11 +1,11 @@
 //! Ports of clients: rings in a region that the daemon made.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ring::Region;
-use ring::krings::Krings;
+use ring::krings::{Krings, Positions};
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::wake::PortWake;
 use switch::{Plug, Wake};
@@ -19,9 +19,25 @@ pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static
     Plug::rings_with(Krings::new(region, layout), wake)
 }
 
+/// The switch's side of a client's port that the daemon before this one has served up to here.
+/// `None`: the port has no such rings or slots.
+#[must_use]
+pub fn plug_at(
+    region: &Arc<Region>,
+    layout: &PortLayout,
+    at: &Positions,
+    wake: impl Wake + 'static,
+) -> Option<Plug> {
+    Some(Plug::rings_with(Krings::resumed(region, layout, at)?, wake))
+}
+
 /// Wakes the client of the port, by its socket or in its memory.
 #[must_use]
-pub fn port_waker(region: &Arc<Region>, layout: &PortLayout, waker: Waker) -> PortWaker {
+pub fn port_waker(
+    region: &Arc<Region>,
+    layout: &PortLayout,
+    waker: impl Into<Arc<Waker>>,
+) -> PortWaker {
     PortWaker::new(PortWake::new(region, layout), waker)
 }
 
@@ -49,6 +65,24 @@ impl PortMemory {
         let (region, fd) = Region::create(name, region_layout(counts, extra_bufs, stride)?)?;
         let port = ReservedPort { layout, buffers: Vec::new(), extra_bufs };
         Ok(Self { reservation: Reservation::new(&region, name, vec![port], true).into(), fd })
+    }
+
+    /// The memory of a port that the daemon before this one had: it is built, and in use.
+    ///
+    /// # Errors
+    /// The descriptor is not that of a region for one port with these rings, or the memory cannot
+    /// be had.
+    pub fn take_over(
+        name: &str,
+        counts: RingCounts,
+        extra_bufs: u32,
+        stride: u32,
+        fd: OwnedFd,
+    ) -> io::Result<Self> {
+        let layout = PortLayout::new(FIRST_BLOCK, counts);
+        let region = Region::take_over(fd.as_fd(), region_layout(counts, extra_bufs, stride)?)?;
+        let port = ReservedPort { layout, buffers: Vec::new(), extra_bufs };
+        Ok(Self { reservation: Reservation::built(&region, name, port).into(), fd })
     }
 }
 

@@ -67,6 +67,22 @@ impl Attach {
     }
 }
 
+/// A client's port that a daemon hands over to the next one. The descriptors beside the reply are,
+/// in this order: the region, the epoll set that the client's kicks make ready, the daemon's end of
+/// the client's doorbell, the daemon's end of the control connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandedPort {
+    /// The number by which the daemon that hands it over says more of it when it ends.
+    pub key: u32,
+    /// What the client calls itself.
+    pub client: String,
+    /// The call that opens such a port, with all sizes.
+    pub attach: Attach,
+    /// Distance from one buffer to the next in bytes.
+    pub stride: u32,
+}
+
 /// Where everything lies in the region of an attached port.
 ///
 /// A client computes its offsets from these numbers, not from the region's contents. The

@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use address::{MAX_STATIC, StaticAddress};
-pub use attach::{Attach, Attached};
+pub use attach::{Attach, Attached, HandedPort};
 pub use audit::{GroupAccess, GroupAudit, MemberAudit};
 pub use chain::{
     COUNT_NAME_MAX, COUNTS_MAX, ChainAdd, ChainInfo, ChainRef, ChainSpec, FlowCacheInfo,
@@ -189,6 +189,8 @@ pub enum Reply {
     Events(Events),
     /// To [`SessionRequest::HandOver`].
     HandedOver(HandedOver),
+    /// To [`SessionRequest::HandOverPort`]: one port, or none where it cannot be handed over.
+    HandedPort(Page<HandedPort>),
     /// To [`PortRequest::Geometry`] and [`InterfaceRequest::Add`].
     PortGeometry(PortGeometry),
     /// To [`ChainRequest::List`].

@@ -79,7 +79,11 @@ pub enum SessionRequest {
     /// The next daemon asks for interfaces of this one, one at a time.
     /// Answer: [`Reply::HandedOver`](crate::Reply::HandedOver) with descriptors.
     HandOver(PageFrom),
-    /// Ends the daemon as SIGTERM does. Answer: [`Reply::Done`](crate::Reply::Done).
+    /// The next daemon asks for ports of clients, one at a time.
+    /// Answer: [`Reply::HandedPort`](crate::Reply::HandedPort) with descriptors.
+    HandOverPort(PageFrom),
+    /// Ends the daemon as SIGTERM does. Answer: [`Reply::Done`](crate::Reply::Done). To one that
+    /// was asked for ports of clients, with a descriptor: a file that says where it has stopped.
     End,
 }
 

@@ -48,6 +48,7 @@ enum Flat {
     Missed,
     Events(EventsQuery),
     HandOver(PageFrom),
+    HandOverPort(PageFrom),
     End,
     PortGeometry(GeometryQuery),
     InterfaceAdd(InterfaceAdd),

@@ -1,13 +1,14 @@
 //! The pause of a flow while another daemon takes over (`uvala daemon --replace`).
 //!
-//! All programs lose their ports then, and attach again by themselves: the two ends of the flow,
-//! and many that sleep. The next daemon takes them all in, in whatever order they come. What it
-//! gets for a receiver that is not back yet is lost, so the report has that beside the pause.
+//! All programs keep their ports: the two ends of the flow, and many that sleep. A program whose
+//! port is not handed over attaches again by itself. What the next daemon gets for a receiver that
+//! is not back yet is lost, so the report has that beside the pause.
 
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use client::Error;
+use client::control::Connection;
 
 use super::Part;
 use super::ends::{PATIENCE, SENDER, Seen, check, introduce};
@@ -47,10 +48,12 @@ pub fn send(part: &Part) -> Result<()> {
     }
 }
 
-/// Takes frames until some time after its port was lost. Reports the longest time without one, and
-/// what did not come.
+/// Takes frames until some time after the end of the daemon. Reports the longest time without one,
+/// and what did not come.
 pub fn receive(part: &Part) -> Result<()> {
     let mut port = part.options().open(&part.receiver_port(0))?;
+    // A connection without a port is not handed over.
+    let daemon = Connection::open(Some(&part.dir))?;
     introduce(part, &mut port, 1)?;
     part.ready()?;
     let (mut frame, mut flow, begin) = (Vec::new(), Flow::default(), Instant::now());
@@ -63,9 +66,11 @@ pub fn receive(part: &Part) -> Result<()> {
             Err(Error::Lost(_)) => {
                 port.reconnect(Some(PATIENCE))?;
                 introduce(part, &mut port, 1)?;
-                end = Some(Instant::now() + part.time());
             }
             Err(error) => return Err(error.into()),
+        }
+        if end.is_none() && daemon.is_over() {
+            end = Some(Instant::now() + part.time());
         }
     }
     part.report_reading(&flow.reading()?)

@@ -10,6 +10,7 @@
 pub mod chains;
 pub mod fdb;
 pub mod groups;
+pub mod hand_over;
 pub mod interfaces;
 pub mod machines;
 pub mod mdb;
@@ -30,6 +31,7 @@ pub mod workers;
 use chains::Chains;
 use fdb::Fdb;
 use groups::Groups;
+use hand_over::HandOver;
 use interfaces::Interfaces;
 use machines::Machines;
 use mdb::Mdb;
@@ -66,6 +68,7 @@ pub trait Datapath:
     + Mdb
     + Moves
     + WorkerWatch
+    + HandOver
     + Security
     + Traces
 {
@@ -89,6 +92,7 @@ impl<T> Datapath for T where
         + Mdb
         + Moves
         + WorkerWatch
+        + HandOver
         + Security
         + Traces
 {

@@ -170,6 +170,11 @@ impl<D: Datapath> Control<D> {
         }
     }
 
+    /// Whether a connection listens.
+    pub(super) fn listens(&self, conn: ConnKey) -> bool {
+        self.listeners.all.contains_key(&conn)
+    }
+
     /// How long until the next look, while clients listen.
     #[must_use]
     pub fn next_look(&self, now: Instant) -> Option<Duration> {
@@ -225,7 +230,7 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    fn switch_keys(&self) -> BTreeMap<SwitchName, SwitchKey> {
+    pub(super) fn switch_keys(&self) -> BTreeMap<SwitchName, SwitchKey> {
         self.state.switches_from("").map(|(name, switch)| (name.clone(), switch.key)).collect()
     }
 

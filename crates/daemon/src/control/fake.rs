@@ -84,6 +84,8 @@ pub struct Fake {
     pub(super) moved: BTreeMap<PortKey, u32>,
     /// Mirror ports: the rate, and what each gets.
     pub(super) mirrors: BTreeMap<PortKey, (u32, Vec<(PortKey, MirrorPoint)>)>,
+    /// The workers have stopped for the next daemon.
+    pub(super) is_halted: bool,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }

@@ -287,7 +287,10 @@ impl<D: Datapath> Control<D> {
             SessionRequest::Missed => self.missed(client.conn)?,
             SessionRequest::Events(query) => self.listen(client, query)?,
             SessionRequest::HandOver(from) => return self.hand_over(&client.caller, &from),
-            SessionRequest::End => self.end(&client.caller)?,
+            SessionRequest::HandOverPort(from) => {
+                return self.hand_over_port(&client.caller, &from);
+            }
+            SessionRequest::End => return self.end(&client.caller),
             SessionRequest::Attach(_) | SessionRequest::Bind(_) => {
                 unreachable!("a call that takes two steps")
             }

@@ -51,6 +51,10 @@ pub(super) struct Pending {
     pub(super) given: Vec<OwnedFd>,
     /// Chains and rules whose last part has not come yet.
     pub(super) drafts: HashMap<ConnKey, PartialPlan>,
+    /// The next daemon has asked for ports of clients.
+    pub(super) ports_are_handed: bool,
+    /// The connection of the port that is being handed over.
+    pub(super) handed: Option<ConnKey>,
     /// A client has asked for the daemon's end.
     pub(super) end: bool,
 }

@@ -32,6 +32,7 @@
 mod allowance;
 mod builders;
 mod fair_queue;
+mod hand_over;
 mod malformed;
 mod message;
 mod sys;
@@ -189,6 +190,11 @@ impl<D: Datapath> Server<D> {
         epoll::add(&self.epoll, &hangups, data, epoll::EventFlags::IN)?;
         self.hangups = Some(hangups);
         Ok(())
+    }
+
+    /// Waits until each interface is open or has failed, for a bounded time.
+    pub fn await_interfaces(&mut self) {
+        self.control.await_interfaces();
     }
 
     /// Serves until told to stop. Changes that are pending then are written to disk, and the
@@ -375,17 +381,24 @@ impl<D: Datapath> Server<D> {
         if caller.privileged {
             let _ = descriptors::accept(&socket);
         }
-        let (key, gone) = (conn.0, epoll::EventFlags::RDHUP);
+        self.enter(socket, caller);
+    }
+
+    /// Listens to a connection; returns its key, the next one.
+    fn enter(&mut self, socket: OwnedFd, caller: Caller) -> Option<u64> {
+        let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
         let listened = [(&self.epoll, SPOKEN), (&self.farewells, gone)];
         let data = epoll::EventData::new_u64(key);
-        if listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
-            let client = Client { conn, caller, name: String::new() };
-            *self.control.connections.entry(client.caller.uid).or_default() += 1;
-            let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
-            let connection = Connection { socket, client, waits, ready, owes, parked, gone };
-            self.connections.insert(key, connection);
+        if !listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
+            return None;
         }
+        let client = Client { conn: ConnKey(key), caller, name: String::new() };
+        *self.control.connections.entry(client.caller.uid).or_default() += 1;
+        let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
+        let connection = Connection { socket, client, waits, ready, owes, parked, gone };
+        self.connections.insert(key, connection);
+        Some(key)
     }
 
     fn admit(&self, caller: &Caller, socket: BorrowedFd<'_>) -> Result<(), QuotaRefusal> {
@@ -417,10 +430,13 @@ impl<D: Datapath> Server<D> {
             call.and_then(|call| Ok(self.shares.afford(payer.privileged, call, &self.listener)?));
         let Some(connection) = self.connections.get_mut(&key) else { return };
         match connection.answer(&mut self.control, call, given) {
-            Ok((answer, after)) => match self.reply(key, answer) {
-                After::Stays if after == After::Stays => self.queue.push(payer.uid, key),
-                _ => self.close_if(After::Closes, key),
-            },
+            Ok((answer, after)) => {
+                let answer = self.with_connection(answer);
+                match self.reply(key, answer) {
+                    After::Stays if after == After::Stays => self.queue.push(payer.uid, key),
+                    _ => self.close_if(After::Closes, key),
+                }
+            }
             Err(Wait::Build(build)) => {
                 connection.waits = true;
                 self.builders.start(payer.uid, ConnKey(key), build);

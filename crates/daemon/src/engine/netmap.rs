@@ -390,7 +390,7 @@ impl NetmapPorts for Workers {
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
         self.bound.get_mut(&key).expect("looked at just now").kick = Some(event);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
-        let place = PortPlace { switch, id, worker, number, bytes: 0, memory: None };
+        let place = PortPlace { switch, id, worker, number, bytes: 0, memory: None, handles: None };
         self.plug(key, place, port, config);
         self.note_bound_memory(key, key);
         self.request_huge_pages(key);

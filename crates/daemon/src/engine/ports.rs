@@ -11,6 +11,7 @@ use protocol::PortStats;
 use protocol::name::PortName;
 use switch::{Plug, PortConfig};
 
+use super::hand_over::Handles;
 use super::memory::{Memory, geometry};
 use super::netmap::BoundPlace;
 use super::open::Closing;
@@ -55,6 +56,7 @@ impl Ports for Workers {
         let (id, number) = self.next_place(switch, worker)?;
         let peer = PeerOf { port, user: config.user, switch: Some(switch) };
         let (wake, waker) = self.waker(peer)?;
+        let copy = self.sites[&port].memory.fd.try_clone()?;
         let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
         self.workers[worker].handle.call(move |worker| worker.connect(number, kick))?;
         // From here on nothing fails.
@@ -64,7 +66,10 @@ impl Ports for Workers {
         let given = spec.rings.buffers();
         let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
-        let place = PortPlace { switch, id, worker, number, bytes, memory: group };
+        let waker = Arc::new(waker);
+        let handles = Handles { rings: spec.rings, region: copy, waker: Arc::downgrade(&waker) };
+        let handles = group.is_none().then_some(handles);
+        let place = PortPlace { switch, id, worker, number, bytes, memory: group, handles };
         let waker = port_waker(region, &layout, waker);
         self.plug(port, place, plug(region, &layout, waker), config);
         let geometry = geometry(&spec.name, region, &layout, &spec.rings);
@@ -116,7 +121,7 @@ impl Ports for Workers {
         // The next port may want the interface or the UDP port at once.
         match self.host.has(port) || self.tunnels.remove(&port).is_some() {
             true => self.closing.extend(plug.map(|plug| Closing::new(plug, stored))),
-            false => self.reclaimer.drop(plug, place.bytes),
+            false => self.reclaimer.drop((plug, place.handles), place.bytes),
         }
         if let Some(switch) = self.switches.get_mut(&place.switch) {
             switch.ids.give_back(place.id.index());

@@ -1,15 +1,23 @@
 //! Places in switches, and pages of their forwarding databases.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
 
 use packet::{MacAddr, VlanId};
+use port::shm::{PortMemory, region_layout};
 use protocol::name::PortName;
+use ring::Region;
+use ring::layout::{FIRST_BLOCK, PortLayout};
+use ring::user::TxRing;
 use switch::SwitchConfig;
 
 use super::*;
 use crate::control::datapath::fdb::Fdb;
+use crate::control::datapath::hand_over::HandOver;
 use crate::control::datapath::ports::Ports;
 use crate::control::datapath::switches::Switches;
+use crate::model::handed::{Copies, Inherited};
+use crate::model::specs::RingSpec;
 
 fn workers() -> Workers {
     let mut config = Config::default();
@@ -138,4 +146,88 @@ fn a_switch_has_4096_ports_and_no_more() {
     assert!(matches!(add_null(&mut workers, 4096), Err(DatapathError::Full(_))));
     workers.detach(PortKey(17), &"vale0:x".parse().expect("a name"));
     add_null(&mut workers, 4096).expect("the place of the one that left");
+}
+
+/// One worker with a port of a client, and the client's half of it.
+struct Attended {
+    workers: Workers,
+    tx: TxRing,
+    /// What the client kicks by, and what wakes it.
+    doorbells: [OwnedFd; 2],
+}
+
+fn shm_spec() -> ShmSpec {
+    let (name, rings) = ("vale0:a".parse().expect("a name"), Config::default().rings);
+    let (switch, key) = (SwitchKey(0), PortKey(1));
+    ShmSpec { key, name, switch, worker: None, rings, group: None, group_memory: 0 }
+}
+
+fn attended() -> Attended {
+    let (mut workers, spec) = (workers(), shm_spec());
+    workers.reserve_shm(&spec).expect("room")().expect("memory");
+    let given = workers.attach_shm(PortKey(1), PortConfig::default()).expect("built");
+    // The end of a daemon takes no memory from its clients.
+    std::mem::forget(given.lease);
+    let RingSpec { counts, extra_bufs, stride } = spec.rings;
+    let layout = region_layout(counts, extra_bufs, stride).expect("legal");
+    let region = Region::attach(given.region.as_fd(), layout).expect("sealed");
+    let tx = TxRing::new(&region, &PortLayout::new(FIRST_BLOCK, counts), 0);
+    Attended { workers, tx, doorbells: [given.kick, given.wake] }
+}
+
+/// Others take over.
+fn replace(mut old: Workers) -> Workers {
+    let copies = old.copies_of(PortKey(1)).expect("descriptors").expect("a port of its own");
+    let Copies { rings: RingSpec { counts, extra_bufs, stride }, fds } = copies;
+    let [region, kicks, wake] = fds;
+    let memory = PortMemory::take_over("vale0:a", counts, extra_bufs, stride, region);
+    let memory = memory.expect("the same sizes");
+    old.halt();
+    let (_, at) = old.positions(&[PortKey(1), PortKey(2)]).pop().expect("one of the two");
+    let mut next = workers();
+    next.wait();
+    let inherited = Inherited { memory, kicks, wake, at };
+    let lease = next.take_over(&shm_spec(), PortConfig::default(), inherited).expect("room");
+    next.go_on();
+    std::mem::forget(lease);
+    next
+}
+
+#[test]
+fn the_next_workers_go_on_where_the_old_ones_stopped() {
+    let Attended { mut workers, mut tx, doorbells } = attended();
+    for _ in 0..3 {
+        workers = replace(workers);
+        tx.refresh();
+        (0..5).for_each(|i| tx.frame(i, 64).fill(0xff));
+        let _ = tx.submit(5);
+        rustix::io::write(&doorbells[0], &1_u64.to_ne_bytes()).expect("room");
+        while !tx.is_drained() {
+            std::thread::yield_now();
+        }
+        let stats = workers.stats(&[(PortKey(1), &"vale0:a".parse().expect("a name"))]).remove(0);
+        assert_eq!((stats.tx.frames, stats.resyncs), (5, 0));
+    }
+    let name = "vale0:a".parse().expect("a name");
+    workers.detach(PortKey(1), &name);
+    drop(workers);
+    assert_eq!(rustix::io::read(&doorbells[1], &mut [0_u8; 8]), Ok(0), "the last copy is closed");
+}
+
+#[test]
+fn a_port_goes_on_in_the_rings_that_it_has_only() {
+    let Attended { workers, .. } = attended();
+    let [region, kicks, wake] = workers.copies_of(PortKey(1)).expect("room").expect("one").fds;
+    let RingSpec { counts, stride, .. } = Config::default().rings;
+    let take = |fd: OwnedFd, stride| PortMemory::take_over("vale0:a", counts, 0, stride, fd);
+    let copy = || region.try_clone().expect("descriptors");
+    assert!(take(copy(), stride + 64).is_err());
+    let memory = take(copy(), stride).expect("as it is");
+    let mut at = workers.positions(&[PortKey(1)]).remove(0).1;
+    at.rx[0].tail = counts.rx_slots.slots();
+    let inherited = Inherited { memory, kicks, wake, at };
+    let mut next = self::workers();
+    let refused = next.take_over(&shm_spec(), PortConfig::default(), inherited);
+    assert!(matches!(refused, Err(DatapathError::System(_))));
+    assert!(next.ports.is_empty());
 }

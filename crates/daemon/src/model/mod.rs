@@ -11,6 +11,7 @@ pub mod audit;
 pub mod choices;
 pub mod error;
 pub mod groups;
+pub mod handed;
 pub mod keys;
 pub mod opening;
 pub mod plan;

@@ -5,10 +5,11 @@
 //!          └─ add, FUTEX_WAKE ─────────────────────────────────► FUTEX_WAIT
 //! ```
 //!
-//! The daemon's end has never been in another process, so no other process can change its flags,
-//! or hold what a call on it locks: to send locks the queue of the client's end, which the kernel
-//! holds for a moment only. What a client does while it reads (splice, memory that faults slowly)
-//! holds other locks. The daemon's end takes nothing in, neither bytes nor descriptors.
+//! The daemon's end has never been in another process but the next daemon, so no other process can
+//! change its flags, or hold what a call on it locks: to send locks the queue of the client's end,
+//! which the kernel holds for a moment only. What a client does while it reads (splice, memory that
+//! faults slowly) holds other locks. The daemon's end takes nothing in, neither bytes nor
+//! descriptors.
 //!
 //! What remains is that a wake-up takes the time of the worker: the kernel calls all that watch the
 //! client's end, or passes by all that wait for futexes which its table has in the same place, of
@@ -117,6 +118,20 @@ impl Waker {
         Ok((read, Self { socket: ClosedElsewhere::new(ours, closer), slow }))
     }
 
+    /// The doorbell of a client that the daemon before this one had: its end of it.
+    #[must_use]
+    pub fn take_over(ours: OwnedFd, closer: &Closer, slow: SlowCalls) -> Self {
+        Self { socket: ClosedElsewhere::new(ours, closer), slow: Some(slow) }
+    }
+
+    /// A copy of the daemon's end, for the next daemon.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.socket.fd().try_clone()
+    }
+
     /// A doorbell of the daemon's own threads.
     ///
     /// # Errors
@@ -181,15 +196,15 @@ pub fn doorbell_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 #[derive(Debug)]
 pub struct PortWaker {
     words: PortWake,
-    waker: Waker,
+    waker: Arc<Waker>,
 }
 
 impl PortWaker {
     /// The client may sleep by the futex from here on.
     #[must_use]
-    pub fn new(words: PortWake, waker: Waker) -> Self {
+    pub fn new(words: PortWake, waker: impl Into<Arc<Waker>>) -> Self {
         words.words().offer_futex();
-        Self { words, waker }
+        Self { words, waker: waker.into() }
     }
 }
 

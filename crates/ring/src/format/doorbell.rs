@@ -112,6 +112,12 @@ impl Sleeper {
         Self { number }
     }
 
+    /// The last number, for a successor to start at.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Stores the next number. The caller fences and looks at the other side's index afterwards.
     #[inline]
     pub fn arm(&mut self, need_kick: &AtomicU32) {

@@ -7,6 +7,10 @@
 
 #![allow(unsafe_code)] // UNSAFETY: the bell is a word of shared memory.
 
+mod positions;
+
+pub use positions::{Positions, RxPosition, TxPosition};
+
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ mod pool;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::format::abi::RegionHeader;
@@ -47,8 +47,9 @@ pub struct Region {
     /// How often a move of memory to huge pages began or ended. Writer: the thread that moves it.
     /// Reader: a thread that reads pages to see whether that takes long.
     moves: AtomicU32,
-    /// This process made the region.
-    is_made: bool,
+    /// This process made the region, or owns it since the end of the one that did: it empties the
+    /// region in the end.
+    is_own: AtomicBool,
 }
 
 /// How much of a region the kernel has pinned. A thread that takes buffers out of the pool or
@@ -73,13 +74,14 @@ impl Region {
         layout: RegionLayout,
         [device, inode]: [u64; 2],
         owners: Owners,
-        is_made: bool,
+        is_own: bool,
     ) -> Arc<Self> {
         let bytes = layout.buffers as usize * layout.stride as usize;
         let pool = memory.range(layout.pool, bytes);
         let id = RegionId { device, inode };
         let (pins, moves) = (Mutex::default(), AtomicU32::new(0));
-        Arc::new(Self { memory, layout, id, pool, owners, pins, moves, is_made })
+        let is_own = AtomicBool::new(is_own);
+        Arc::new(Self { memory, layout, id, pool, owners, pins, moves, is_own })
     }
 
     /// Makes a region for one port: memfd, size, seals, mapping, header. The memfd is what clients
@@ -124,6 +126,22 @@ impl Region {
     /// `InvalidData` if the memfd is not sealed or not of the size that `layout` says.
     pub fn attach(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
         Self::attach_if(sealed::is_sealed(fd, layout.size())?, fd, layout)
+    }
+
+    /// Maps a region of one port that the daemon before this one made, and still uses.
+    ///
+    /// # Errors
+    /// As [`Region::attach`]; `ENOMEM` where the memory cannot be had.
+    pub fn take_over(fd: BorrowedFd<'_>, layout: RegionLayout) -> io::Result<Arc<Self>> {
+        let region = Self::attach(fd, layout)?;
+        // The pages are there. A worker does not stop for each that it touches first.
+        region.memory.populate(0, layout.size())?;
+        Ok(region)
+    }
+
+    /// From now on the region is this process's as if it had made it: the one that did has ended.
+    pub fn own(&self) {
+        self.is_own.store(true, Ordering::Relaxed);
     }
 
     /// Maps a region that a PCI device of this machine has, by its file in sysfs. It is at least as
@@ -262,7 +280,7 @@ impl Region {
 impl Drop for Region {
     /// Takes as long as the region is large, and longer if many processes map it.
     fn drop(&mut self) {
-        if self.is_made {
+        if *self.is_own.get_mut() {
             self.memory.empty();
         }
     }
@@ -288,5 +306,20 @@ mod tests {
         client.memory().populate(0, PAGE).expect("memory");
         drop(client);
         assert_eq!(blocks(), 8);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn a_region_of_another_process_is_emptied_by_its_owner_only() {
+        let layout = RegionLayout::new(PAGE, 4096, 10).expect("legal");
+        let (region, fd) = Region::create("test", layout).expect("memory");
+        let next = || Region::take_over(fd.as_fd(), layout).expect("a region");
+        region.memory().write(PAGE, 7u32);
+        drop(next());
+        assert_eq!(region.memory().read::<u32>(PAGE), 7, "the other one goes on");
+        let owner = next();
+        owner.own();
+        drop(owner);
+        assert_eq!(region.memory().read::<u32>(PAGE), 0);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) mod security;
 mod set_aside;
 
 use packet::ethernet::{Header, Tag};
-use packet::{PortId, VlanId, VlanMode};
+use packet::{MacAddr, PortId, VlanId, VlanMode};
 use ring::shared::Shared;
 
 use crate::decide::fdb::{Fdb, FdbChanges, Flush, Learned};
@@ -261,6 +261,15 @@ impl Bridge {
     /// forwarding database. Returns how many it forgot.
     pub fn age(&mut self, now: Now, budget: usize) -> usize {
         self.fdb.age(now, budget)
+    }
+
+    /// Learns an address that another daemon has learned behind a port, as if its station had just
+    /// sent a frame. A port that learns nothing, or does not carry the VLAN, is left alone.
+    pub fn learn_again(&mut self, vlan: VlanId, mac: MacAddr, port: PortId, now: Now) {
+        let learns = |port: &PortConfig| port.learning && port.vlan.carries(vlan);
+        if self.port(port).is_some_and(learns) {
+            self.fdb.learn(vlan, mac, port, now);
+        }
     }
 
     /// Decides where a frame goes, and learns where it came from.

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::engine::Workers;
+use daemon::handed::{Handed, Successor};
 use daemon::kept::{FdStore, Kept};
 use daemon::log::LogFormat;
 use daemon::start::{StartError, make_dir};
@@ -80,10 +82,11 @@ pub struct Args {
     #[arg(long, value_name = "FORM")]
     log_format: Option<LogFormat>,
     /// Take over from the daemon that runs in the directory, which must be the same user's: it
-    /// ends, and interfaces that it has made go on with this one
+    /// ends, and interfaces that it has made and ports of clients go on with this one
     ///
-    /// These interfaces keep their addresses and routes. Programs and virtual machines attach again
-    /// as after any restart. Under systemd, restart the unit instead.
+    /// These interfaces keep their addresses and routes. A client keeps its port, unless it is in a
+    /// trust group, of a function, an end of a pipe, or one of several. Other programs and virtual
+    /// machines attach again as after any restart. Under systemd, restart the unit instead.
     #[arg(long)]
     replace: bool,
     /// Run in the background; return when the daemon is ready
@@ -115,22 +118,46 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     confinement::enter(&config)?;
     let mut workers = Workers::start(&config)?;
     workers.set_helper(config.helper.clone());
-    let kept = match before {
+    let is_successor = before.is_some();
+    let (kept, clients) = match before {
         // What the service manager has passed as well is the same, and closed here.
         Some(before) => {
             drop(kept);
-            before.end()?.into_iter().collect()
+            succeed(before)?
         }
-        None => kept,
+        None => (kept, Vec::new()),
     };
     workers.set_kept(kept, fd_store);
+    if is_successor {
+        workers.wait();
+    }
     let mut daemon = Daemon::start(&config, workers)?;
+    if is_successor {
+        daemon.succeed(clients);
+    }
     daemon.heed_signals()?;
     if let Some(log) = log {
         // From now on stderr is this file, also for panics; the process that had it before may end.
         rustix::stdio::dup2_stderr(log).context("log file")?;
     }
     Ok(daemon.run()?)
+}
+
+/// Ends the daemon that runs, and takes what it leaves. A client whose port cannot be taken over
+/// attaches again.
+fn succeed(before: Predecessor) -> anyhow::Result<(Kept, Vec<(OwnedFd, Successor)>)> {
+    let mut handed = Handed::default();
+    let (interfaces, said) = before.end(|port, fds| {
+        let name = port.attach.port.clone();
+        if let Err(error) = handed.add(port, fds) {
+            say::remark(format_args!("uvala: {name}: its client attaches again: {error}"));
+        }
+    })?;
+    let clients = said.map(|said| handed.at_the_end(said)).transpose().unwrap_or_else(|error| {
+        say::remark(format_args!("uvala: all clients attach again: {error}"));
+        None
+    });
+    Ok((interfaces.into_iter().collect(), clients.unwrap_or_default()))
 }
 
 fn open_log(path: &Path, config: &Config) -> anyhow::Result<File> {

@@ -5,7 +5,9 @@
 //!     hello, hand_over ───────────────►   same user, same protocol
 //!     checks the state, starts its threads
 //!     hand_over … ────────────────────►   copies of descriptors; it goes on
-//!     end ────────────────────────────►   saves, leaves lock and socket, ends
+//!     hand_over_port … ───────────────►   copies of a client's port, likewise; maps its memory
+//!     end ────────────────────────────►   stops workers, says where, saves, leaves lock and
+//!                                         socket, ends
 //!     lock, state, socket ◄───────────
 //! ```
 //!
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
 use protocol::users::user_name;
-use protocol::{ErrorCode, HandedOver, PageFrom, Reply, Request, SessionRequest};
+use protocol::{ErrorCode, HandedOver, HandedPort, PageFrom, Reply, Request, SessionRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use terminal::say;
@@ -33,6 +35,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// The descriptors of interfaces, and the names that say which ports they are of.
 pub type Interfaces = Vec<(String, Vec<OwnedFd>)>;
+/// What the daemon that has ended leaves: its interfaces, and a file about ports of clients.
+pub type Legacy = (Interfaces, Option<OwnedFd>);
 
 /// The daemon that runs.
 pub struct Predecessor {
@@ -80,16 +84,32 @@ impl Predecessor {
         Ok(Some(Self { connection, pid, process }))
     }
 
-    /// Takes its interfaces, and ends it.
-    pub fn end(self) -> anyhow::Result<Interfaces> {
+    /// Takes its interfaces and the ports of its clients, of which `add` is told, and ends it.
+    /// Returns also the file in which it says where its workers have stopped, if it does.
+    pub fn end(self, add: impl FnMut(HandedPort, Vec<OwnedFd>)) -> anyhow::Result<Legacy> {
         let interfaces = interfaces(&self.connection)?;
+        ports(&self.connection, add);
         // Whether it has heard is not known after an error, so that waits, too.
-        let told = self.connection.call(Request::Session(SessionRequest::End));
+        let told = self.connection.call_with_fds(Request::Session(SessionRequest::End));
         if let Err(error @ ControlError::Refused(_)) = told {
             return Err(error.into());
         }
         await_end(&self.process, self.pid, PATIENCE, LIMIT)?;
-        Ok(interfaces)
+        Ok((interfaces, told.ok().and_then(|(_, mut fds)| fds.pop())))
+    }
+}
+
+/// Asks for the ports of clients. A daemon of a version that knows no such call has none.
+fn ports(connection: &Connection, mut add: impl FnMut(HandedPort, Vec<OwnedFd>)) {
+    let mut from = None;
+    loop {
+        let call = Request::Session(SessionRequest::HandOverPort(PageFrom { from }));
+        let Ok((Reply::HandedPort(page), fds)) = connection.call_with_fds(call) else { return };
+        if let Some(port) = page.items.into_iter().next() {
+            add(port, fds);
+        }
+        let Some(next) = page.next else { return };
+        from = Some(next);
     }
 }
 

@@ -92,7 +92,7 @@ impl<D: Datapath> Control<D> {
 
     /// What a port costs the user that attaches it. The end of a pipe that comes first pays for
     /// both.
-    fn price(&self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
+    pub(super) fn price(&self, name: &PortName, rings: &RingSpec) -> Result<u64, Refusal> {
         let price = match name.peer() {
             None => self.datapath.memory_of(rings),
             Some(peer) if self.state.find_port(&peer).is_some() => Some(0),
@@ -220,7 +220,7 @@ fn check_group(attach: &Attach) -> Result<(), Refusal> {
 
 const GROUP_NAME: &str = "group: only letters, digits and '_', as in --group chain1";
 
-fn held_port(
+pub(super) fn held_port(
     client: &Client,
     group: Option<GroupKey>,
     key: PortKey,

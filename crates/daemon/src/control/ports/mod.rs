@@ -18,6 +18,7 @@
 
 pub(super) mod attach;
 pub mod refusal;
+mod succeed;
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,8 +1,15 @@
 //! The next daemon.
 
-use protocol::HandedOver;
+use std::os::fd::AsFd;
+
+use packet::{MacAddr, VlanId};
+use port::shm::PortMemory;
+use protocol::{HandedOver, HandedPort, PageFrom};
+use ring::krings::Positions;
 
 use super::*;
+use crate::handed::{Handed, Successor};
+use crate::model::handed::{Inherited, Parting};
 
 #[test]
 fn test_only_root_and_the_daemons_user_replace_it() {
@@ -19,4 +26,133 @@ fn test_only_root_and_the_daemons_user_replace_it() {
     assert!(!bench.control.is_ending());
     bench.done(r#""end""#);
     assert!(bench.control.is_ending());
+}
+
+impl Bench {
+    /// What the next daemon gets of all ports of clients.
+    fn handed(&mut self) -> Vec<HandedPort> {
+        let (mut all, mut from) = (Vec::new(), None);
+        loop {
+            let call = Request::Session(SessionRequest::HandOverPort(PageFrom { from }));
+            let (reply, fds) = self.answer(9, 0, call).unwrap();
+            let Reply::HandedPort(page) = reply else { panic!("{reply:?}") };
+            assert_eq!(fds.len(), 3 * page.items.len());
+            assert_eq!(self.control.take_handed().is_some(), !page.items.is_empty());
+            all.extend(page.items);
+            match page.next {
+                Some(next) => from = Some(next),
+                None => return all,
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<OwnedFd> {
+        let (reply, fds) = self.answer(9, 0, Request::Session(SessionRequest::End)).unwrap();
+        assert_eq!(reply, Reply::Done);
+        fds
+    }
+}
+
+fn names(ports: &[HandedPort]) -> Vec<String> {
+    ports.iter().map(|port| port.attach.port.to_string()).collect()
+}
+
+#[test]
+fn test_ports_are_handed_over_that_are_all_that_a_connection_has() {
+    let mut bench = Bench::new();
+    bench.done(r#"{"port_add":{"port":"vale0:z"}}"#);
+    for (conn, port) in [(1, "vale0:z"), (2, "vale0:a"), (3, "vale0:b"), (3, "vale0:c")] {
+        bench.attach(conn, 0, port).unwrap();
+    }
+    bench.ask(4, 0, r#"{"attach":{"port":"vale0:d","group":"g"}}"#).unwrap();
+    bench.attach(5, 0, "vale0:e").unwrap();
+    bench.ask(5, 0, r#"{"events":{}}"#).unwrap();
+    for (conn, port) in [(6, "vale0:f"), (7, "vale0:x{1")] {
+        bench.attach(conn, 0, port).unwrap();
+    }
+    bench.done(r#"{"port_set":{"port":"vale0:f","settings":{"isolated":true}}}"#);
+    let waits = bench.reserve(8, "vale0:g");
+    let handed = bench.handed();
+    assert_eq!(names(&handed), ["vale0:z", "vale0:a"], "in the order of their keys");
+    let [first, _] = &handed[..] else { panic!("two") };
+    assert_eq!((first.client.as_str(), first.stride), ("test 1", Config::default().rings.stride));
+    assert_eq!(first.attach.tx_slots, Some(Config::default().rings.counts.tx_slots.slots()));
+    let (code, _) = bench.refused(1, 1000, r#"{"hand_over_port":{}}"#);
+    assert_eq!(code, ErrorCode::Permission);
+    drop(waits);
+}
+
+#[test]
+fn test_workers_stop_only_for_a_daemon_that_knows_what_to_do_with_ports() {
+    let mut bench = Bench::new();
+    bench.attach(1, 1000, "vale0:a").unwrap();
+    assert!(bench.end().is_empty() && !bench.control.datapath.is_halted);
+    bench.handed();
+    let said = bench.end().pop().unwrap();
+    assert!(bench.control.datapath.is_halted);
+    let Parting { ports } = Parting::read(said).unwrap();
+    let [port] = &ports[..] else { panic!("{ports:?}") };
+    assert_eq!(port.positions().bell, port.key);
+}
+
+/// A port that another daemon has served.
+fn successor(name: &str, bytes_of: &Bench) -> Successor {
+    let rings = bytes_of.control.defaults.rings;
+    let memory = PortMemory::reserve(name, rings.counts, 0, rings.stride).unwrap();
+    let file = || memory.fd.as_fd().try_clone_to_owned().unwrap();
+    let at = Positions { bell: 1, tx: Vec::new(), rx: Vec::new() };
+    let (kicks, wake) = (file(), file());
+    let attach = Attach::new(name.parse().unwrap());
+    Successor {
+        port: HandedPort { key: 1, client: "one".to_owned(), attach, stride: rings.stride },
+        rings,
+        inherited: Inherited { memory, kicks, wake, at },
+        stations: vec![(MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT)],
+    }
+}
+
+#[test]
+fn test_a_successor_holds_its_port_as_any_client_and_gives_it_back() {
+    let mut bench = Bench::new();
+    let one = successor("vale0:a", &bench);
+    bench.control.succeed(&client(1, 1000), one).unwrap();
+    let port = bench.control.state.find_port(&"vale0:a".parse().unwrap()).unwrap();
+    assert_eq!((port.owner, port.config.user, port.is_live()), (1000, 1000, true));
+    assert_eq!(bench.control.datapath.fdb.len(), 1);
+    let two = successor("vale0:a", &bench);
+    let refused = bench.control.succeed(&client(2, 1000), two).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::InUse);
+    bench.control.hang_up(ConnKey(1));
+    assert!(bench.is_empty());
+}
+
+#[test]
+fn test_a_successor_that_is_refused_leaves_nothing() {
+    let mut bench = Bench::new();
+    bench.control.datapath.out_of_memory = true;
+    let one = successor("vale0:a", &bench);
+    bench.control.succeed(&client(1, 1000), one).unwrap_err();
+    assert!(bench.is_empty());
+    // A function's port by now.
+    bench.done(r#"{"switch_add":{"switch":"vale1","settings":{"forwarding":"chain"}}}"#);
+    bench.done(r#"{"port_add":{"port":"vale1:f","settings":{"service":"s"}}}"#);
+    let one = successor("vale1:f", &bench);
+    let refused = bench.control.succeed(&client(1, 0), one).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::BadRequest);
+}
+
+#[test]
+fn test_copies_that_are_no_port_are_refused() {
+    let bench = Bench::new();
+    let Successor { port, inherited, .. } = successor("vale0:a", &bench);
+    let file = || inherited.memory.fd.try_clone().unwrap();
+    let mut handed = Handed::default();
+    assert!(handed.add(port.clone(), vec![file(), file(), file()]).is_err());
+    let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    assert!(handed.add(port.clone(), vec![null(), file(), file(), file()]).is_err());
+    let mut other = port.clone();
+    other.attach.tx_slots = Some(64);
+    assert!(handed.add(other, vec![file(), file(), file(), file()]).is_err());
+    handed.add(port, vec![file(), file(), file(), file()]).unwrap();
+    assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
 }

@@ -177,6 +177,23 @@ impl Worker {
         (self.number, self.peers) = (number, peers);
     }
 
+    /// Takes no frame after this job, so that another process can go on with the ports. What was
+    /// published is delivered before: other ports end with the daemon.
+    pub fn halt(&mut self) {
+        self.drain();
+        self.wait();
+    }
+
+    /// Takes no frame until [`Worker::go_on`].
+    pub fn wait(&mut self) {
+        self.waits = true;
+    }
+
+    /// Takes frames again.
+    pub fn go_on(&mut self) {
+        self.waits = false;
+    }
+
     /// Ends the thread after this job.
     pub fn stop(&mut self) {
         self.stopping = true;

@@ -107,7 +107,7 @@ impl WorkerHandle {
         job: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> PendingCall<R> {
         let (reply, result) = channel();
-        self.send(move |worker| {
+        self.post(move |worker| {
             let begin = thread_time();
             let done = job(worker);
             let took = thread_time().saturating_sub(begin);
@@ -117,7 +117,8 @@ impl WorkerHandle {
         PendingCall(result)
     }
 
-    fn send(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
+    /// Runs `job` on the worker between two turns, after those before it. Nothing waits for it.
+    pub fn post(&self, job: impl FnOnce(&mut Worker) + Send + 'static) {
         if self.jobs.send(Box::new(job)).is_ok() {
             self.ringer.ring();
         }
@@ -147,7 +148,7 @@ impl<R> PendingCall<R> {
 
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
-        self.send(Worker::stop);
+        self.post(Worker::stop);
         if let Some(thread) = self.thread.take() {
             // A worker that panicked has said why already.
             let _ = thread.join();

@@ -29,14 +29,19 @@ impl Kicks {
 impl Worker {
     /// Lets a client ring for a port that is plugged in, or will be at once.
     pub fn connect(&mut self, number: u32, kick: Kick) -> io::Result<()> {
+        kick.connect(number)?;
+        self.keep_kick(number, kick);
+        Ok(())
+    }
+
+    /// Keeps a kick that rings for a port's number already.
+    pub fn keep_kick(&mut self, number: u32, kick: Kick) {
         let (at, kicks) = (number as usize, &mut self.kicks.0);
         if kicks.len() <= at {
             kicks.resize_with(at + 1, || None);
         }
         assert!(kicks[at].is_none(), "one kick for each number");
-        kick.connect(number)?;
         kicks[at] = Some(Kicked { kick, also: None });
-        Ok(())
     }
 
     /// What another worker needs to be rung by the clients of this port.

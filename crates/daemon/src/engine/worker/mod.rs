@@ -138,6 +138,8 @@ pub struct Worker {
     times: TurnTimes,
     /// Whether the turns of this round are timed.
     timed: bool,
+    /// No frame is taken: ports are still to come, or the next daemon takes them.
+    waits: bool,
     stopping: bool,
 }
 
@@ -202,13 +204,20 @@ impl Worker {
             shares: Shares::default(),
             times: TurnTimes::default(),
             timed: false,
+            waits: false,
             stopping: false,
         }
     }
 
     /// The thread's whole life.
     fn run(mut self) {
-        while !self.stopping {
+        loop {
+            while self.waits && !self.stopping {
+                self.obey();
+            }
+            if self.stopping {
+                break;
+            }
             let work = self.turn();
             if !self.owing.is_empty() {
                 self.send_due_wakes();
@@ -231,7 +240,20 @@ impl Worker {
                 Next::Park => self.park(),
             }
         }
-        self.drain();
+        if !self.waits {
+            self.drain();
+        }
+    }
+
+    /// Does the next thing that control says.
+    fn obey(&mut self) {
+        self.scratch.heartbeat().rest(Stage::Asleep);
+        let job = self.jobs.recv();
+        self.scratch.heartbeat().rest(Stage::Control);
+        match job {
+            Ok(job) => job(self),
+            Err(_) => self.stopping = true,
+        }
     }
 
     /// Delivers what clients have published before the end; bounded, because they may publish more.
@@ -544,6 +566,9 @@ impl Worker {
         }
         self.scratch.heartbeat().rest(Stage::Control);
         self.run_jobs();
+        if self.waits {
+            return;
+        }
         if self.peers.take_room(self.number) {
             self.unblock_all();
         }

@@ -1,0 +1,146 @@
+//! Ports of clients that the next daemon goes on with.
+//!
+//! A port without a trust group can be handed over: its region is its own, and the client knows no
+//! process by it. The next daemon gets copies of the region's memfd, of the epoll set that the
+//! client's eventfd is in, and of the daemon's end of the doorbell, while this one goes on. When
+//! this one has stopped its workers, it says where they are in the rings.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use packet::{MacAddr, PortId, VlanId};
+use port::shm::{plug_at, port_waker};
+use port::sys::{PortSet, Waker};
+use protocol::StallStage;
+use ring::krings::Positions;
+use switch::PortConfig;
+
+use super::slow_calls::PeerOf;
+use super::worker::Worker;
+use super::{PortPlace, SwitchPlace, Workers};
+use crate::control::datapath::hand_over::HandOver;
+use crate::model::error::DatapathError;
+use crate::model::handed::{Copies, Inherited};
+use crate::model::keys::PortKey;
+use crate::model::replies::Lease;
+use crate::model::specs::{RingSpec, ShmSpec};
+
+/// What is kept of a port for the next daemon.
+#[derive(Debug)]
+pub(super) struct Handles {
+    pub(super) rings: RingSpec,
+    /// The region's memfd.
+    pub(super) region: OwnedFd,
+    /// The doorbell goes with the port.
+    pub(super) waker: Weak<Waker>,
+}
+
+impl HandOver for Workers {
+    fn copies_of(&self, port: PortKey) -> io::Result<Option<Copies>> {
+        let Some((place, handles)) = self.handles_of(port) else { return Ok(None) };
+        let number = place.number;
+        let kicks = self.on_port(place, move |worker, _| worker.kick_set(number));
+        let (Some(PortSet(kicks)), Some(waker)) = (kicks, handles.waker.upgrade()) else {
+            return Ok(None);
+        };
+        let fds = [handles.region.try_clone()?, kicks.try_clone()?, waker.copy()?];
+        Ok(Some(Copies { rings: handles.rings, fds }))
+    }
+
+    fn halt(&mut self) {
+        for crew in &self.workers {
+            crew.handle.call(Worker::halt);
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.wait = false;
+        for crew in &self.workers {
+            crew.handle.call(Worker::go_on);
+        }
+    }
+
+    fn positions(&self, ports: &[PortKey]) -> Vec<(PortKey, Positions)> {
+        let mut of_workers = BTreeMap::<_, Vec<_>>::new();
+        for &port in ports {
+            let Some((place, _)) = self.handles_of(port) else { continue };
+            let seat = (port, self.place(place.switch).at, place.id);
+            of_workers.entry(place.worker).or_default().push(seat);
+        }
+        // One job for each worker: no frame is moved until all are known.
+        let of_worker = |(worker, seats): (usize, Vec<_>)| {
+            let position = |worker: &mut Worker, (port, at, id): (PortKey, usize, PortId)| {
+                let krings = worker.switch(at).plug_mut(id)?.rings()?;
+                Some((port, krings.positions()))
+            };
+            let job = move |worker: &mut Worker| {
+                seats.into_iter().filter_map(|seat| position(worker, seat)).collect::<Vec<_>>()
+            };
+            self.workers[worker].handle.call(job)
+        };
+        of_workers.into_iter().flat_map(of_worker).collect()
+    }
+
+    fn take_over(
+        &mut self,
+        spec: &ShmSpec,
+        config: PortConfig,
+        inherited: Inherited,
+    ) -> Result<Lease, DatapathError> {
+        let Inherited { memory, kicks, wake, at } = inherited;
+        let worker = self.next_worker(spec.switch, config.worker);
+        let (id, number) = self.next_place(spec.switch, worker)?;
+        let peer = PeerOf { port: spec.key, user: config.user, switch: Some(spec.switch) };
+        let slow = self.slow_calls(peer, StallStage::Wake);
+        let waker = Arc::new(Waker::take_over(wake, &self.reclaimer.closer(), slow));
+        let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
+        let plug = plug_at(region, &layout, &at, port_waker(region, &layout, waker.clone()));
+        let plug = plug.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        let ringer = self.ringer_of(worker);
+        let kicks = PortSet(kicks.into());
+        ringer.prepare(&kicks)?;
+        let kick = ringer.kick_of(kicks);
+        kick.connect(number)?;
+        // From here on nothing fails.
+        self.tell(worker, move |worker| worker.keep_kick(number, kick));
+        let lease = Lease::new(region.clone());
+        let waker = Arc::downgrade(&waker);
+        let handles = Some(Handles { rings: spec.rings, region: memory.fd, waker });
+        let bytes = region.layout().size();
+        let place =
+            PortPlace { switch: spec.switch, id, worker, number, bytes, memory: None, handles };
+        self.plug(spec.key, place, plug, config);
+        self.note_memory(spec.key, spec.key, &memory.reservation, lease.life());
+        self.huge_pages.request(&memory.reservation, lease.life());
+        Ok(lease)
+    }
+
+    fn learn(&mut self, port: PortKey, stations: Vec<(MacAddr, VlanId)>) {
+        let Some((switch, id)) = self.switch_of(port) else { return };
+        let SwitchPlace { home, at, .. } = *self.place(switch);
+        self.tell(home, move |worker| {
+            let now = worker.now();
+            for (mac, vlan) in stations {
+                worker.switch(at).bridge_mut().learn_again(vlan, mac, id, now);
+            }
+        });
+    }
+}
+
+impl Workers {
+    /// Has the workers wait until all ports are there ([`HandOver::go_on`]): a frame for a port
+    /// that is not there yet would be lost.
+    pub fn wait(&mut self) {
+        self.wait = true;
+        for crew in &self.workers {
+            crew.handle.call(Worker::wait);
+        }
+    }
+
+    fn handles_of(&self, port: PortKey) -> Option<(&PortPlace, &Handles)> {
+        let place = self.ports.get(&port)?;
+        Some((place, place.handles.as_ref()?))
+    }
+}
