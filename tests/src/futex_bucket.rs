@@ -81,7 +81,7 @@ fn neighbour<'a>(word: &AtomicU32, words: &'a [AtomicU32]) -> io::Result<Option<
     Ok(None)
 }
 
-/// How long a wake-up takes that wakes nobody.
+/// The time of a wake-up without a sleeper.
 fn wake(word: &AtomicU32) -> Duration {
     let time = |_| {
         let begin = Instant::now();

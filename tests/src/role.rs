@@ -269,7 +269,7 @@ pub enum WakeAssault {
     },
     /// Sleeps by the futex, in whose bucket of the kernel's table very many others wait.
     Futex {
-        /// The others.
+        /// Number of the others.
         waiters: u32,
     },
     /// Writes random numbers into the words.

@@ -145,7 +145,7 @@ pub struct Workers {
     watchdog: Watchdog,
     slow_memory: SlowMemory,
     slow_reports: SlowReports,
-    /// By user.
+    /// The probations of users.
     probations: Probations,
     /// The control thread's, until it takes it.
     heartbeat: Option<Heartbeat>,
@@ -207,7 +207,7 @@ struct PortPlace {
     /// Bytes of the port's region, if no other port is in it.
     bytes: usize,
     memory: Option<Memory>,
-    /// For a port that can be handed over.
+    /// Descriptors for the next daemon, if the port can be handed over.
     handles: Option<Handles>,
 }
 

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
+use port::sys::PortSet;
 use protocol::HandedPort;
 
 use crate::config::Config;
@@ -29,7 +30,7 @@ struct Copied {
     rings: RingSpec,
     connection: OwnedFd,
     memory: PortMemory,
-    kicks: OwnedFd,
+    kicks: PortSet,
     wake: OwnedFd,
 }
 
@@ -47,11 +48,16 @@ pub struct Successor {
 }
 
 impl Handed {
-    /// Adds a port, and maps its memory.
+    /// Adds a port, and maps its memory; `prepare` has its kicks ring for the workers.
     ///
     /// # Errors
     /// No port can be made of this, or there is no memory.
-    pub fn add(&mut self, port: HandedPort, fds: Vec<OwnedFd>) -> io::Result<()> {
+    pub fn add(
+        &mut self,
+        port: HandedPort,
+        fds: Vec<OwnedFd>,
+        prepare: impl FnOnce(&PortSet) -> io::Result<()>,
+    ) -> io::Result<()> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
         let [region, kicks, wake, connection] = fds.try_into().map_err(|_| bad())?;
         let usual = RingSpec { stride: port.stride, ..Config::default().rings };
@@ -59,6 +65,8 @@ impl Handed {
         let RingSpec { counts, extra_bufs, stride } = rings;
         let name = port.attach.port.to_string();
         let memory = PortMemory::take_over(&name, counts, extra_bufs, stride, region)?;
+        let kicks = PortSet(kicks.into());
+        prepare(&kicks)?;
         self.0.insert(port.key, Copied { port, rings, connection, memory, kicks, wake });
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! when a minute is over: each of its budgets says in [`NextReport`] when that is.
 //!
 //! ```text
-//!   who causes lines      control: asks NextReport before it sleeps
+//!   cause of a line       control: asks NextReport before it sleeps
 //!        │                     ▲
 //!        ▼                     │ first line that is suppressed
 //!   UserBudgets::decide ───────┘

@@ -5,7 +5,7 @@
 //! one goes on. So it does while there are changes that it cannot save, which the next one would
 //! not have.
 //!
-//! A client notices nothing, if the next daemon can go on with all that its connection has: one
+//! A client keeps its port if the next daemon can go on with all that its connection has: one
 //! port, which is no function's and no mirror, in no trust group, with settings that the next one
 //! knows. Other clients attach again.
 
@@ -47,13 +47,16 @@ impl<D: Datapath> Control<D> {
         self.check_saved()?;
         self.pending.ports_are_handed = true;
         let from = first(page)?;
-        let mut ports: Vec<_> = self.state.ports().filter(|(_, port)| port.key >= from).collect();
-        ports.sort_unstable_by_key(|(_, port)| port.key);
-        let Some((name, port, holder)) = ports.into_iter().find_map(|it| self.handed(it)) else {
+        let left = self.state.ports().filter(|(_, port)| port.key >= from);
+        let first = left.filter_map(|it| self.handed(it)).min_by_key(|(_, port, _)| port.key);
+        let Some((name, port, holder)) = first else {
             return Ok((Reply::HandedPort(Page { items: Vec::new(), next: None }), Vec::new()));
         };
         let next = Some(after(port.key));
-        let copies = self.datapath.copies_of(port.key).map_err(DatapathError::from)?;
+        let copies = self.datapath.copies_of(port.key).unwrap_or_else(|error| {
+            tracing::warn!("{name}: its client attaches again: {error}");
+            None
+        });
         let Some(Copies { rings, fds }) = copies else {
             return Ok((Reply::HandedPort(Page { items: Vec::new(), next }), Vec::new()));
         };
@@ -76,8 +79,10 @@ impl<D: Datapath> Control<D> {
         self.pending.end = true;
         let mut said = Vec::new();
         if self.pending.ports_are_handed {
+            // What is learned from here on is learned again.
+            let stations = self.stations();
             self.datapath.halt();
-            match self.parting().write() {
+            match self.parting(stations).write() {
                 Ok(file) => said.push(file),
                 Err(error) => tracing::warn!("all clients attach again: {error}"),
             }
@@ -86,8 +91,7 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Where the workers have stopped.
-    fn parting(&mut self) -> Parting {
-        let mut stations = self.stations();
+    fn parting(&mut self, mut stations: Stations) -> Parting {
         let handed = self.state.ports().filter_map(|it| Some(self.handed(it)?.1.key));
         let positions = self.datapath.positions(&handed.collect::<Vec<_>>());
         let stopped = |(key, at): (PortKey, _)| {
@@ -97,8 +101,8 @@ impl<D: Datapath> Control<D> {
     }
 
     /// The addresses that were learned, with their VLANs.
-    fn stations(&mut self) -> BTreeMap<PortKey, Vec<(MacAddr, u16)>> {
-        let mut stations = BTreeMap::<_, Vec<_>>::new();
+    fn stations(&mut self) -> Stations {
+        let mut stations = Stations::new();
         for switch in self.switch_keys().into_values() {
             let mut next = Some(0);
             while let Some(from) = next {
@@ -112,7 +116,7 @@ impl<D: Datapath> Control<D> {
         stations
     }
 
-    /// A port whose client notices nothing, with its holder.
+    /// A port that its client keeps, with its holder.
     fn handed<'a>(
         &self,
         (name, port): (&'a PortName, &'a Port),
@@ -190,6 +194,9 @@ fn after(PortKey(number): PortKey) -> String {
 fn check(caller: &Caller) -> Result<(), Refusal> {
     if caller.privileged { Ok(()) } else { Err(AccessRefusal::Replace.into()) }
 }
+
+/// Addresses that were learned behind ports, with their VLANs.
+type Stations = BTreeMap<PortKey, Vec<(MacAddr, u16)>>;
 
 /// Entries of a forwarding database that are asked for at once.
 const STATIONS: usize = 4096;

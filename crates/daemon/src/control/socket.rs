@@ -525,6 +525,10 @@ impl<D: Datapath> Server<D> {
     fn refuse_descriptors(&mut self, key: u64, reply: &Reply, refusal: Refusal) -> After {
         let Some(connection) = self.connections.get_mut(&key) else { return After::Closes };
         let (conn, Client { caller, name, .. }) = (ConnKey(key), &connection.client);
+        if matches!(reply, Reply::Done) {
+            // The daemon ends all the same: only the file is missing that says where.
+            return connection.tell(Ok(Reply::Done));
+        }
         self.control.note_refusal(caller, name, &refusal);
         let told = connection.tell(Err(refusal));
         match reply {

@@ -19,7 +19,8 @@ use switch::PortConfig;
 
 use super::slow_calls::PeerOf;
 use super::worker::Worker;
-use super::{PortPlace, SwitchPlace, Workers};
+use super::worker::handle::PendingCall;
+use super::{Crew, PortPlace, SwitchPlace, Workers};
 use crate::control::datapath::hand_over::HandOver;
 use crate::model::error::DatapathError;
 use crate::model::handed::{Copies, Inherited};
@@ -50,16 +51,12 @@ impl HandOver for Workers {
     }
 
     fn halt(&mut self) {
-        for crew in &self.workers {
-            crew.handle.call(Worker::halt);
-        }
+        self.on_all(Worker::halt);
     }
 
     fn go_on(&mut self) {
         self.wait = false;
-        for crew in &self.workers {
-            crew.handle.call(Worker::go_on);
-        }
+        self.on_all(Worker::go_on);
     }
 
     fn positions(&self, ports: &[PortKey]) -> Vec<(PortKey, Positions)> {
@@ -99,8 +96,6 @@ impl HandOver for Workers {
         let plug = plug_at(region, &layout, &at, port_waker(region, &layout, waker.clone()));
         let plug = plug.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         let ringer = self.ringer_of(worker);
-        let kicks = PortSet(kicks.into());
-        ringer.prepare(&kicks)?;
         let kick = ringer.kick_of(kicks);
         kick.connect(number)?;
         // From here on nothing fails.
@@ -134,9 +129,23 @@ impl Workers {
     /// that is not there yet would be lost.
     pub fn wait(&mut self) {
         self.wait = true;
-        for crew in &self.workers {
-            crew.handle.call(Worker::wait);
-        }
+        self.on_all(Worker::wait);
+    }
+
+    /// Has all workers do this; none waits for another.
+    fn on_all(&self, job: fn(&mut Worker)) {
+        let begin = |crew: &Crew| crew.handle.begin(job);
+        let pending: Vec<_> = self.workers.iter().map(begin).collect();
+        pending.into_iter().for_each(PendingCall::wait);
+    }
+
+    /// Prepares a port's kicks to ring for the worker that will get the port, whichever that is.
+    /// This may wait for other processes.
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn prepare(&self, kicks: &PortSet) -> io::Result<()> {
+        self.workers.iter().try_for_each(|crew| crew.handle.ringer().prepare(kicks))
     }
 
     fn handles_of(&self, port: PortKey) -> Option<(&PortPlace, &Handles)> {

@@ -54,9 +54,11 @@ impl Ports for Workers {
     ) -> Result<Attachment, DatapathError> {
         let Site { worker, spec: ShmSpec { switch, .. }, .. } = self.sites[&port];
         let (id, number) = self.next_place(switch, worker)?;
+        // First: a doorbell that is made in vain is closed later, by the reclaimer.
+        let Site { spec, memory, .. } = &self.sites[&port];
+        let copy = spec.group.is_none().then(|| memory.fd.try_clone()).transpose()?;
         let peer = PeerOf { port, user: config.user, switch: Some(switch) };
         let (wake, waker) = self.waker(peer)?;
-        let copy = self.sites[&port].memory.fd.try_clone()?;
         let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
         self.workers[worker].handle.call(move |worker| worker.connect(number, kick))?;
         // From here on nothing fails.
@@ -67,8 +69,11 @@ impl Ports for Workers {
         let group = spec.group.map(|group| Memory { group, layout, given });
         let bytes = if group.is_some() { 0 } else { region.layout().size() };
         let waker = Arc::new(waker);
-        let handles = Handles { rings: spec.rings, region: copy, waker: Arc::downgrade(&waker) };
-        let handles = group.is_none().then_some(handles);
+        let handles = |region| {
+            let (rings, waker) = (spec.rings, Arc::downgrade(&waker));
+            Handles { rings, region, waker }
+        };
+        let handles = copy.map(handles);
         let place = PortPlace { switch, id, worker, number, bytes, memory: group, handles };
         let waker = port_waker(region, &layout, waker);
         self.plug(port, place, plug(region, &layout, waker), config);

@@ -90,17 +90,16 @@ impl Workers {
         SlowCalls::new(self.probations.of(user), report)
     }
 
-    /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor are
-    /// reported for the port that it mirrors, those of a capture of drops for the capture itself.
+    /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor or a
+    /// capture are reported for itself: its user is not that of the port that it mirrors.
     pub(super) fn bound_waker(&mut self, port: PortKey, user: u32) -> io::Result<(OwnedFd, Waker)> {
-        let (port, switch) = match &self.bound[&port].served_by {
-            ServedBy::Switch(switch) => (port, Some(*switch)),
-            ServedBy::Monitor { port, .. } => (*port, self.switch_of(*port).map(|at| at.0)),
-            ServedBy::Drops { switch, .. } => (port, Some(*switch)),
+        let switch = match &self.bound[&port].served_by {
+            ServedBy::Switch(switch) | ServedBy::Drops { switch, .. } => Some(*switch),
+            ServedBy::Monitor { port, .. } => self.switch_of(*port).map(|at| at.0),
             ServedBy::Reserved(..)
             | ServedBy::Null(_)
             | ServedBy::Waiting(_)
-            | ServedBy::Orphaned(_) => (port, None),
+            | ServedBy::Orphaned(_) => None,
         };
         self.waker(PeerOf { port, user, switch })
     }

@@ -115,8 +115,8 @@ impl SlowMemory {
 }
 
 impl Workers {
-    /// Notes where the memory of a port is, which is paid for as long as `life` lasts. A worker
-    /// touches it in steps for `port`: this one, or the one that it mirrors.
+    /// Notes where the memory is that `whose` answers for, which is paid for as long as `life`
+    /// lasts. A worker touches it in steps for `port`: this one, or the one that it mirrors.
     pub(super) fn note_memory(
         &self,
         whose: PortKey,
@@ -126,7 +126,7 @@ impl Workers {
     ) {
         let Some(seat) = self.seat_of(port) else { return };
         let (region, layout) = (Arc::downgrade(memory.region()), *memory.layout());
-        let place = MemoryPlace { seat, port, region, layout, life };
+        let place = MemoryPlace { seat, port: whose, region, layout, life };
         self.slow_memory.places().insert(whose, place);
     }
 

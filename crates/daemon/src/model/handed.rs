@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 
 use packet::MacAddr;
 use port::shm::PortMemory;
+use port::sys::PortSet;
 use ring::krings::{Positions, RxPosition, TxPosition};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub struct Inherited {
     /// The memory, which is built and in use.
     pub memory: PortMemory,
     /// The epoll set that the client's kicks make ready.
-    pub kicks: OwnedFd,
+    pub kicks: PortSet,
     /// The daemon's end of the client's doorbell.
     pub wake: OwnedFd,
     /// Where the switch is in the rings.

@@ -91,7 +91,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The quota of a user without usage, whose suppressed lines nobody tells of in time.
+    /// The quota of a user without usage. The number of its suppressed lines is logged with its
+    /// next line.
     #[must_use]
     pub fn new(user: u32, limits: Limits) -> Arc<Self> {
         Self::with_lines(user, limits, &NextReport::default())

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Until when calls for the peers of one user are looked at closely.
+/// The time in which calls for the peers of one user are looked at closely.
 ///
 /// Writers and readers: all workers. Relaxed: hints.
 #[derive(Debug)]

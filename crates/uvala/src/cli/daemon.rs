@@ -84,9 +84,10 @@ pub struct Args {
     /// Take over from the daemon that runs in the directory, which must be the same user's: it
     /// ends, and interfaces that it has made and ports of clients go on with this one
     ///
-    /// These interfaces keep their addresses and routes. A client keeps its port, unless it is in a
-    /// trust group, of a function, an end of a pipe, or one of several. Other programs and virtual
-    /// machines attach again as after any restart. Under systemd, restart the unit instead.
+    /// The interfaces keep their addresses and routes. A client keeps its port, but not if the port
+    /// is in a trust group, a function's, an end of a pipe, or one of several that the client has.
+    /// Other programs and virtual machines attach again as after any restart. Under systemd,
+    /// restart the unit instead.
     #[arg(long)]
     replace: bool,
     /// Run in the background; return when the daemon is ready
@@ -123,7 +124,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // What the service manager has passed as well is the same, and closed here.
         Some(before) => {
             drop(kept);
-            succeed(before)?
+            succeed(before, &workers)?
         }
         None => (kept, Vec::new()),
     };
@@ -145,11 +146,14 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// Ends the daemon that runs, and takes what it leaves. A client whose port cannot be taken over
 /// attaches again.
-fn succeed(before: Predecessor) -> anyhow::Result<(Kept, Vec<(OwnedFd, Successor)>)> {
+fn succeed(
+    before: Predecessor,
+    workers: &Workers,
+) -> anyhow::Result<(Kept, Vec<(OwnedFd, Successor)>)> {
     let mut handed = Handed::default();
     let (interfaces, said) = before.end(|port, fds| {
         let name = port.attach.port.clone();
-        if let Err(error) = handed.add(port, fds) {
+        if let Err(error) = handed.add(port, fds, |kicks| workers.prepare(kicks)) {
             say::remark(format_args!("uvala: {name}: its client attaches again: {error}"));
         }
     })?;

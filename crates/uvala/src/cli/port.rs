@@ -12,7 +12,7 @@ use protocol::parse;
 use protocol::{
     Address, Filter, HostIf, MAX_GIVEN, MCAST_GROUPS_MAX, Machine, McastRouter, Mode, OnFull,
     PortAdd, PortInfo, PortKind, PortList, PortRef, PortRequest, PortSet, PortSettings, PortWorker,
-    Queues, Request, StatsQuery,
+    Queues, Request,
 };
 
 use crate::doctor::gather::see_mtu;
@@ -23,8 +23,7 @@ use super::security::Security;
 use super::switch::{group, user};
 use super::target::{self, add, change, refuse_empty};
 use super::vxlan_args::{VxlanArgs, VxlanChangeArgs};
-use super::{Global, listing, stats};
-use show::Shown;
+use super::{Global, listing};
 pub use show::{client_name, vmm};
 use terminal::Usage;
 
@@ -230,14 +229,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
             })
         }
         Action::Show { name, output } => {
-            let connection = global.connect()?;
-            let mut info = target::show(&connection, &name.parse()?)?;
+            let mut info = target::show(&global.connect()?, &name.parse()?)?;
             let is_now = info.host.as_deref_mut().is_none_or(see_mtu);
-            let query = StatsQuery { port: Some(info.port.clone()), ..StatsQuery::default() };
-            let stats = stats::snapshot(&connection, &query)?.ports.pop();
-            let longest_turn_ns = stats.map_or(0, |stats| stats.longest_turn_ns);
-            let shown = Shown { info, longest_turn_ns };
-            output.print(&shown, |shown| show::details(shown, is_now))
+            output.print(&info, |info| show::details(info, is_now))
         }
         Action::Add { name, kind, host, machine, vxlan, settings, if_absent, output } => {
             let (port, settings) = (name.parse()?, settings.to_api()?);

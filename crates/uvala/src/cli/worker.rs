@@ -94,7 +94,7 @@ fn none() -> String {
 }
 
 /// A time in the unit in which it has one to three digits before the point.
-pub fn time(nanos: u64) -> String {
+fn time(nanos: u64) -> String {
     match nanos {
         0 => "-".to_owned(),
         1..1_000 => format!("{nanos} ns"),

@@ -52,7 +52,9 @@ pub struct UnswitchedPort {
 }
 
 impl UnswitchedPort {
-    fn captures_drops(&self) -> bool {
+    /// Whether it captures what a switch drops.
+    #[must_use]
+    pub fn captures_drops(&self) -> bool {
         self.capture.as_ref().is_some_and(|capture| capture.of == CaptureKind::Drops)
     }
 }
@@ -90,10 +92,10 @@ impl State {
         of_switch.map(|(conn, _)| *conn).collect()
     }
 
-    /// The capture of drops with rings of this key.
+    /// The monitor or capture with rings of this key.
     #[must_use]
-    pub fn drop_capture_with(&self, key: PortKey) -> Option<&UnswitchedPort> {
-        self.unswitched.values().find(|port| port.key == key && port.captures_drops())
+    pub fn unswitched_with(&self, key: PortKey) -> Option<&UnswitchedPort> {
+        self.unswitched.values().find(|port| port.key == key)
     }
 
     /// Enters what the workers have made.

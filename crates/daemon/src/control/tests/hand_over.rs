@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
+use port::sys;
 use protocol::{HandedOver, HandedPort, PageFrom};
 use ring::krings::Positions;
 
@@ -101,7 +102,7 @@ fn successor(name: &str, bytes_of: &Bench) -> Successor {
     let memory = PortMemory::reserve(name, rings.counts, 0, rings.stride).unwrap();
     let file = || memory.fd.as_fd().try_clone_to_owned().unwrap();
     let at = Positions { bell: 1, tx: Vec::new(), rx: Vec::new() };
-    let (kicks, wake) = (file(), file());
+    let (kicks, wake) = (sys::PortSet(file().into()), file());
     let attach = Attach::new(name.parse().unwrap());
     Successor {
         port: HandedPort { key: 1, client: "one".to_owned(), attach, stride: rings.stride },
@@ -146,13 +147,13 @@ fn test_copies_that_are_no_port_are_refused() {
     let bench = Bench::new();
     let Successor { port, inherited, .. } = successor("vale0:a", &bench);
     let file = || inherited.memory.fd.try_clone().unwrap();
-    let mut handed = Handed::default();
-    assert!(handed.add(port.clone(), vec![file(), file(), file()]).is_err());
+    let (mut handed, ready) = (Handed::default(), |_: &sys::PortSet| Ok(()));
+    assert!(handed.add(port.clone(), vec![file(), file(), file()], ready).is_err());
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    assert!(handed.add(port.clone(), vec![null(), file(), file(), file()]).is_err());
+    assert!(handed.add(port.clone(), vec![null(), file(), file(), file()], ready).is_err());
     let mut other = port.clone();
     other.attach.tx_slots = Some(64);
-    assert!(handed.add(other, vec![file(), file(), file(), file()]).is_err());
-    handed.add(port, vec![file(), file(), file(), file()]).unwrap();
+    assert!(handed.add(other, vec![file(), file(), file(), file()], ready).is_err());
+    handed.add(port, vec![file(), file(), file(), file()], ready).unwrap();
     assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::{PageFrom, SessionRequest, StallCause, StallStage, WorkerRequest};
+use protocol::{
+    Bind, BindKind, MonitorOf, PageFrom, SessionRequest, StallCause, StallStage, WorkerRequest,
+};
 
 use super::log::logged;
 use super::*;
@@ -107,6 +109,16 @@ fn test_a_user_that_goes_on_stalling_loses_all_its_ports() {
     bench.stall("vale0:b", StallStage::Wake);
     assert!(!bench.has("vale0:b") && bench.has("vale1:c"));
     assert_eq!(bench.control.datapath.evicted.len(), 1, "the stream port, which stays");
+}
+
+#[test]
+fn test_more_reports_of_a_vmm_that_is_disconnected_cost_its_owner_no_other_port() {
+    let mut bench = Bench::new();
+    bench.ask(1, 4321, r#"{"port_add":{"port":"vale0:s","kind":"stream"}}"#).unwrap();
+    bench.attach(2, 4321, "vale0:a").unwrap();
+    (0..5).for_each(|_| bench.stall("vale0:s", StallStage::Wake));
+    assert!(bench.has("vale0:a"));
+    assert_eq!(bench.control.datapath.evicted.len(), 1);
 }
 
 #[test]
@@ -270,6 +282,20 @@ fn test_stalls_are_listed_and_their_ports_shown_to_users_that_may_see_them() {
     });
     assert_eq!([mine.as_deref(), root.as_deref()], [Some("vale0:a"); 2]);
     assert_eq!(others, None);
+}
+
+#[test]
+fn test_a_monitor_that_stalls_its_switch_ends_and_its_port_goes_on() {
+    let mut bench = Bench::new();
+    bench.attach(1, 4321, "vale0:a").unwrap();
+    let all = BindKind::Monitor(MonitorOf { tx: true, rx: true, zero_copy: false });
+    let bind = Bind { kind: all, ..Bind::new("vale0:a".parse().unwrap()) };
+    bench.bind_unswitched(2, 0, bind).unwrap();
+    let key = bench.control.state.unswitched_of(ConnKey(2)).unwrap().key;
+    (0..3).for_each(|_| bench.see_stall_of(Some(key), StallStage::Wake, 60, false));
+    assert_eq!(bench.control.datapath.ended_captures, [key]);
+    assert!(bench.has("vale0:a"));
+    bench.attach(3, 4321, "vale0:b").unwrap();
 }
 
 #[test]

@@ -122,8 +122,9 @@ impl Stalls {
 
     /// Counts a stall for what answers for its port; reports whether it is one too many.
     fn count(&mut self, stall: &WorkerStall, who: Option<Answerable>, now: Instant) -> bool {
-        let Some(worker) = self.of_worker(stall) else { return false };
-        worker.count(stall, now);
+        if let Some(worker) = self.of_worker(stall) {
+            worker.count(stall, now);
+        }
         let Some(who) = who.filter(|_| blames(stall)) else { return false };
         if let Answerable::User(uid) = who
             && self.excluded.left(uid, now).is_some()
@@ -186,7 +187,7 @@ impl<D: Datapath> Control<D> {
 
     /// What answers for the stalls of a port or a capture, which may be gone.
     fn answerable(&self, key: PortKey) -> Answerable {
-        let uid = match (self.state.port_with(key), self.state.drop_capture_with(key)) {
+        let uid = match (self.state.port_with(key), self.state.unswitched_with(key)) {
             (Some((_, port)), _) => port.peer_user(),
             (None, Some(capture)) => Some(capture.shared.uid),
             (None, None) => self.notes.stalls.departed.user(key),
@@ -204,15 +205,17 @@ impl<D: Datapath> Control<D> {
             Answerable::Port(_) => None,
         };
         match (self.port_of(key), again) {
-            (Some(_), Some(uid)) => self.evict_all(uid, now),
+            // Its VMM is being disconnected.
+            (Some(_), Some(uid)) if self.notes.stalls.excluded.is_for(uid, key) => {}
+            (Some(_), Some(uid)) => self.evict_all(uid, key, now),
             (Some(port), None) => self.evict(&port, now),
-            (None, _) if self.state.drop_capture_with(key).is_some() => {
+            (None, _) if self.state.unswitched_with(key).is_some() => {
                 self.evict_capture(key, now);
             }
-            // It is gone, or was taken away while it stalled the switch once more.
+            // The port is gone, or control took it away while it stalled the switch once more.
             (None, _) => {
                 if let (Answerable::User(uid), None) = (who, again) {
-                    self.notes.stalls.excluded.add(uid, now);
+                    self.notes.stalls.excluded.add(uid, key, now);
                 }
             }
         }
@@ -235,21 +238,21 @@ impl<D: Datapath> Control<D> {
 
     /// The name of the port that the worker was busy with.
     fn port_name(&self, stall: &WorkerStall) -> String {
-        let capture = |key| self.state.drop_capture_with(key).map(|capture| &capture.name);
+        let capture = |key| self.state.unswitched_with(key).map(|capture| &capture.name);
         let name = stall.port.and_then(|key| self.port_of(key).or_else(|| capture(key).cloned()));
         name.map_or_else(|| "a port that is gone".to_owned(), |name| name.to_string())
     }
 
-    /// Ends a capture of drops that stalls its switch.
+    /// Ends a monitor or a capture that stalls its switch.
     fn evict_capture(&mut self, key: PortKey, now: Instant) {
-        let Some(capture) = self.state.drop_capture_with(key) else { return };
-        let (uid, switch) = (capture.shared.uid, capture.name.switch().clone());
-        self.notes.stalls.excluded.add(uid, now);
-        tracing::warn!(
-            "the capture of the drops of {switch} by {} ended: it stalls the switch ({STRIKES} \
-             times within a minute)",
-            user_name(uid)
-        );
+        let Some(capture) = self.state.unswitched_with(key) else { return };
+        let (uid, name) = (capture.shared.uid, &capture.name);
+        let what = match capture.captures_drops() {
+            true => format!("the drops of {}", name.switch()),
+            false => name.to_string(),
+        };
+        self.notes.stalls.excluded.add(uid, key, now);
+        tracing::warn!("the capture of {what} by {} ended: it {STALLS}", user_name(uid));
         self.datapath.end_capture(key);
     }
 
@@ -270,7 +273,7 @@ impl<D: Datapath> Control<D> {
             }
             return;
         };
-        self.notes.stalls.excluded.add(uid, now);
+        self.notes.stalls.excluded.add(uid, port.key, now);
         let peer = port.kind.peer_word();
         match port.holding_user() {
             Some(_) => tracing::warn!("{name}: detached: {STALLS}"),
@@ -282,12 +285,12 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Takes all ports from the clients and VMMs of a user that goes on stalling its switch.
-    fn evict_all(&mut self, uid: u32, now: Instant) {
+    fn evict_all(&mut self, uid: u32, key: PortKey, now: Instant) {
         let its = self.state.ports().filter(|(_, port)| port.peer_user() == Some(uid));
         let names: Vec<_> = its.map(|(name, _)| name.clone()).collect();
-        self.notes.stalls.excluded.add(uid, now);
+        self.notes.stalls.excluded.add(uid, key, now);
         tracing::warn!(
-            "{}: lost all of {} ports: another one stalled the switch within the minute",
+            "{}: all {} ports taken away: one of them stalled the switch again within a minute",
             user_name(uid),
             names.len()
         );

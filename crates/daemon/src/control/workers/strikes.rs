@@ -50,41 +50,45 @@ impl Strikes {
 
 /// Users that may not attach for a while, because a port of theirs has stalled its switch.
 #[derive(Debug, Default)]
-pub struct Excluded(BTreeMap<u32, Instant>);
+pub struct Excluded(BTreeMap<u32, (Instant, PortKey)>);
 
 impl Excluded {
-    /// Excludes a user for [`WINDOW`].
-    pub fn add(&mut self, uid: u32, now: Instant) {
-        self.0.retain(|_, since| now.duration_since(*since) < WINDOW);
-        self.0.insert(uid, now);
+    /// Excludes a user for [`WINDOW`], because of a port.
+    pub fn add(&mut self, uid: u32, port: PortKey, now: Instant) {
+        self.0.retain(|_, (since, _)| now.duration_since(*since) < WINDOW);
+        self.0.insert(uid, (now, port));
+    }
+
+    /// Whether this port is why the user is excluded.
+    pub fn is_for(&self, uid: u32, port: PortKey) -> bool {
+        self.0.get(&uid).is_some_and(|&(_, why)| why == port)
     }
 
     /// How long the user is excluded for, from now on.
     pub fn left(&self, uid: u32, now: Instant) -> Option<Duration> {
-        let left = WINDOW.saturating_sub(now.duration_since(*self.0.get(&uid)?));
+        let left = WINDOW.saturating_sub(now.duration_since(self.0.get(&uid)?.0));
         Some(left).filter(|left| !left.is_zero())
     }
 }
 
 /// The users of ports that went a moment ago: a stall may be reported after that.
 #[derive(Debug, Default)]
-pub struct Departed(BTreeMap<PortKey, (Instant, u32)>);
+pub struct Departed(VecDeque<(Instant, PortKey, u32)>);
 
 impl Departed {
     /// Notes that the port of a user is gone.
     pub fn note(&mut self, port: PortKey, uid: u32, now: Instant) {
-        // A key is greater than all before it, and is not used again.
-        while let Some(first) = self.0.first_entry()
-            && (first.get().0 + WINDOW <= now || self.0.len() >= DEPARTED)
+        while let Some((at, ..)) = self.0.front()
+            && (*at + WINDOW <= now || self.0.len() >= DEPARTED)
         {
-            self.0.pop_first();
+            self.0.pop_front();
         }
-        self.0.insert(port, (now, uid));
+        self.0.push_back((now, port, uid));
     }
 
     /// The user of such a port.
     pub fn user(&self, port: PortKey) -> Option<u32> {
-        self.0.get(&port).map(|&(_, uid)| uid)
+        self.0.iter().rev().find(|(_, key, _)| *key == port).map(|&(.., uid)| uid)
     }
 }
 
@@ -115,11 +119,12 @@ mod tests {
     #[test]
     fn a_user_is_excluded_for_a_minute() {
         let (mut excluded, begin) = (Excluded::default(), Instant::now());
-        excluded.add(1000, begin);
+        excluded.add(1000, PortKey(7), begin);
+        assert!(excluded.is_for(1000, PortKey(7)) && !excluded.is_for(1000, PortKey(8)));
         let left = |uid, seconds| excluded.left(uid, begin + Duration::from_secs(seconds));
         assert_eq!(left(1000, 59), Some(Duration::from_secs(1)));
         assert_eq!([left(1000, 60), left(2000, 0)], [None, None]);
-        excluded.add(2000, begin + WINDOW);
+        excluded.add(2000, PortKey(8), begin + WINDOW);
         assert_eq!(excluded.0.len(), 1);
     }
 

@@ -178,9 +178,11 @@ impl Worker {
     }
 
     /// Takes no frame after this job, so that another process can go on with the ports. What was
-    /// published is delivered before: other ports end with the daemon.
+    /// published is delivered before, for some milliseconds: other ports end with the daemon.
     pub fn halt(&mut self) {
-        self.drain();
+        /// The clients that go on wait meanwhile.
+        const LIMIT: Duration = Duration::from_millis(5);
+        self.drain(LIMIT);
         self.wait();
     }
 

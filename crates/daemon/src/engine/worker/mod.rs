@@ -241,7 +241,7 @@ impl Worker {
             }
         }
         if !self.waits {
-            self.drain();
+            self.drain(Duration::MAX);
         }
     }
 
@@ -256,13 +256,15 @@ impl Worker {
         }
     }
 
-    /// Delivers what clients have published before the end; bounded, because they may publish more.
-    fn drain(&mut self) {
+    /// Delivers what clients have published before the end, for about `limit`; bounded, because
+    /// they may publish more.
+    fn drain(&mut self, limit: Duration) {
         const TURNS: u32 = 1000;
+        let begin = Instant::now();
         self.switches.iter_mut().flatten().for_each(Switch::open_gate);
         self.look_at_all();
         for _ in 0..TURNS {
-            if self.turn() == 0 {
+            if self.turn() == 0 || begin.elapsed() >= limit {
                 break;
             }
         }

@@ -6,9 +6,8 @@ use protocol::{
     ClientInfo, HostIfInfo, LinkState, MachineInfo, Mirror, Mode, PortInfo, PortKind, SocketPlace,
     StaticGroup, users,
 };
-use serde::Serialize;
 
-use crate::cli::{security, vxlan_args, worker};
+use crate::cli::{security, vxlan_args};
 use terminal::table::{Table, cut, left, or_dash, right, short, yes};
 
 /// The table of `port list`.
@@ -129,19 +128,8 @@ fn show_host(host: &HostIfInfo, is_now: bool) -> String {
     text
 }
 
-/// A port as `uvala port show` shows it.
-#[derive(Serialize)]
-pub struct Shown {
-    /// The port.
-    #[serde(flatten)]
-    pub info: PortInfo,
-    /// The longest of its turns that were timed.
-    pub longest_turn_ns: u64,
-}
-
 /// All about a port; `is_now`: the MTU of its interface is the present one.
-pub fn details(port: &Shown, is_now: bool) -> String {
-    let Shown { info, longest_turn_ns } = port;
+pub fn details(info: &PortInfo, is_now: bool) -> String {
     let client = info.client.as_ref().map_or_else(|| "none".to_owned(), show_client);
     let number = info.number.map_or("-".to_owned(), |number| number.to_string());
     let mut text = format!(
@@ -187,7 +175,6 @@ pub fn details(port: &Shown, is_now: bool) -> String {
         ("mcast-groups", settings.mcast_groups.as_deref().map(show_groups)),
         ("on-full", settings.on_full.map(|it| it.to_string())),
         ("worker", show_worker(info)),
-        ("longest turn", Some(worker::time(*longest_turn_ns))),
         ("vnet-header", settings.vnet_header.map(|bytes| bytes.to_string())),
         ("queue-frames", settings.queue_frames.map(|frames| frames.to_string())),
         ("service", settings.service.clone()),
