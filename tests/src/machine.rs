@@ -2,6 +2,7 @@
 //! queues, written from the specifications and not from what they test.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -261,6 +262,12 @@ impl Machine {
     #[must_use]
     pub fn memory(&self) -> Memory<'_> {
         Memory { file: self.file.as_fd(), bytes: BYTES, user: USER }
+    }
+
+    /// The part of its memory with the buffers of its queues.
+    #[must_use]
+    pub fn buffers(&self) -> Range<u64> {
+        BUFFERS..BYTES
     }
 
     /// A queue, for a test that speaks for the machine.
@@ -559,7 +566,8 @@ impl Machine {
     fn take_whole(&mut self, queue: usize) -> Option<Vec<u8>> {
         let (slot, len) = self.take_back(queue)?;
         let mut bytes = self.bytes(queue, slot, len);
-        let buffers = u16::from_le_bytes([bytes[10], bytes[11]]);
+        // A header of zeros is behind a hole.
+        let buffers = u16::from_le_bytes([bytes[10], bytes[11]]).max(1);
         for _ in 1..buffers {
             let (slot, len) = self.take_back(queue).expect("all of a frame at once");
             bytes.extend(self.bytes(queue, slot, len));

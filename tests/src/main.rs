@@ -112,16 +112,21 @@ fn open(at: &At) -> Result<Port, Error> {
     at.options().open(&at.port)
 }
 
-/// Attaches to a port, for a process that ends after this many seconds: a test that waits for the
-/// daemon must not wait for ever.
+/// Attaches to a port, for a process that ends after this many seconds.
 fn attach_for(at: &At, seconds: u64) -> Result<(Connection, Attached, PortFds), Error> {
     let connection = Connection::open(Some(&at.dir))?;
     let (attached, fds) = connection.attach(Attach::new(at.port.parse()?))?;
+    end_after(seconds);
+    Ok((connection, attached, fds))
+}
+
+/// Ends the process after this many seconds: a test that waits for the daemon must not wait for
+/// ever.
+fn end_after(seconds: u64) {
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(seconds));
         std::process::exit(0);
     });
-    Ok((connection, attached, fds))
 }
 
 fn send_stream(send: &Send) -> Result<Report, Error> {

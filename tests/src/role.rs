@@ -316,11 +316,13 @@ pub struct SocketAttack {
     pub quick: u32,
 }
 
-/// A client that holds up accesses to the memory of its port.
+/// A client, or a VMM, that holds up accesses to the memory that it shares with the switch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryAttack {
-    /// The peer's port.
+    /// The client's port.
     pub at: At,
+    /// The socket of the VMM's port; none: a client.
+    pub machine: Option<PathBuf>,
     /// After so long it ends by itself.
     pub seconds: u64,
 }

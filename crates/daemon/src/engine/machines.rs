@@ -79,6 +79,9 @@ impl Workers {
         self.plug(spec.key, place, Plug::adapter(adapter), spec.config.clone());
         let place = MachinePlace { socket: spec.socket.clone(), port, ends: 0 };
         self.machines.insert(spec.key, place);
+        if spec.kind == PortKind::VhostUser {
+            self.note_guest(spec.key);
+        }
         Ok(())
     }
 

@@ -23,8 +23,12 @@
 //!   it had to try twice, as it does behind a hole that is being punched.
 //! - The daemon itself moves the region to huge pages ([`Region::moves`]).
 //!
-//! A port is reported once for each stall. A port without rings has no memory here: what a VMM does
-//! to its guest's memory shows when the worker looks at the guest's queues.
+//! A port is reported once for each stall.
+//!
+//! *Guests.* The memory of a guest is large, and where in it the worker waits only the worker
+//! knows. So the thread does not read it. It finds a guest by [`exclusion`](Exclusion): the worker
+//! waits on, and all other memory of the step can be read at once. Where the other port is a
+//! guest's, too, or shares its memory with a trust group, no port is to blame.
 //!
 //! *Memory.* The thread keeps none but for the time of a reading. Then it holds the region, and the
 //! life of the lease by which its user pays for it. It reads the port's own pages only: a read
@@ -62,18 +66,27 @@ const TIME: Duration = Duration::from_secs(2);
 const PAGES: usize = 64;
 /// A reading that waits so long is slow.
 const SLOW: Duration = Duration::from_millis(20);
+/// Passes without a wait that clear the ports whose memory they read.
+const CLEAR: u32 = 8;
 /// Shortest pause between two passes. A pause is as long as the pass before it, so that the thread
 /// takes half of a core at most.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a port is: the place of its switch, and its number there; `None`: any port of the switch.
 type Seat = (usize, Option<PortId>);
-/// By the port whose memory it is.
-type Places = BTreeMap<PortKey, MemoryPlace>;
 
 /// The thread's handle.
 #[derive(Debug)]
 pub(super) struct SlowMemory(Arc<Mutex<Places>>);
+
+/// Where memory is that workers touch.
+#[derive(Debug, Default)]
+struct Places {
+    /// By the port whose memory it is.
+    regions: BTreeMap<PortKey, MemoryPlace>,
+    /// Ports whose frames are in the memory of a guest.
+    guests: BTreeMap<PortKey, Seat>,
+}
 
 /// Memory that a worker touches in steps for a port.
 #[derive(Clone, Debug)]
@@ -81,6 +94,8 @@ struct MemoryPlace {
     seat: Seat,
     /// The port that answers for it.
     port: PortKey,
+    /// That is the port of the seat, and not one that looks at its frames.
+    is_own: bool,
     region: Weak<Region>,
     layout: PortLayout,
     life: Weak<()>,
@@ -126,8 +141,15 @@ impl Workers {
     ) {
         let Some(seat) = self.seat_of(port) else { return };
         let (region, layout) = (Arc::downgrade(memory.region()), *memory.layout());
-        let place = MemoryPlace { seat, port: whose, region, layout, life };
-        self.slow_memory.places().insert(whose, place);
+        let is_own = whose == port;
+        let place = MemoryPlace { seat, port: whose, is_own, region, layout, life };
+        self.slow_memory.places().regions.insert(whose, place);
+    }
+
+    /// Notes that a worker touches the memory of a guest for a port.
+    pub(super) fn note_guest(&self, port: PortKey) {
+        let Some(seat) = self.seat_of(port) else { return };
+        self.slow_memory.places().guests.insert(port, seat);
     }
 
     /// Notes where the memory is that a worker may touch in steps for each port of a switch, and
@@ -141,21 +163,27 @@ impl Workers {
     ) {
         let (region, layout) = (Arc::downgrade(memory.region()), *memory.layout());
         let seat = (self.place(switch).at, None);
-        let place = MemoryPlace { seat, port: whose, region, layout, life };
-        self.slow_memory.places().insert(whose, place);
+        let place = MemoryPlace { seat, port: whose, is_own: false, region, layout, life };
+        self.slow_memory.places().regions.insert(whose, place);
     }
 
     /// Notes that a port has another place.
     pub(super) fn note_move(&self, port: PortKey) {
         let Some(seat) = self.seat_of(port) else { return };
-        if let Some(place) = self.slow_memory.places().get_mut(&port) {
+        let mut places = self.slow_memory.places();
+        if let Some(place) = places.regions.get_mut(&port) {
             place.seat = seat;
+        }
+        if let Some(guest) = places.guests.get_mut(&port) {
+            *guest = seat;
         }
     }
 
     /// No worker touches the memory of a port any more.
     pub(super) fn forget_memory(&self, whose: PortKey) {
-        self.slow_memory.places().remove(&whose);
+        let mut places = self.slow_memory.places();
+        places.regions.remove(&whose);
+        places.guests.remove(&whose);
     }
 
     fn seat_of(&self, port: PortKey) -> Option<Seat> {
@@ -172,17 +200,21 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the memory of the ports of a step until some of it is slow, or the time is over.
+    /// Reads the memory of the ports of a step until it is known which is slow, or the time is over.
     fn look_into(&self, suspicion: &Suspicion) {
-        let begin = Instant::now();
+        let (begin, mut exclusion) = (Instant::now(), Exclusion::default());
         while begin.elapsed() < TIME && !reads_disks(suspicion) {
             // Each time anew: what a port has left is not to be read.
             let (pass, places) = (Instant::now(), self.places_of(suspicion));
-            if places.is_empty() {
+            let guest = self.guest_of(suspicion, &places);
+            if places.is_empty() && guest.is_none() {
                 return;
             }
-            let slow = places.iter().find_map(|place| Some((place.port, self.read(place)?)));
-            match slow {
+            let reads: Vec<_> = places.iter().map(|place| (place.port, self.read(place))).collect();
+            let slow = reads.iter().find_map(|(port, read)| Some((*port, read.slow?)));
+            let is_clear = reads.iter().all(|(_, read)| read.is_free) && suspicion.waits();
+            let left = exclusion.pass(is_clear).and_then(|took| Some((guest?, took)));
+            match slow.or(left) {
                 Some((port, took)) if !reads_disks(suspicion) => {
                     return self.report(suspicion, port, took);
                 }
@@ -200,13 +232,33 @@ impl Reader {
             switch == beat.switch && (id.is_none() || ports.contains(&id))
         };
         let all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        all.values().filter(is_touched).cloned().collect()
+        all.regions.values().filter(is_touched).cloned().collect()
     }
 
-    /// Reads all pages of a port, up to the first slow reading: how long that took.
-    fn read(&self, place: &MemoryPlace) -> Option<Duration> {
-        let mut readings = (0..).step_by(PAGES).map_while(|first| self.read_some(place, first));
-        readings.find(Reading::is_slow).map(|reading| reading.took)
+    /// The guest's port of a step, if all other memory of the step is in these places.
+    fn guest_of(&self, suspicion: &Suspicion, places: &[MemoryPlace]) -> Option<PortKey> {
+        let beat = suspicion.beat;
+        let is_read = |seat: Seat| places.iter().any(|place| place.is_own && place.seat == seat);
+        let seats = [beat.port, beat.other].into_iter().flatten().map(|id| (beat.switch, Some(id)));
+        let rest: Vec<Seat> = seats.filter(|seat| !is_read(*seat)).collect();
+        let [seat] = rest[..] else { return None };
+        let all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (port, _) = all.guests.iter().find(|(_, guest)| **guest == seat)?;
+        places.iter().all(MemoryPlace::is_whole).then_some(*port)
+    }
+
+    /// Reads all pages of a port, up to the first slow reading.
+    fn read(&self, place: &MemoryPlace) -> Pass {
+        let mut pass = Pass { slow: None, is_free: place.region.strong_count() > 0 };
+        for first in (0..).step_by(PAGES) {
+            let Some(reading) = self.read_some(place, first) else { break };
+            pass.is_free &= reading.waits == 0;
+            if reading.is_slow() {
+                pass.slow = Some(reading.took);
+                break;
+            }
+        }
+        pass
     }
 
     /// Reads some pages; `None`: there are none, or the port is gone.
@@ -234,6 +286,46 @@ impl Reader {
         if self.reports.send(stall).is_ok() {
             suspicion.bell.ring();
         }
+    }
+}
+
+impl MemoryPlace {
+    /// Whether a pass reads all memory that a worker touches for the port. In a region of several
+    /// ports it leaves out what others own.
+    fn is_whole(&self) -> bool {
+        self.region.upgrade().is_some_and(|region| region.owners().is_empty())
+    }
+}
+
+/// One pass over the pages of a port.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    /// How long the slow reading took, if there was one.
+    slow: Option<Duration>,
+    /// All pages were there at once: the thread did not wait for any.
+    is_free: bool,
+}
+
+/// Clears ports: for a while, a worker waits at each look, and no pass over the memory of these
+/// ports had to wait. One pass says little, for memory that is held up again and again can be read
+/// in between.
+#[derive(Debug, Default)]
+struct Exclusion {
+    since: Option<Instant>,
+    passes: u32,
+}
+
+impl Exclusion {
+    /// Takes one pass; returns for how long the worker has waited for something else, as soon as
+    /// that is known.
+    fn pass(&mut self, is_clear: bool) -> Option<Duration> {
+        if !is_clear {
+            *self = Self::default();
+            return None;
+        }
+        self.passes += 1;
+        let lasted = self.since.get_or_insert_with(Instant::now).elapsed();
+        (lasted >= SLOW && self.passes >= CLEAR).then_some(lasted)
     }
 }
 

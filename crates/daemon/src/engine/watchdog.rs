@@ -39,7 +39,7 @@ use switch::{Beat, HeartbeatReader, Stage};
 
 use super::usage::Usage;
 use judge::{Cause, Judge, Stall};
-use thread_account::ThreadAccount;
+pub use thread_account::ThreadAccount;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(20);
@@ -66,10 +66,21 @@ pub struct Suspicion {
     pub worker: usize,
     /// The step.
     pub beat: Beat,
+    /// Where the worker is by now.
+    pub heartbeat: HeartbeatReader,
+    /// What the kernel knows of its thread.
+    pub account: Arc<ThreadAccount>,
     /// What the daemon had read from disks before the step, and has up to now.
     pub disk_reads: u64,
     /// Tells control of what is found.
     pub bell: StallBell,
+}
+
+impl Suspicion {
+    /// Whether the worker still waits in that step.
+    pub fn waits(&self) -> bool {
+        self.heartbeat.read() == self.beat && !self.account.is_runnable()
+    }
 }
 
 /// A running watchdog. Dropping it ends the thread.
@@ -187,7 +198,7 @@ impl Watchdog {
 struct Worker {
     heartbeat: HeartbeatReader,
     name: String,
-    account: ThreadAccount,
+    account: Arc<ThreadAccount>,
     judge: Judge,
     reads: DiskReads,
     /// The current stall has been logged here.
@@ -197,7 +208,7 @@ struct Worker {
 impl Worker {
     fn new(watched: &Watched) -> Self {
         let Watched { heartbeat, thread, name } = watched;
-        let (account, beat) = (ThreadAccount::of(*thread), heartbeat.read());
+        let (account, beat) = (Arc::new(ThreadAccount::of(*thread)), heartbeat.read());
         let judge = Judge::new(beat, Instant::now(), account.now());
         let reads = DiskReads::new(beat, Usage::of_process().disk_reads);
         let (heartbeat, name) = (heartbeat.clone(), name.clone());
@@ -294,8 +305,14 @@ impl Patrol {
             }
             let waits = stall.beat.stage == Stage::Forward && stall.cause == Cause::Blocked;
             if waits && !stall.is_over && before == reads {
-                let (beat, bell) = (stall.beat, self.bell.clone());
-                let suspicion = Suspicion { worker: number, beat, disk_reads: reads, bell };
+                let suspicion = Suspicion {
+                    worker: number,
+                    beat: stall.beat,
+                    heartbeat: worker.heartbeat.clone(),
+                    account: worker.account.clone(),
+                    disk_reads: reads,
+                    bell: self.bell.clone(),
+                };
                 // If too many wait, this one is left out.
                 let _ = self.suspicions.try_send(suspicion);
             }

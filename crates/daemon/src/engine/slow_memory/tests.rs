@@ -5,13 +5,15 @@ use std::sync::mpsc::Receiver;
 
 use ring::cursor::RingSize;
 use ring::layout::RingCounts;
-use switch::{Beat, PortConfig, Stage, SwitchConfig};
+use rustix::process::Pid;
+use switch::{Heartbeat, PortConfig, SwitchConfig};
 
 use super::*;
 use crate::config::Config;
 use crate::control::datapath::ports::Ports;
 use crate::control::datapath::switches::Switches;
 use crate::control::datapath::workers::WorkerWatch;
+use crate::engine::watchdog::ThreadAccount;
 use crate::model::keys::SwitchKey;
 use crate::model::replies::Lease;
 use crate::model::specs::{RingSpec, ShmSpec};
@@ -78,10 +80,24 @@ fn workers() -> (Workers, Vec<Lease>) {
 }
 
 fn suspicion(workers: &Workers, switch: usize) -> Suspicion {
-    let [port, other] = [1, 2].map(|key| workers.switch_of(PortKey(key)).map(|(_, id)| id));
-    let beat = Beat { steps: 7, stage: Stage::Forward, switch, port, other };
-    let disk_reads = Usage::of_process().disk_reads;
-    Suspicion { worker: 0, beat, disk_reads, bell: workers.watchdog.ringer() }
+    suspicion_between(workers, switch, [1, 2], rustix::thread::gettid())
+}
+
+/// A thread waits between two ports, or for one.
+fn suspicion_between(workers: &Workers, at: usize, keys: [u32; 2], thread: Pid) -> Suspicion {
+    let [from, to] = keys.map(|key| workers.switch_of(PortKey(key)).expect("a port").1);
+    let mut heartbeat = Heartbeat::default();
+    heartbeat.enter(at);
+    heartbeat.between(from, to);
+    let heartbeat = heartbeat.reader();
+    Suspicion {
+        worker: 0,
+        beat: heartbeat.read(),
+        heartbeat,
+        account: Arc::new(ThreadAccount::of(thread)),
+        disk_reads: Usage::of_process().disk_reads,
+        bell: workers.watchdog.ringer(),
+    }
 }
 
 fn reader(workers: &Workers, reports: Sender<WorkerStall>) -> Reader {
@@ -140,4 +156,74 @@ fn control_hears_of_the_port_whose_memory_is_slow() {
         is_over: false,
     };
     assert_eq!(workers.take_stalls(), [expected]);
+}
+
+/// Two ports with rings, and two of guests.
+fn workers_with_guests() -> (Workers, Vec<Lease>) {
+    let (mut workers, leases) = workers();
+    for key in [3, 4].map(PortKey) {
+        workers.add_null(key, SwitchKey(0), PortConfig::default()).expect("a place");
+        workers.note_guest(key);
+    }
+    (workers, leases)
+}
+
+/// What becomes of a suspicion while a thread sleeps.
+fn blamed(workers: &Workers, ports: [u32; 2]) -> Option<PortKey> {
+    let ((id, ids), (end, ended)) = (channel(), channel::<()>());
+    let thread = std::thread::spawn(move || {
+        id.send(rustix::thread::gettid()).expect("the test waits");
+        let _ = ended.recv();
+    });
+    let suspicion = suspicion_between(workers, 0, ports, ids.recv().expect("it starts"));
+    let (reader, reports) = reader_with_reports(workers);
+    reader.look_into(&suspicion);
+    drop(end);
+    thread.join().expect("no panic");
+    reports.try_recv().ok().and_then(|stall| stall.port)
+}
+
+#[test]
+fn a_guest_is_to_blame_if_all_other_memory_of_the_step_is_there_at_once() {
+    let (workers, _leases) = workers_with_guests();
+    assert_eq!(blamed(&workers, [1, 3]), Some(PortKey(3)));
+    assert_eq!(blamed(&workers, [4, 2]), Some(PortKey(4)));
+    assert_eq!(blamed(&workers, [3, 3]), Some(PortKey(3)), "a look at its queues");
+    assert_eq!(blamed(&workers, [3, 4]), None, "either may be the cause");
+}
+
+#[test]
+fn a_guest_is_not_to_blame_beside_memory_that_is_not_read() {
+    let (mut workers, _leases) = workers_with_guests();
+    workers.add_null(PortKey(5), SwitchKey(0), PortConfig::default()).expect("a place");
+    assert_eq!(blamed(&workers, [5, 3]), None, "a port without memory may wait in a call");
+    // As a capture of that port.
+    let mut places = workers.slow_memory.places();
+    let capture = MemoryPlace { is_own: false, ..places.regions[&PortKey(1)].clone() };
+    places.regions.insert(PortKey(1), capture);
+    drop(places);
+    assert_eq!(blamed(&workers, [1, 3]), None);
+}
+
+#[test]
+fn a_guest_is_not_to_blame_while_the_worker_has_something_to_do() {
+    let (workers, _leases) = workers_with_guests();
+    let (reader, reports) = reader_with_reports(&workers);
+    // This thread runs.
+    reader.look_into(&suspicion_between(&workers, 0, [1, 3], rustix::thread::gettid()));
+    assert!(reports.try_recv().is_err());
+}
+
+#[test]
+fn one_wait_begins_the_exclusion_anew() {
+    let mut exclusion = Exclusion::default();
+    for pass in 0..3 * CLEAR {
+        std::thread::sleep(SLOW / CLEAR);
+        assert_eq!(exclusion.pass(pass % 5 > 0), None);
+    }
+    let lasted = (0..CLEAR).find_map(|_| {
+        std::thread::sleep(SLOW / CLEAR);
+        exclusion.pass(true)
+    });
+    assert!(lasted.is_some_and(|lasted| lasted >= SLOW), "{lasted:?}");
 }

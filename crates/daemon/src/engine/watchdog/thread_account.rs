@@ -41,8 +41,9 @@ impl ThreadAccount {
         Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
     }
 
-    /// Without `/proc`, a thread counts as runnable, so that no port is blamed for a busy machine.
-    fn is_runnable(&self) -> bool {
+    /// Whether the thread runs or waits for a CPU. Without `/proc`, it counts as runnable, so that no
+    /// port is blamed for a busy machine.
+    pub fn is_runnable(&self) -> bool {
         let Some(stat) = &self.stat else { return true };
         let mut text = [0; 64];
         let read = stat.read_at(&mut text, 0).unwrap_or(0);
