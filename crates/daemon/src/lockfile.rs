@@ -60,6 +60,13 @@ pub fn take(path: &Path) -> Result<File, LockError> {
     Ok(file)
 }
 
+/// Whether no process holds the lock.
+#[must_use]
+pub fn is_free(path: &Path) -> bool {
+    let lock = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    lock.is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
 /// Process that holds the lock, if its number is in the file. On a full disk it is not.
 fn holder(file: &mut File) -> Option<u32> {
     let mut pid = String::new();
@@ -81,9 +88,14 @@ fn is_dying(pid: u32) -> bool {
 }
 
 fn note_owner(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
+    let text = format!("{}\n", std::process::id());
     file.rewind()?;
-    writeln!(file, "{}", std::process::id())
+    file.write_all(text.as_bytes())?;
+    // A disk takes its time to cut a file, and most numbers are as long as the last one.
+    match file.metadata()?.len() > text.len() as u64 {
+        true => file.set_len(text.len() as u64),
+        false => Ok(()),
+    }
 }
 
 /// Until a child has begun, it has every descriptor of its parent: what another test closes
@@ -116,6 +128,19 @@ mod tests {
         drop(take(&path).unwrap());
         ends.join().unwrap();
         dead.wait().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn test_a_lock_is_free_when_its_holder_has_left_it_and_has_the_number_of_the_next() {
+        let path = std::env::temp_dir().join(format!("uvala-free-{}", std::process::id()));
+        assert!(!is_free(&path), "there is none");
+        std::fs::write(&path, "1234567890\nmore").unwrap();
+        let held = take(&path).unwrap();
+        assert!(!is_free(&path));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(held);
+        assert!(is_free(&path));
         std::fs::remove_file(path).unwrap();
     }
 

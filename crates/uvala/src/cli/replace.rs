@@ -12,16 +12,20 @@
 //! ```
 //!
 //! Until `end`, the death of either changes nothing for the other. From then on the copies here are
-//! the last ones, so the next daemon waits for the end, for longer than any disk takes. An old
-//! daemon that has not ended by then hangs, or is stopped, and still has its own copies.
+//! the last ones, so the next daemon waits for the lock, for longer than any disk takes. An old
+//! daemon that has not left it by then hangs, or is stopped, and still has its own copies. One that
+//! has left it has no worker any more, and the kernel may take a while to unmap its memory: the
+//! next daemon does not wait for that.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
+use daemon::lockfile;
+use protocol::paths::LOCK_NAME;
 use protocol::users::user_name;
 use protocol::{ErrorCode, HandedOver, HandedPort, PageFrom, Reply, Request, SessionRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,6 +48,8 @@ pub struct Predecessor {
     pid: Pid,
     /// Readable when it has ended.
     process: OwnedFd,
+    /// It holds this until it has left directory and socket.
+    lock: PathBuf,
 }
 
 impl Predecessor {
@@ -81,7 +87,8 @@ impl Predecessor {
                 return Err(why).context(what);
             }
         }
-        Ok(Some(Self { connection, pid, process }))
+        let lock = socket.with_file_name(LOCK_NAME);
+        Ok(Some(Self { connection, pid, process, lock }))
     }
 
     /// Takes its interfaces and the ports of its clients, of which `add` is told, and ends it.
@@ -94,8 +101,27 @@ impl Predecessor {
         if let Err(error @ ControlError::Refused(_)) = told {
             return Err(error.into());
         }
-        await_end(&self.process, self.pid, PATIENCE, LIMIT)?;
+        self.await_end(PATIENCE, LIMIT)?;
         Ok((interfaces, told.ok().and_then(|(_, mut fds)| fds.pop())))
+    }
+
+    /// Waits until it has left its lock, or has ended, and says so now and then.
+    fn await_end(&self, patience: Duration, limit: Duration) -> anyhow::Result<()> {
+        const LOOK: Duration = Duration::from_millis(1);
+        let (begin, pause) = (Instant::now(), Timespec::try_from(LOOK)?);
+        let mut next_remark = begin + patience;
+        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
+        while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) && !lockfile::is_free(&self.lock) {
+            if begin.elapsed() >= limit {
+                let (limit, cure) = (limit.as_secs(), cure(self.pid));
+                bail!("the daemon that was told to end has not ended within {limit} s{cure}");
+            }
+            if Instant::now() >= next_remark {
+                next_remark += patience;
+                say::remark(format_args!("uvala: waiting for the end of process {}", self.pid));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -111,25 +137,6 @@ fn ports(connection: &Connection, mut add: impl FnMut(HandedPort, Vec<OwnedFd>))
         let Some(next) = page.next else { return };
         from = Some(next);
     }
-}
-
-/// Waits for the end of a process, and says so now and then.
-fn await_end(
-    process: &OwnedFd,
-    pid: Pid,
-    patience: Duration,
-    limit: Duration,
-) -> anyhow::Result<()> {
-    let (begin, pause) = (Instant::now(), Timespec::try_from(patience)?);
-    let mut ended = [PollFd::new(process, PollFlags::IN)];
-    while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) {
-        if begin.elapsed() >= limit {
-            let (limit, cure) = (limit.as_secs(), cure(pid));
-            bail!("the daemon that was told to end has not ended within {limit} s{cure}");
-        }
-        say::remark(format_args!("uvala: waiting for the end of process {pid}"));
-    }
-    Ok(())
 }
 
 /// What ends a daemon that does not answer.
@@ -170,12 +177,22 @@ mod tests {
     fn test_a_process_that_does_not_end_is_waited_for_no_longer_than_the_limit() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
+        let lock = std::env::temp_dir().join(format!("uvala-replaced-{pid}"));
+        let held = lockfile::take(&lock).unwrap();
         let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        // No calls are made.
+        let connection = Connection::from_fd(process.try_clone().unwrap(), &lock);
+        let before = Predecessor { connection, pid, process, lock };
         let pause = Duration::from_millis(1);
-        let why = await_end(&process, pid, pause, 3 * pause).unwrap_err().to_string();
+        let why = before.await_end(pause, 3 * pause).unwrap_err().to_string();
         assert!(why.contains(&format!("kill -CONT {pid}")) && why.contains("-KILL"), "{why}");
+        drop(held);
+        before.await_end(PATIENCE, LIMIT).unwrap();
+        let held = lockfile::take(&before.lock).unwrap();
         child.kill().unwrap();
-        await_end(&process, pid, PATIENCE, LIMIT).unwrap();
+        before.await_end(PATIENCE, LIMIT).unwrap();
+        drop(held);
         child.wait().unwrap();
+        std::fs::remove_file(&before.lock).unwrap();
     }
 }
