@@ -43,7 +43,8 @@ use store::writer::Writer;
 pub struct Daemon<D> {
     // The order of the fields is the order of the end: no more calls, then no more socket.
     server: Server<D>,
-    place: Place,
+    /// `None`: it is the next daemon's.
+    place: Option<Place>,
     /// Held: its end means stop.
     _stop: OwnedFd,
     stopper: Stopper,
@@ -70,7 +71,8 @@ impl<D: Datapath> Daemon<D> {
         let (stop, stopper) = pipe_with(flags).map_err(|error| io(error.into()))?;
         let server =
             Server::new(listener, stop.as_fd(), control, config.quota.connections).map_err(io)?;
-        Ok(Self { server, place, _stop: stop, stopper: Stopper(stopper) })
+        let (place, stopper) = (Some(place), Stopper(stopper));
+        Ok(Self { server, place, _stop: stop, stopper })
     }
 
     /// Goes on with the clients of the daemon before this one. Workers that wait go on.
@@ -83,7 +85,7 @@ impl<D: Datapath> Daemon<D> {
     /// Where the socket is.
     #[must_use]
     pub fn socket(&self) -> &Path {
-        self.place.socket()
+        self.place.as_ref().expect("only `run` gives it up").socket()
     }
 
     /// A handle that ends the daemon.
@@ -122,6 +124,10 @@ impl<D: Datapath> Daemon<D> {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         for (switch, why) in &lost {
             tracing::error!("{switch}: what commands have changed is lost: {why}");
+        }
+        if self.server.leave() {
+            // Before anything that a client has a hand in: it could hold the next daemon up.
+            self.place = None;
         }
         result.map_err(io::Error::from)?;
         if lost.is_empty() { Ok(()) } else { Err(EndError::Lost(lost.len())) }

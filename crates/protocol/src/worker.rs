@@ -135,6 +135,8 @@ pub enum StallStage {
     Send,
     /// The worker woke the port's client or guest.
     Wake,
+    /// The worker woke the port's client by futex, which any user can make slow.
+    WakeByFutex,
     /// The worker waited in [`StallStage::Forward`], and a thread that then read the memory of the
     /// port had to wait for it, too. This is no stall of its own.
     Memory,
@@ -192,6 +194,7 @@ impl StallStage {
             Self::Receive => "receiving from",
             Self::Send => "sending to",
             Self::Wake => "waking the client of",
+            Self::WakeByFutex => return format!("waking the client of {port} by futex"),
             Self::Memory => "reading the memory of",
         };
         format!("{did} {port}")

@@ -147,6 +147,16 @@ impl<D: Datapath> Control<D> {
         self.datapath.go_on();
     }
 
+    /// Gives up what the next daemon makes anew, if that has the rest; whether it has. The workers
+    /// have stopped by then.
+    pub fn leave(&mut self) -> bool {
+        let leaves = self.pending.end && self.pending.ports_are_handed;
+        if leaves {
+            self.datapath.leave();
+        }
+        leaves
+    }
+
     /// Whether it is time to end.
     pub fn is_ending(&self) -> bool {
         self.pending.end

@@ -206,6 +206,11 @@ impl<D: Datapath> Server<D> {
         (served, self.control.end_saving())
     }
 
+    /// Gives up what the next daemon makes anew; whether there is one that has asked for the rest.
+    pub fn leave(&mut self) -> bool {
+        self.control.leave()
+    }
+
     fn serve_all(&mut self) -> Result<(), Errno> {
         while self.look_around()? {
             let (Self { queue, allowance, .. }, now) = (&mut *self, Instant::now());

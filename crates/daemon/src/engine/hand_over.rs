@@ -59,6 +59,19 @@ impl HandOver for Workers {
         self.on_all(Worker::go_on);
     }
 
+    fn leave(&mut self) {
+        // Each removes its socket, and waits for nothing.
+        self.machines.clear();
+        let interfaces = self.host.opened_anew();
+        let all: Vec<_> = self.tunnels.keys().copied().chain(interfaces).collect();
+        for port in all {
+            self.tunnels.remove(&port);
+            if let Some(place) = self.ports.remove(&port) {
+                drop(self.unplug(&place));
+            }
+        }
+    }
+
     fn positions(&self, ports: &[PortKey]) -> Vec<(PortKey, Positions)> {
         let mut of_workers = BTreeMap::<_, Vec<_>>::new();
         for &port in ports {

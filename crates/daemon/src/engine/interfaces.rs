@@ -136,6 +136,12 @@ impl HostPorts {
         self.ports.contains_key(&port)
     }
 
+    /// Ports whose interfaces the next daemon opens anew, which may need that this one has not.
+    pub(super) fn opened_anew(&self) -> impl Iterator<Item = PortKey> {
+        let anew = self.ports.iter().filter(|(_, place)| place.kind != PortKind::Tap);
+        anew.map(|(key, _)| *key)
+    }
+
     /// Removes a port. The caller closes what is being opened for it.
     pub(super) fn forget(&mut self, port: PortKey) -> Option<Opening> {
         let place = self.ports.remove(&port);

@@ -85,5 +85,6 @@ fn stage(stage: Stage) -> StallStage {
         Stage::Receive => StallStage::Receive,
         Stage::Send => StallStage::Send,
         Stage::Wake => StallStage::Wake,
+        Stage::WakeByFutex => StallStage::WakeByFutex,
     }
 }

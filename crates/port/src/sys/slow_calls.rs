@@ -68,6 +68,9 @@ impl Default for Probation {
     }
 }
 
+/// After one wake-up by futex that takes so long, futexes are left alone.
+const VERY_SLOW: Duration = Duration::from_millis(20);
+
 /// Takes the time of calls for a peer, and reports those that are slow again and again.
 pub struct SlowCalls {
     report: Box<dyn Fn(Duration) + Send + Sync>,
@@ -107,11 +110,12 @@ impl SlowCalls {
     }
 
     /// Does a call that wakes by futex and takes its time. A slow one is not reported, for any user
-    /// may have made it slow: the user's futexes are left alone after it.
+    /// may have made it slow: the user's futexes are left alone after it. To leave them alone costs
+    /// little, so one that takes very long is enough, though the thread may have lost its core.
     pub(super) fn time_futex(&self, call: impl FnOnce()) {
         let timing = self.begin();
         call();
-        if self.note(&timing).is_some() {
+        if self.note(&timing).is_some() || timing.took() >= VERY_SLOW {
             self.probation.rest_futexes();
         }
     }

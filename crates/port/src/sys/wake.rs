@@ -32,7 +32,7 @@ use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair,
 };
 use rustix::thread::futex;
-use switch::Wake;
+use switch::{Stage, Wake};
 
 use super::slow_calls::SlowCalls;
 
@@ -228,6 +228,13 @@ impl Wake for PortWaker {
             WakeBy::Futex if allowed => self.waker.wake_by_futex(self.words.futex()),
             // A client that sleeps by a futex that it was offered before looks soon by itself.
             WakeBy::Futex | WakeBy::Descriptor => self.waker.wake(),
+        }
+    }
+
+    fn stage(&self) -> Stage {
+        match self.words.words().is_by_futex() && self.waker.allows_futex() {
+            true => Stage::WakeByFutex,
+            false => Stage::Wake,
         }
     }
 }

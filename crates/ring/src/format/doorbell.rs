@@ -159,12 +159,20 @@ impl WakeWords<'_> {
     pub fn ring(self) -> WakeBy {
         // Partner: the Release of `Sleeper::arm`.
         fence(Ordering::Acquire);
-        if self.mode.load(Ordering::Relaxed) != BY_FUTEX {
+        if !self.is_by_futex() {
             return WakeBy::Descriptor;
         }
         // Release: the index stands before it.
         self.wakes.fetch_add(WAKE, Ordering::Release);
         WakeBy::Futex
+    }
+
+    /// The publisher's side: whether the sleeper asks for its futex. It may ask for something else
+    /// a moment later.
+    #[inline]
+    #[must_use]
+    pub fn is_by_futex(self) -> bool {
+        self.mode.load(Ordering::Relaxed) == BY_FUTEX
     }
 
     /// The publisher's side: from here on it rings by futex if it is asked to.

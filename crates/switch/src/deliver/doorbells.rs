@@ -35,7 +35,7 @@ impl Turn<'_> {
                 Plug::Rings(rings, wake) => {
                     self.scratch.heartbeat.beat(Stage::Forward, dst);
                     if any(rings.rx.iter_mut().map(|rx| rx.lock().wants_kick())) {
-                        self.scratch.heartbeat.beat(Stage::Wake, dst);
+                        self.scratch.heartbeat.beat(wake.stage(), dst);
                         wake.wake();
                         entry.stats.wakes += 1;
                         self.scratch.woken.push(dst);
@@ -48,7 +48,7 @@ impl Turn<'_> {
             self.switch.entry_mut(self.src)
             && any(rings.tx.iter_mut().map(TxKring::wants_kick))
         {
-            self.scratch.heartbeat.beat(Stage::Wake, self.src);
+            self.scratch.heartbeat.beat(wake.stage(), self.src);
             wake.wake();
             stats.wakes += 1;
         }

@@ -43,6 +43,9 @@ pub enum Stage {
     Send = 4,
     /// The worker wakes the peer of the port.
     Wake = 5,
+    /// The worker wakes the client of the port by futex: how long that takes, other users have a
+    /// hand in.
+    WakeByFutex = 6,
 }
 
 /// A step of a worker, as the watchdog sees it.
@@ -159,6 +162,7 @@ impl HeartbeatReader {
             3 => Stage::Receive,
             4 => Stage::Send,
             5 => Stage::Wake,
+            6 => Stage::WakeByFutex,
             _ => Stage::Asleep,
         };
         let has_port = !matches!(stage, Stage::Asleep | Stage::Control);
@@ -183,7 +187,7 @@ mod tests {
         let mut heartbeat = Heartbeat::default();
         let reader = heartbeat.reader();
         assert_eq!(reader.read().stage, Stage::Asleep);
-        let stages = [Stage::Forward, Stage::Receive, Stage::Send, Stage::Wake];
+        let stages = [Stage::Forward, Stage::Receive, Stage::Send, Stage::Wake, Stage::WakeByFutex];
         for (i, stage) in stages.into_iter().enumerate() {
             for (switch, seen) in [(0, 0), (7, 7), (65_535, 65_535), (70_000, 65_535)] {
                 for port in [0, 1, 4095] {

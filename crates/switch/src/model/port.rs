@@ -29,6 +29,7 @@ use ring::exchange::Giver;
 use ring::krings::Krings;
 use ring::shared::Shared;
 
+use crate::model::heartbeat::Stage;
 use crate::model::stats::{Counters, DropReason, Drops};
 use crate::receive::batch::{Batch, Delivery};
 
@@ -44,6 +45,11 @@ pub enum Plug {
 pub trait Wake: Send + Sync {
     /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
+
+    /// The step of the worker that does so.
+    fn stage(&self) -> Stage {
+        Stage::Wake
+    }
 }
 
 /// The datapath of a port without rings.

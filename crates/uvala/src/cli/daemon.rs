@@ -24,7 +24,7 @@ use protocol::exit;
 use protocol::paths;
 
 use super::Global;
-use super::replace::Predecessor;
+use super::replace::{self, Predecessor};
 use terminal::{process, say};
 
 /// How long a daemon may take to listen. What it kept before it may load as long as it wants.
@@ -102,7 +102,9 @@ pub struct Args {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = configure(global, args)?;
     if args.background {
-        return background(config.dir.as_deref(), args.log_file.as_deref());
+        // The daemon to be replaced may take longer to end.
+        let patience = if args.replace { PATIENCE + replace::LIMIT } else { PATIENCE };
+        return background(config.dir.as_deref(), args.log_file.as_deref(), patience);
     }
     daemon::log::begin(config.log, config.log_format, args.log_file.is_none());
     let socket = paths::daemon_dir(config.dir.as_deref()).join(paths::SOCKET_NAME);
@@ -173,7 +175,7 @@ fn open_log(path: &Path, config: &Config) -> anyhow::Result<File> {
 }
 
 /// Starts this program again without that option, and waits until it answers.
-fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
+fn background(dir: Option<&Path>, log: Option<&Path>, patience: Duration) -> anyhow::Result<()> {
     let args = std::env::args_os().skip(1).filter(|arg| arg != "--background");
     let usual = paths::daemon_dir(dir).join(LOG_NAME);
     let more = log.is_none().then(|| [OsString::from("--log-file"), usual.clone().into()]);
@@ -189,7 +191,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
         .process_group(0);
     let mut daemon = command.spawn().context("cannot start the daemon")?;
     let socket = paths::daemon_dir(dir).join(paths::SOCKET_NAME);
-    let mut deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + patience;
     loop {
         let info = Connection::connect(&socket).and_then(|connection| connection.hello("uvala"));
         match info {
@@ -199,7 +201,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
             }
             // The new daemon listens, and is at work; or the one that it replaces does. If that
             // one hangs, the new one gives up by itself.
-            Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + PATIENCE,
+            Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + patience,
             _ => {}
         }
         if let Some(status) = daemon.try_wait()? {
@@ -208,7 +210,7 @@ fn background(dir: Option<&Path>, log: Option<&Path>) -> anyhow::Result<()> {
         }
         if Instant::now() > deadline {
             daemon.kill()?;
-            let (seconds, log) = (PATIENCE.as_secs(), log.display());
+            let (seconds, log) = (patience.as_secs(), log.display());
             anyhow::bail!("the daemon did not listen within {seconds} s; its log is {log}");
         }
         std::thread::sleep(Duration::from_millis(2));

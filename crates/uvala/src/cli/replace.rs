@@ -35,7 +35,7 @@ use terminal::say;
 /// Time after which the log says that the next daemon still waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest wait for the end of the daemon that was told to end.
-const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// The descriptors of interfaces, and the names that say which ports they are of.
 pub type Interfaces = Vec<(String, Vec<OwnedFd>)>;

@@ -25,6 +25,10 @@ pub trait HandOver {
     /// Lets workers that wait take frames.
     fn go_on(&mut self) {}
 
+    /// Gives up what only one process can have, and the sockets of machines, when the workers have
+    /// stopped. This waits for no client and no VMM.
+    fn leave(&mut self) {}
+
     /// Where the workers of these ports are in their rings. Ports that cannot be handed over are
     /// left out.
     fn positions(&self, _ports: &[PortKey]) -> Vec<(PortKey, Positions)> {
@@ -70,6 +74,10 @@ mod fake {
 
         fn halt(&mut self) {
             self.is_halted = true;
+        }
+
+        fn leave(&mut self) {
+            assert!(self.is_halted, "it takes no frame any more");
         }
 
         fn positions(&self, ports: &[PortKey]) -> Vec<(PortKey, Positions)> {

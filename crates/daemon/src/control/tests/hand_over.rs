@@ -1,6 +1,7 @@
 //! The next daemon.
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
@@ -27,6 +28,7 @@ fn test_only_root_and_the_daemons_user_replace_it() {
     assert!(!bench.control.is_ending());
     bench.done(r#""end""#);
     assert!(bench.control.is_ending());
+    assert!(!bench.control.leave(), "its workers go on to the end");
 }
 
 impl Bench {
@@ -90,7 +92,7 @@ fn test_workers_stop_only_for_a_daemon_that_knows_what_to_do_with_ports() {
     assert!(bench.end().is_empty() && !bench.control.datapath.is_halted);
     bench.handed();
     let said = bench.end().pop().unwrap();
-    assert!(bench.control.datapath.is_halted);
+    assert!(bench.control.datapath.is_halted && bench.control.leave());
     let Parting { ports } = Parting::read(said).unwrap();
     let [port] = &ports[..] else { panic!("{ports:?}") };
     assert_eq!(port.positions().bell, port.key);
@@ -150,10 +152,12 @@ fn test_copies_that_are_no_port_are_refused() {
     let (mut handed, ready) = (Handed::default(), |_: &sys::PortSet| Ok(()));
     assert!(handed.add(port.clone(), vec![file(), file(), file()], ready).is_err());
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    assert!(handed.add(port.clone(), vec![null(), file(), file(), file()], ready).is_err());
+    let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
+    assert!(handed.add(port.clone(), vec![null(), file(), file(), socket()], ready).is_err());
+    assert!(handed.add(port.clone(), vec![file(), file(), file(), file()], ready).is_err());
     let mut other = port.clone();
     other.attach.tx_slots = Some(64);
-    assert!(handed.add(other, vec![file(), file(), file(), file()], ready).is_err());
-    handed.add(port, vec![file(), file(), file(), file()], ready).unwrap();
+    assert!(handed.add(other, vec![file(), file(), file(), socket()], ready).is_err());
+    handed.add(port, vec![file(), file(), file(), socket()], ready).unwrap();
     assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
 }

@@ -148,7 +148,7 @@ impl Stalls {
 /// Whether the port alone held the worker up.
 fn blames(stall: &WorkerStall) -> bool {
     let alone = match stall.stage {
-        StallStage::Control | StallStage::Forward => false,
+        StallStage::Control | StallStage::Forward | StallStage::WakeByFutex => false,
         StallStage::Receive | StallStage::Send | StallStage::Wake | StallStage::Memory => true,
     };
     alone && stall.cause != StallCause::NoCpu
@@ -187,14 +187,18 @@ impl<D: Datapath> Control<D> {
 
     /// What answers for the stalls of a port or a capture, which may be gone.
     fn answerable(&self, key: PortKey) -> Answerable {
-        let uid = match (self.state.port_with(key), self.state.unswitched_with(key)) {
+        match self.user_behind(key).filter(|uid| !is_privileged(*uid)) {
+            Some(uid) => Answerable::User(uid),
+            None => Answerable::Port(key),
+        }
+    }
+
+    /// The user of a port's peer, or of a capture, which may be gone.
+    fn user_behind(&self, key: PortKey) -> Option<u32> {
+        match (self.state.port_with(key), self.state.unswitched_with(key)) {
             (Some((_, port)), _) => port.peer_user(),
             (None, Some(capture)) => Some(capture.shared.uid),
             (None, None) => self.notes.stalls.departed.user(key),
-        };
-        match uid.filter(|uid| !is_privileged(*uid)) {
-            Some(uid) => Answerable::User(uid),
-            None => Answerable::Port(key),
         }
     }
 
@@ -221,13 +225,11 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// Whether a line about a stall is to be logged `now`, for the user of the port that is to
-    /// blame. Logs how many were not.
+    /// Whether a line about a stall is to be logged `now`, for the user of the port or capture that
+    /// is to blame. Logs how many were not.
     fn logs_stall(&mut self, stall: &WorkerStall, now: Instant) -> bool {
         let blamed = stall.port.filter(|_| blames(stall));
-        let port = blamed.and_then(|key| self.state.port_with(key));
-        let user = port.map(|(_, port)| port.config.user);
-        match user {
+        match blamed.and_then(|key| self.user_behind(key)) {
             Some(uid) => self.call_log.logs_change(uid, now),
             None => {
                 let decision = self.notes.stalls.lines.decide(now);
@@ -445,5 +447,6 @@ mod tests {
         for stage in [StallStage::Forward, StallStage::Control] {
             assert!(!costs(stage, StallCause::Blocked));
         }
+        assert!(!costs(StallStage::WakeByFutex, StallCause::Busy));
     }
 }
