@@ -69,7 +69,7 @@ fn as_client(attack: &MemoryAttack) -> Result<Report, Error> {
     Ok(Report::Ready)
 }
 
-/// Its guest receives what is sent to it, until the switch disconnects it.
+/// Receives as a guest what is sent to it, until the switch disconnects the VMM.
 fn as_machine(socket: &Path) -> Result<Report, Error> {
     let ended = super::end_of_stdin();
     let mut machine = Machine::boot(socket);

@@ -94,7 +94,7 @@ struct MemoryPlace {
     seat: Seat,
     /// The port that answers for it.
     port: PortKey,
-    /// That is the port of the seat, and not one that looks at its frames.
+    /// The port of the seat answers for it, and not one that looks at its frames.
     is_own: bool,
     region: Weak<Region>,
     layout: PortLayout,
@@ -200,7 +200,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the memory of the ports of a step until it is known which is slow, or the time is over.
+    /// Reads the memory of the ports of a step until one is known to be slow, or the time is over.
     fn look_into(&self, suspicion: &Suspicion) {
         let (begin, mut exclusion) = (Instant::now(), Exclusion::default());
         while begin.elapsed() < TIME && !reads_disks(suspicion) {

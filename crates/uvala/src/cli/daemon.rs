@@ -16,12 +16,12 @@ use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::engine::Workers;
 use daemon::handed::{Handed, Successor};
 use daemon::kept::{FdStore, Kept};
+use daemon::lockfile;
 use daemon::log::LogFormat;
 use daemon::start::{StartError, make_dir};
 use daemon::store::check as check_state;
 use daemon::{Daemon, EndError, confinement};
-use protocol::exit;
-use protocol::paths;
+use protocol::{HandedPort, exit, paths};
 
 use super::Global;
 use super::replace::{self, Predecessor};
@@ -126,7 +126,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // What the service manager has passed as well is the same, and closed here.
         Some(before) => {
             drop(kept);
-            succeed(before, &workers)?
+            succeed(before, &workers, &socket.with_file_name(paths::LOCK_NAME))?
         }
         None => (kept, Vec::new()),
     };
@@ -146,19 +146,21 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     Ok(daemon.run()?)
 }
 
-/// Ends the daemon that runs, and takes what it leaves. A client whose port cannot be taken over
-/// attaches again.
+/// Ends the daemon that runs, and takes what it leaves with its lock. A client whose port cannot be
+/// taken over attaches again.
 fn succeed(
     before: Predecessor,
     workers: &Workers,
+    lock: &Path,
 ) -> anyhow::Result<(Kept, Vec<(OwnedFd, Successor)>)> {
     let mut handed = Handed::default();
-    let (interfaces, said) = before.end(|port, fds| {
+    let add = |port: HandedPort, fds| {
         let name = port.attach.port.clone();
         if let Err(error) = handed.add(port, fds, |kicks| workers.prepare(kicks)) {
             say::remark(format_args!("uvala: {name}: its client attaches again: {error}"));
         }
-    })?;
+    };
+    let (interfaces, said) = before.end(add, || lockfile::is_free(lock))?;
     let clients = said.map(|said| handed.at_the_end(said)).transpose().unwrap_or_else(|error| {
         say::remark(format_args!("uvala: all clients attach again: {error}"));
         None

@@ -19,13 +19,11 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
-use daemon::lockfile;
-use protocol::paths::LOCK_NAME;
 use protocol::users::user_name;
 use protocol::{ErrorCode, HandedOver, HandedPort, PageFrom, Reply, Request, SessionRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -48,8 +46,6 @@ pub struct Predecessor {
     pid: Pid,
     /// Readable when it has ended.
     process: OwnedFd,
-    /// It holds this until it has left directory and socket.
-    lock: PathBuf,
 }
 
 impl Predecessor {
@@ -87,13 +83,17 @@ impl Predecessor {
                 return Err(why).context(what);
             }
         }
-        let lock = socket.with_file_name(LOCK_NAME);
-        Ok(Some(Self { connection, pid, process, lock }))
+        Ok(Some(Self { connection, pid, process }))
     }
 
-    /// Takes its interfaces and the ports of its clients, of which `add` is told, and ends it.
-    /// Returns also the file in which it says where its workers have stopped, if it does.
-    pub fn end(self, add: impl FnMut(HandedPort, Vec<OwnedFd>)) -> anyhow::Result<Legacy> {
+    /// Takes its interfaces and the ports of its clients, of which `add` is told, and ends it, which
+    /// waits until it has ended or `has_left`. Returns also the file in which it says where its
+    /// workers have stopped, if it does.
+    pub fn end(
+        self,
+        add: impl FnMut(HandedPort, Vec<OwnedFd>),
+        has_left: impl Fn() -> bool,
+    ) -> anyhow::Result<Legacy> {
         let interfaces = interfaces(&self.connection)?;
         ports(&self.connection, add);
         // Whether it has heard is not known after an error, so that waits, too.
@@ -101,17 +101,22 @@ impl Predecessor {
         if let Err(error @ ControlError::Refused(_)) = told {
             return Err(error.into());
         }
-        self.await_end(PATIENCE, LIMIT)?;
+        self.await_end(has_left, PATIENCE, LIMIT)?;
         Ok((interfaces, told.ok().and_then(|(_, mut fds)| fds.pop())))
     }
 
-    /// Waits until it has left its lock, or has ended, and says so now and then.
-    fn await_end(&self, patience: Duration, limit: Duration) -> anyhow::Result<()> {
+    /// Waits until it has left or ended, and says so now and then.
+    fn await_end(
+        &self,
+        has_left: impl Fn() -> bool,
+        patience: Duration,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
         const LOOK: Duration = Duration::from_millis(1);
         let (begin, pause) = (Instant::now(), Timespec::try_from(LOOK)?);
         let mut next_remark = begin + patience;
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
-        while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) && !lockfile::is_free(&self.lock) {
+        while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) && !has_left() {
             if begin.elapsed() >= limit {
                 let (limit, cure) = (limit.as_secs(), cure(self.pid));
                 bail!("the daemon that was told to end has not ended within {limit} s{cure}");
@@ -177,22 +182,16 @@ mod tests {
     fn test_a_process_that_does_not_end_is_waited_for_no_longer_than_the_limit() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        let lock = std::env::temp_dir().join(format!("uvala-replaced-{pid}"));
-        let held = lockfile::take(&lock).unwrap();
         let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         // No calls are made.
-        let connection = Connection::from_fd(process.try_clone().unwrap(), &lock);
-        let before = Predecessor { connection, pid, process, lock };
+        let connection = Connection::from_fd(process.try_clone().unwrap(), Path::new("none"));
+        let before = Predecessor { connection, pid, process };
         let pause = Duration::from_millis(1);
-        let why = before.await_end(pause, 3 * pause).unwrap_err().to_string();
+        let why = before.await_end(|| false, pause, 3 * pause).unwrap_err().to_string();
         assert!(why.contains(&format!("kill -CONT {pid}")) && why.contains("-KILL"), "{why}");
-        drop(held);
-        before.await_end(PATIENCE, LIMIT).unwrap();
-        let held = lockfile::take(&before.lock).unwrap();
+        before.await_end(|| true, PATIENCE, LIMIT).unwrap();
         child.kill().unwrap();
-        before.await_end(PATIENCE, LIMIT).unwrap();
-        drop(held);
+        before.await_end(|| false, PATIENCE, LIMIT).unwrap();
         child.wait().unwrap();
-        std::fs::remove_file(&before.lock).unwrap();
     }
 }

@@ -41,8 +41,8 @@ impl ThreadAccount {
         Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos)
     }
 
-    /// Whether the thread runs or waits for a CPU. Without `/proc`, it counts as runnable, so that no
-    /// port is blamed for a busy machine.
+    /// Whether the thread runs or waits for a CPU. Without `/proc`, it counts as runnable, so that
+    /// no port is blamed for a busy machine.
     pub fn is_runnable(&self) -> bool {
         let Some(stat) = &self.stat else { return true };
         let mut text = [0; 64];
