@@ -44,6 +44,12 @@ pub enum Plug {
 pub trait Wake: Send + Sync {
     /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
+
+    /// Whether the client may be woken now. If not, the switch owes it the wake-up: its user's
+    /// other wake-ups have had their share of the worker's time, and the client is woken later.
+    fn may_wake(&self) -> bool {
+        true
+    }
 }
 
 /// The datapath of a port without rings.
