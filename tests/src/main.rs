@@ -29,6 +29,7 @@ mod peer_netmap;
 mod scribble;
 mod slow_memory;
 mod sockets;
+mod wake_crowd;
 mod wake_ups;
 
 fn main() -> ExitCode {
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Role::HostilePeer(role) => Ok(hostile_peer::run(&role)),
         Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::Returns(attack) => wake_ups::come_again(&attack),
+        Role::WakeCrowd(crowd) => wake_crowd::run(&crowd),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),
         Role::Memory(attack) => slow_memory::run(&attack),

@@ -37,6 +37,8 @@ pub enum Role {
     WakeUps(WakeAttack),
     /// Attacks by its wake-ups, leaves and comes again, until it is refused.
     Returns(ReturnAttack),
+    /// Attacks by the wake-ups of many ports, none of which is slow, until stdin ends.
+    WakeCrowd(WakeCrowd),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
     /// Attacks by its socket as the peer of a port, until the port hangs up.
@@ -282,6 +284,19 @@ pub struct ReturnAttack {
     /// The peer's port.
     pub at: At,
     /// Epoll watches of what it is woken by, in all.
+    pub watches: u32,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// A client with many ports, all of which sleep and get each broadcast of its feeder.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct WakeCrowd {
+    /// The first port; the others have its name and a number.
+    pub at: At,
+    /// How many there are.
+    pub ports: u32,
+    /// Epoll watches of what each of them is woken by.
     pub watches: u32,
     /// After so long it ends by itself.
     pub seconds: u64,

@@ -36,7 +36,7 @@ use super::futex_bucket::{Crowd, crowd};
 /// The address that the attacker receives by.
 pub const STATION: u32 = 7;
 /// An Ethernet type that receivers of streams pass over.
-const OTHER: u16 = 0x88b6;
+pub const OTHER: u16 = 0x88b6;
 /// Wake-ups that are quick, between two that are slow.
 const QUICK: u32 = 100;
 /// How often it looks for frames.

@@ -9,7 +9,7 @@ use harness::frames::{fill, mac};
 use harness::process::{Peer, USER};
 use harness::role::{
     Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, ReturnAttack, Role, Send,
-    SocketAttack, WakeAssault, WakeAttack,
+    SocketAttack, WakeAssault, WakeAttack, WakeCrowd,
 };
 use harness::round_trips::{RoundTrips, assert_goes_on};
 use harness::{is_root, skip, wait};
@@ -216,6 +216,30 @@ fn many_watches_of_the_wake_up_descriptor_cost_the_port_its_place() {
 #[test]
 fn slow_wake_ups_among_quick_ones_cost_the_port_its_place() {
     slow_wake_ups_cost_the_port_its_place(WakeAssault::Alternate { watches: 60_000 });
+}
+
+#[test]
+fn wake_ups_of_many_ports_that_add_up_leave_others_their_time() {
+    if !is_root() {
+        return skip("only root can be another user, and one that is alone waits for nothing");
+    }
+    let daemon = Setup::new(CONFIG).start();
+    let trips = RoundTrips::start(&daemon, "vale0");
+    let ((), before) = trips.beside(|| std::thread::sleep(Duration::from_secs(1)));
+    let at = daemon.at("vale0:hostile");
+    let crowd = WakeCrowd { at, ports: 90, watches: 800, seconds: ATTACK };
+    let mut hostile = Peer::launch(&Role::WakeCrowd(crowd), Some(USER));
+    assert_eq!(hostile.report(), Report::Ready);
+    let ((), during) = trips.beside(|| std::thread::sleep(Duration::from_secs(3)));
+    assert_goes_on("wake-ups of many ports", before, during);
+    trips.finish();
+    for port in ["vale0:hostile", "vale0:hostile89"] {
+        assert!(daemon.stats(port).wakes > 0, "{port} is woken, if later");
+    }
+    let listed = daemon.uvala(&["worker", "list", "--json"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(!listed.contains(r#""stage":"wake""#), "no wake-up was slow: {listed}");
+    hostile.process().kill();
 }
 
 #[test]

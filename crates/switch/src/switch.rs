@@ -21,6 +21,7 @@ use crate::mirror::{
     CopyRate, DropMirrors, Mirror, MirrorPoint, MirrorSource, Mirrors, PortMirrors,
 };
 use crate::model::config::{COPIES, OnFull, PortConfig, SwitchConfig};
+use crate::model::heartbeat::{Heartbeat, Stage};
 use crate::model::now::Now;
 use crate::model::patience::Patience;
 use crate::model::port::{Full, Plug};
@@ -52,6 +53,10 @@ pub(crate) struct Entry {
     pub(crate) on_full: OnFull,
     /// The port has got something in this turn, and its client may sleep.
     pub(crate) rung: bool,
+    /// The client asked for a wake-up, and may not be woken yet.
+    pub(crate) owes_wake: bool,
+    /// The worker has been told that a wake-up is owed, and asks until it is not.
+    pub(crate) is_owing: bool,
     /// Most frames of its next turn, from each ring.
     pub(crate) turn_frames: u32,
     /// The patience with the client of each of its receive rings.
@@ -80,6 +85,37 @@ impl Entry {
         let queues = plug.queues().max(self.stats.queues.len());
         self.stats.queues.resize(queues, QueueStats::default());
         std::mem::replace(&mut self.plug, plug)
+    }
+
+    /// Wakes the client of a port with rings, now or later; returns whether it was now.
+    pub(crate) fn wake_or_owe(&mut self, heartbeat: &mut Heartbeat, id: PortId) -> bool {
+        let Plug::Rings(_, wake) = &self.plug else { return false };
+        self.owes_wake = !wake.may_wake();
+        if !self.owes_wake {
+            heartbeat.beat(wake.stage(), id);
+            wake.wake();
+            self.stats.wakes += 1;
+        }
+        !self.owes_wake
+    }
+
+    /// Wakes the peer if it is owed that and may be woken. Returns whether it is owed that still.
+    fn wake_if_due(&mut self) -> bool {
+        self.is_owing = match &mut self.plug {
+            Plug::Adapter(adapter) => {
+                let mut adapter = adapter.lock();
+                adapter.wake_if_due();
+                adapter.owes_wake()
+            }
+            Plug::Rings(_, wake) if self.owes_wake && wake.may_wake() => {
+                self.owes_wake = false;
+                wake.wake();
+                self.stats.wakes += 1;
+                false
+            }
+            Plug::Rings(..) => self.owes_wake,
+        };
+        self.is_owing
     }
 
     /// What a frame for this port, `port`, waits for: so many slots of a receive ring.
@@ -170,6 +206,8 @@ impl Switch {
             verdicts: Verdicts::new(),
             on_full,
             rung: false,
+            owes_wake: false,
+            is_owing: false,
             turn_frames: u32::MAX,
             patience,
             own_patience: Patience::default(),
@@ -335,13 +373,30 @@ impl Switch {
         self.plug_mut(id).map_or(0, Plug::in_rings)
     }
 
-    /// Wakes a port's peer if its interrupt moderation timer has expired. Returns whether the peer
-    /// still waits for its wake-up.
+    /// The step in which [`wake_if_due`](Self::wake_if_due) wakes a port's peer.
+    #[must_use]
+    pub fn wake_stage(&self, id: PortId) -> Stage {
+        match self.ports.get(id.index()).and_then(Option::as_ref).map(|entry| &entry.plug) {
+            Some(Plug::Rings(_, wake)) => wake.stage(),
+            Some(Plug::Adapter(_)) | None => Stage::Wake,
+        }
+    }
+
+    /// Wakes a port's peer, if it is owed that, and if its interrupt moderation timer has expired
+    /// or its client [may be woken](Wake::may_wake). Returns whether the peer still waits for its
+    /// wake-up.
     pub fn wake_if_due(&mut self, id: PortId) -> bool {
-        let Some(Plug::Adapter(adapter)) = self.plug_mut(id) else { return false };
-        let mut adapter = adapter.lock();
-        adapter.wake_if_due();
-        adapter.owes_wake()
+        self.entry_mut(id).is_some_and(Entry::wake_if_due)
+    }
+
+    /// Owes the client of a port with rings a wake-up, which may have been lost. The caller asks
+    /// for it by [`wake_if_due`](Self::wake_if_due).
+    pub fn owe_wake(&mut self, id: PortId) {
+        if let Some(entry) = self.entry_mut(id)
+            && matches!(entry.plug, Plug::Rings(..))
+        {
+            (entry.owes_wake, entry.is_owing) = (true, true);
+        }
     }
 
     /// A port's counters.

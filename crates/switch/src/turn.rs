@@ -142,7 +142,8 @@ impl Scratch {
         &self.woken
     }
 
-    /// Ports whose peers the last turn has not woken yet ([`Switch::wake_if_due`]).
+    /// Ports whose peers the last turn came to owe a wake-up ([`Switch::wake_if_due`]); none that
+    /// was named before and is owed it still.
     #[must_use]
     pub fn owed_wakes(&self) -> &[PortId] {
         &self.owed_wakes

@@ -24,6 +24,8 @@ mod no_doorbell;
 mod offloads;
 #[path = "turns/order.rs"]
 mod order;
+#[path = "turns/owed_wakes.rs"]
+mod owed_wakes;
 #[path = "common/program_code.rs"]
 mod program_code;
 #[path = "turns/programs.rs"]

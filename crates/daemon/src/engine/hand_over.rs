@@ -120,6 +120,9 @@ impl HandOver for Workers {
         let place =
             PortPlace { switch: spec.switch, id, worker, number, bytes, memory: None, handles };
         self.plug(spec.key, place, plug, config);
+        // The daemon before may have owed the client a wake-up.
+        let at = self.place(spec.switch).at;
+        self.tell(worker, move |worker| worker.owe_wake(at, id));
         self.note_memory(spec.key, spec.key, &memory.reservation, lease.life());
         self.huge_pages.request(&memory.reservation, lease.life());
         Ok(lease)

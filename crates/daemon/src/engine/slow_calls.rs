@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use port::sys::{Probation, SlowCalls, Waker};
+use port::sys::{Probation, SlowCalls, UserCount, Waker};
 use protocol::{StallCause, StallStage};
 
 use super::Workers;
@@ -46,12 +46,17 @@ impl SlowReports {
 
 /// The probations of users with ports. That of a user without ports is kept until it is over.
 #[derive(Debug, Default)]
-pub(super) struct Probations(BTreeMap<u32, Arc<Probation>>);
+pub(super) struct Probations {
+    of_users: BTreeMap<u32, Arc<Probation>>,
+    /// Users with ports.
+    users: UserCount,
+}
 
 impl Probations {
     fn of(&mut self, uid: u32) -> Arc<Probation> {
-        self.0.retain(|_, probation| Arc::strong_count(probation) > 1 || probation.is_on());
-        self.0.entry(uid).or_default().clone()
+        self.of_users.retain(|_, probation| Arc::strong_count(probation) > 1 || probation.is_on());
+        let new = || Arc::new(Probation::among(&self.users));
+        self.of_users.entry(uid).or_insert_with(new).clone()
     }
 }
 
@@ -115,6 +120,6 @@ mod tests {
         let first = probations.of(1);
         drop(probations.of(2));
         assert!(Arc::ptr_eq(&first, &probations.of(1)));
-        assert_eq!(probations.0.keys().collect::<Vec<_>>(), [&1]);
+        assert_eq!(probations.of_users.keys().collect::<Vec<_>>(), [&1]);
     }
 }

@@ -21,7 +21,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use port::sys::Wakers;
+use port::sys::{MirrorWakers, Wakers};
 use ring::krings::Krings;
 use switch::{Clock, DropReasons, Mirror, MirrorSource};
 
@@ -160,7 +160,7 @@ impl Workers {
     pub(super) fn update_unswitched_wakers(&mut self, key: PortKey) {
         let mirror = self.mirror_of(key);
         let Some(bound) = self.bound.get_mut(&key) else { return };
-        let wakers = Arc::new(bound.wakers());
+        let wakers = Arc::new(MirrorWakers(bound.wakers()));
         match &mut bound.served_by {
             ServedBy::Waiting(mirror) => mirror.set_wake(wakers.clone()),
             ServedBy::Orphaned(_) => {

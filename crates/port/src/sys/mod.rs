@@ -14,8 +14,8 @@ mod wake;
 pub mod xdp;
 
 pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
-pub use slow_calls::{Probation, SlowCalls};
-pub use wake::{ClosedElsewhere, Closer, PortWaker, Waker, Wakers, doorbell_pair};
+pub use slow_calls::{Probation, SlowCalls, UserCount};
+pub use wake::{ClosedElsewhere, Closer, MirrorWakers, PortWaker, Waker, Wakers, doorbell_pair};
 
 /// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).
 #[must_use]

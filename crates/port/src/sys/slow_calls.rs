@@ -7,17 +7,48 @@
 //! one, all calls for its peers are timed by the thread's own clock. Time is the measure, not the
 //! number of calls, and all peers of a user share it: quick calls, and peers that come and go, are
 //! cheap to have. So a user gets one slow call in ten seconds that is not reported.
+//!
+//! Wake-ups that are not slow add up, too. Where several users have peers, those of one user's
+//! clients may take a quarter of the time ([`Bucket`]), and further ones wait: nobody is to blame
+//! for them. A thread may lose its core in a wake-up, for one to the very client that it wakes. So
+//! a bucket that is filled by the clock on the wall delays nothing. It is emptied, and for ten
+//! seconds the thread's own clock fills it.
+//!
+//! ```text
+//!   wake-up ── time, by either clock ──► bucket ── full ──► the next one waits (thread's clock),
+//!                                          │               or the thread's clock is used from now
+//!                                          ▼                on (clock on the wall)
+//!                                 a quarter of the time drains
+//! ```
+
+mod share;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
+use share::Bucket;
+
+/// How many users have peers whose calls are timed. The wake-ups of one that is alone wait for
+/// nothing.
+///
+/// Writers: the control thread, which makes [`SlowCalls`], and any that drops them. Readers: all
+/// workers. Relaxed: a hint.
+#[derive(Clone, Debug, Default)]
+pub struct UserCount(Arc<AtomicU32>);
+
+impl UserCount {
+    fn is_several(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 1
+    }
+}
 
 /// The time in which calls for the peers of one user are looked at closely.
 ///
-/// Writers and readers: all workers. Relaxed: hints.
+/// Writers and readers: all workers, but for the number of peers, as of [`UserCount`]. Relaxed:
+/// hints.
 #[derive(Debug)]
 pub struct Probation {
     /// How long it lasts after a slow call.
@@ -26,6 +57,13 @@ pub struct Probation {
     ends: AtomicU64,
     /// No client is woken by futex until then, likewise.
     futexes_rest: AtomicU64,
+    /// The time that wake-ups took: a [`Bucket`].
+    wakes: AtomicU64,
+    /// Wake-ups are timed by the thread's own clock until then, likewise.
+    meters: AtomicU64,
+    /// Peers whose calls are timed.
+    peers: AtomicU32,
+    users: UserCount,
 }
 
 impl Probation {
@@ -33,12 +71,30 @@ impl Probation {
     /// How long futexes are left alone when waking by one was slow.
     const REST: Duration = Duration::from_secs(60);
 
-    const fn of(length: Duration) -> Self {
-        Self { length, ends: AtomicU64::new(0), futexes_rest: AtomicU64::new(0) }
+    fn of(length: Duration) -> Self {
+        Self {
+            length,
+            ends: AtomicU64::new(0),
+            futexes_rest: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
+            meters: AtomicU64::new(0),
+            peers: AtomicU32::new(0),
+            users: UserCount::default(),
+        }
+    }
+
+    /// The probation of one of several users.
+    #[must_use]
+    pub fn among(users: &UserCount) -> Self {
+        Self { users: users.clone(), ..Self::default() }
     }
 
     fn begin(&self) {
-        self.ends.store(nanos(now()).saturating_add(u64_nanos(self.length)), Ordering::Relaxed);
+        self.ends.store(self.after(nanos(now())), Ordering::Relaxed);
+    }
+
+    fn after(&self, now: u64) -> u64 {
+        now.saturating_add(u64_nanos(self.length))
     }
 
     /// Whether a slow call now would be reported, or futexes are left alone.
@@ -60,6 +116,32 @@ impl Probation {
         let until = nanos(now()).saturating_add(u64_nanos(Self::REST));
         self.futexes_rest.store(until, Ordering::Relaxed);
     }
+
+    /// Whether wake-ups are counted by the thread's own clock.
+    fn meters_at(&self, now: u64) -> bool {
+        now < self.meters.load(Ordering::Relaxed)
+    }
+
+    fn may_wake_at(&self, now: u64) -> bool {
+        !self.users.is_several() || Bucket(self.wakes.load(Ordering::Relaxed)).has_room(now)
+    }
+
+    /// Counts a wake-up that took so long, by this clock.
+    fn count_wake(&self, now: u64, took: Duration, clock: ClockId) {
+        if !self.users.is_several() {
+            return;
+        }
+        let add = |empty_at| Some(Bucket(empty_at).after(now, took).0);
+        let before = self.wakes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let (Ok(before) | Err(before)) = before;
+        if Bucket(before).after(now, took).has_room(now) {
+            return;
+        }
+        if clock != ClockId::ThreadCPUTime {
+            self.wakes.store(now, Ordering::Relaxed);
+        }
+        self.meters.store(self.after(now), Ordering::Relaxed);
+    }
 }
 
 impl Default for Probation {
@@ -71,12 +153,32 @@ impl Default for Probation {
 /// After one wake-up by futex that takes so long, futexes are left alone.
 const VERY_SLOW: Duration = Duration::from_millis(20);
 
+/// A peer of a user: counts it while it is there.
+struct Peer(Arc<Probation>);
+
+impl Peer {
+    fn of(probation: Arc<Probation>) -> Self {
+        if probation.peers.fetch_add(1, Ordering::Relaxed) == 0 {
+            probation.users.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(probation)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if self.0.peers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.users.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Takes the time of calls for a peer, and reports those that are slow again and again.
 pub struct SlowCalls {
     report: Box<dyn Fn(Duration) + Send + Sync>,
     /// What a slow one takes at least.
     limit: Duration,
-    probation: Arc<Probation>,
+    peer: Peer,
 }
 
 impl SlowCalls {
@@ -88,7 +190,7 @@ impl SlowCalls {
         probation: Arc<Probation>,
         report: impl Fn(Duration) + Send + Sync + 'static,
     ) -> Self {
-        Self { report: Box::new(report), limit: Self::SLOW, probation }
+        Self { report: Box::new(report), limit: Self::SLOW, peer: Peer::of(probation) }
     }
 
     /// Reports no call.
@@ -109,58 +211,94 @@ impl SlowCalls {
         self.end(&timing);
     }
 
-    /// Does a call that wakes by futex and takes its time. A slow one is not reported, for any user
-    /// may have made it slow: the user's futexes are left alone after it. To leave them alone costs
-    /// little, so one that takes very long is enough, though the thread may have lost its core.
-    pub(super) fn time_futex(&self, call: impl FnOnce()) {
-        let timing = self.begin();
+    /// Does a call that wakes a client and takes its time, also of the user's share.
+    pub(super) fn time_wake(&self, call: impl FnOnce()) {
+        let timing = self.begin_wake();
         call();
-        if self.note(&timing).is_some() || timing.took() >= VERY_SLOW {
-            self.probation.rest_futexes();
+        let took = timing.took();
+        self.count_wake(&timing, took);
+        if let Some(took) = self.note(&timing, took) {
+            (self.report)(took);
+        }
+    }
+
+    /// Does a call that wakes by futex and takes its time, likewise. A slow one is not reported,
+    /// for any user may have made it slow: the user's futexes are left alone after it. To leave
+    /// them alone costs little, so one that takes very long is enough, though the thread may have
+    /// lost its core.
+    pub(super) fn time_futex(&self, call: impl FnOnce()) {
+        let timing = self.begin_wake();
+        call();
+        let took = timing.took();
+        self.count_wake(&timing, took);
+        if self.note(&timing, took).is_some() || took >= VERY_SLOW {
+            self.probation().rest_futexes();
         }
     }
 
     /// Whether clients are to be woken by futex, if they ask for it.
     pub(super) fn allows_futex(&self) -> bool {
-        self.probation.allows_futex_at(nanos(now()))
+        self.probation().allows_futex_at(nanos(now()))
+    }
+
+    /// Whether wake-ups of the user's clients have not had their share of the time.
+    pub(super) fn may_wake(&self) -> bool {
+        self.probation().may_wake_at(nanos(now()))
+    }
+
+    fn probation(&self) -> &Probation {
+        &self.peer.0
     }
 
     /// Begins one call, or several that count as one.
     pub(crate) fn begin(&self) -> Timing {
+        self.begin_by(|_| false)
+    }
+
+    fn begin_wake(&self) -> Timing {
+        self.begin_by(|now| self.probation().meters_at(now))
+    }
+
+    /// Begins a call that may have another reason to be timed by the thread's own clock.
+    fn begin_by(&self, is_metered: impl FnOnce(u64) -> bool) -> Timing {
         let (limit, at) = (self.limit, now());
-        match self.probation.holds_at(nanos(at)) {
-            false => Timing { limit, clock: ClockId::Monotonic, at },
+        let in_probation = self.probation().holds_at(nanos(at));
+        match in_probation || is_metered(nanos(at)) {
+            false => Timing { limit, clock: ClockId::Monotonic, at, in_probation },
             true => {
                 let clock = ClockId::ThreadCPUTime;
-                Timing { limit, clock, at: clock_gettime(clock) }
+                Timing { limit, clock, at: clock_gettime(clock), in_probation }
             }
         }
     }
 
     /// Ends it. Returns whether it was slow.
     pub(crate) fn end(&self, timing: &Timing) -> bool {
-        let is_slow = timing.is_slow();
-        if let Some(took) = self.note(timing) {
+        let took = timing.took();
+        if let Some(took) = self.note(timing, took) {
             (self.report)(took);
         }
-        is_slow
+        took >= self.limit
     }
 
-    /// Begins a probation, or prolongs it, if a call was slow. Returns how long it took, if it was
-    /// slow by the thread's own clock.
-    fn note(&self, timing: &Timing) -> Option<Duration> {
-        let took = timing.took();
+    fn count_wake(&self, timing: &Timing, took: Duration) {
+        self.probation().count_wake(nanos(now()), took, timing.clock);
+    }
+
+    /// Begins a probation, or prolongs it, if a call took so long that it was slow. Returns how
+    /// long, if the probation had begun before, and with it the thread's own clock.
+    fn note(&self, timing: &Timing, took: Duration) -> Option<Duration> {
         if took < self.limit {
             return None;
         }
-        self.probation.begin();
-        (timing.clock == ClockId::ThreadCPUTime).then_some(took)
+        self.probation().begin();
+        timing.in_probation.then_some(took)
     }
 }
 
 impl fmt::Debug for SlowCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlowCalls").field("probation", &self.probation).finish_non_exhaustive()
+        f.debug_struct("SlowCalls").field("probation", self.probation()).finish_non_exhaustive()
     }
 }
 
@@ -170,6 +308,8 @@ pub(crate) struct Timing {
     limit: Duration,
     clock: ClockId,
     at: Timespec,
+    /// The user was on probation when they began.
+    in_probation: bool,
 }
 
 impl Timing {
@@ -207,6 +347,10 @@ mod tests {
 
     /// A time after which a probation of the tests is over.
     const LENGTH: Duration = Duration::from_millis(50);
+
+    const MS: u64 = 1_000_000;
+    const THREAD: ClockId = ClockId::ThreadCPUTime;
+    const WALL: ClockId = ClockId::Monotonic;
 
     /// Keeps the thread on a core for longer than a call may take.
     fn slow() {
@@ -266,7 +410,72 @@ mod tests {
         watch.time_futex(slow);
         assert!(watch.allows_futex(), "the thread may have lost its core");
         watch.time_futex(slow);
-        assert!(!watch.allows_futex() && watch.probation.is_on());
+        assert!(!watch.allows_futex() && watch.probation().is_on());
+        assert_eq!(reports.try_iter().count(), 0);
+    }
+
+    /// Two users with a peer each.
+    fn two_users() -> [(Arc<Probation>, SlowCalls); 2] {
+        let users = UserCount::default();
+        [(); 2].map(|()| {
+            let probation = Arc::new(Probation::among(&users));
+            (probation.clone(), watch(&probation).0)
+        })
+    }
+
+    /// Three wake-ups of a millisecond.
+    fn three_wakes(probation: &Probation, now: u64, clock: ClockId) {
+        (0..3).for_each(|_| probation.count_wake(now, Duration::from_millis(1), clock));
+    }
+
+    #[test]
+    fn wake_ups_of_a_user_wait_for_their_share_and_those_of_others_do_not() {
+        let [(first, _held), (second, _also)] = two_users();
+        three_wakes(&first, MS, THREAD);
+        assert!(!first.may_wake_at(9 * MS) && second.may_wake_at(MS));
+        assert!(first.may_wake_at(10 * MS), "two of them have drained");
+    }
+
+    #[test]
+    fn a_user_that_is_alone_waits_for_nothing() {
+        let [(first, held), (second, gone)] = two_users();
+        drop(gone);
+        three_wakes(&first, MS, THREAD);
+        let (back, _) = watch(&second);
+        assert!(first.may_wake_at(MS), "what it took while it was alone does not count");
+        three_wakes(&first, MS, THREAD);
+        assert!(!first.may_wake_at(MS));
+        let (another, _) = watch(&second);
+        drop(back);
+        assert!(!first.may_wake_at(MS), "the other user has a peer still");
+        drop(another);
+        assert!(first.may_wake_at(MS) && held.may_wake());
+    }
+
+    #[test]
+    fn wake_ups_in_which_a_core_may_have_been_lost_delay_none() {
+        let [(first, held), _other] = two_users();
+        let now = nanos(now());
+        assert_eq!(held.begin_wake().clock, WALL);
+        three_wakes(&first, now, WALL);
+        assert!(first.may_wake_at(now));
+        assert_eq!(held.begin_wake().clock, THREAD, "from now on they are looked at closely");
+        assert_eq!(held.begin().clock, WALL, "other calls are not");
+        three_wakes(&first, now, THREAD);
+        assert!(!first.may_wake_at(now));
+    }
+
+    #[test]
+    fn only_wake_ups_are_counted_and_none_is_blamed_for_its_share() {
+        let users = UserCount::default();
+        let [first, second] = [(); 2].map(|()| Arc::new(Probation::among(&users)));
+        let ((calls, reports), _other) = (watch(&first), watch(&second));
+        calls.time(slow);
+        assert_eq!(first.wakes.load(Ordering::Relaxed), 0);
+        three_wakes(&first, nanos(now()), THREAD);
+        calls.time_wake(|| {});
+        calls.time_futex(|| {});
+        assert!(first.wakes.load(Ordering::Relaxed) > 0);
         assert_eq!(reports.try_iter().count(), 0);
     }
 }

@@ -14,8 +14,10 @@
 //! What remains is that a wake-up takes the time of the worker: the kernel calls all that watch the
 //! client's end, or passes by all that wait for futexes which its table has in the same place, of
 //! whatever process. So the time of each is taken ([`SlowCalls`]). After slow ones by futex, the
-//! clients of that user are woken by socket for a minute. To close the daemon's end calls those
-//! that watch it, too, and another thread than the worker does it ([`Closer`]).
+//! clients of that user are woken by socket for a minute. Where those of a user have had their
+//! share of the time, the switch wakes its clients later ([`Wake::may_wake`]). To close the
+//! daemon's end calls those that watch it, too, and another thread than the worker does it
+//! ([`Closer`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -159,8 +161,21 @@ impl Waker {
     pub fn wake(&self) {
         match &self.slow {
             None => self.send(),
+            Some(slow) => slow.time_wake(|| self.send()),
+        }
+    }
+
+    /// Rings, whatever share of the time the user's wake-ups have had, and counts for none.
+    fn wake_at_once(&self) {
+        match &self.slow {
+            None => self.send(),
             Some(slow) => slow.time(|| self.send()),
         }
+    }
+
+    /// Whether the user's wake-ups have not had their share of the time.
+    fn may_wake(&self) -> bool {
+        self.slow.as_ref().is_none_or(SlowCalls::may_wake)
     }
 
     fn send(&self) {
@@ -237,6 +252,10 @@ impl Wake for PortWaker {
             false => Stage::Wake,
         }
     }
+
+    fn may_wake(&self) -> bool {
+        self.waker.may_wake()
+    }
 }
 
 /// Wakes all clients that hold a port.
@@ -246,6 +265,22 @@ pub struct Wakers(pub Vec<Arc<Waker>>);
 impl Wake for Wakers {
     fn wake(&self) {
         self.0.iter().for_each(|waker| waker.wake());
+    }
+
+    /// The clients are woken together, so all of them wait for one that has to.
+    fn may_wake(&self) -> bool {
+        self.0.iter().all(|waker| waker.may_wake())
+    }
+}
+
+/// Wakes all clients that hold a monitor or a capture. The switch wakes these in the middle of a
+/// turn, never later, so it takes nothing of what is left to the wake-ups of their users' ports.
+#[derive(Debug)]
+pub struct MirrorWakers(pub Wakers);
+
+impl Wake for MirrorWakers {
+    fn wake(&self) {
+        self.0.0.iter().for_each(|waker| waker.wake_at_once());
     }
 }
 

@@ -8,12 +8,12 @@ use ring::kring::TxKring;
 
 use crate::model::heartbeat::Stage;
 use crate::model::port::Plug;
-use crate::switch::Entry;
 use crate::turn::Turn;
 
 impl Turn<'_> {
     /// Wakes the clients that sleep: destinations that got something, and the sender that has room
-    /// again.
+    /// again. A client that may not be woken now is owed it; to ask whether it sleeps gives one
+    /// answer for each time that it does, so the port remembers it.
     pub(crate) fn ring_doorbells(&mut self) {
         store_load_fence();
         while let Some(dst) = self.scratch.rung.pop() {
@@ -26,31 +26,33 @@ impl Turn<'_> {
                     adapter.flush();
                     self.scratch.crowded |= adapter.is_socket();
                     if adapter.owes_wake() {
-                        self.scratch.owed_wakes.push(dst);
+                        note_owing(&mut entry.is_owing, dst, &mut self.scratch.owed_wakes);
                     }
                     if adapter.has_answers() {
                         self.scratch.woken.push(dst);
                     }
                 }
-                Plug::Rings(rings, wake) => {
+                Plug::Rings(rings, _) => {
                     self.scratch.heartbeat.beat(Stage::Forward, dst);
                     if any(rings.rx.iter_mut().map(|rx| rx.lock().wants_kick())) {
-                        self.scratch.heartbeat.beat(wake.stage(), dst);
-                        wake.wake();
-                        entry.stats.wakes += 1;
-                        self.scratch.woken.push(dst);
+                        match entry.wake_or_owe(&mut self.scratch.heartbeat, dst) {
+                            true => self.scratch.woken.push(dst),
+                            false => {
+                                note_owing(&mut entry.is_owing, dst, &mut self.scratch.owed_wakes);
+                            }
+                        }
                     }
                 }
             }
         }
-        self.scratch.heartbeat.beat(Stage::Forward, self.src);
-        if let Some(Entry { plug: Plug::Rings(rings, wake), stats, .. }) =
-            self.switch.entry_mut(self.src)
+        let (src, scratch) = (self.src, &mut *self.scratch);
+        scratch.heartbeat.beat(Stage::Forward, src);
+        let Some(entry) = self.switch.entry_mut(src) else { return };
+        if let Plug::Rings(rings, _) = &mut entry.plug
             && any(rings.tx.iter_mut().map(TxKring::wants_kick))
+            && !entry.wake_or_owe(&mut scratch.heartbeat, src)
         {
-            self.scratch.heartbeat.beat(wake.stage(), self.src);
-            wake.wake();
-            stats.wakes += 1;
+            note_owing(&mut entry.is_owing, src, &mut scratch.owed_wakes);
         }
     }
 
@@ -62,6 +64,14 @@ impl Turn<'_> {
             entry.rung = true;
             self.scratch.rung.push(dst);
         }
+    }
+}
+
+/// Tells the worker that a port's peer is owed a wake-up, unless it knows.
+#[cold]
+fn note_owing(is_owing: &mut bool, port: PortId, owed_wakes: &mut Vec<PortId>) {
+    if !std::mem::replace(is_owing, true) {
+        owed_wakes.push(port);
     }
 }
 

@@ -50,6 +50,12 @@ pub trait Wake: Send + Sync {
     fn stage(&self) -> Stage {
         Stage::Wake
     }
+
+    /// Whether the client may be woken now. If not, the switch owes it the wake-up: its user's
+    /// other wake-ups have had their share of the worker's time, and the client is woken later.
+    fn may_wake(&self) -> bool {
+        true
+    }
 }
 
 /// The datapath of a port without rings.

@@ -86,8 +86,8 @@ impl Predecessor {
         Ok(Some(Self { connection, pid, process }))
     }
 
-    /// Takes its interfaces and its clients' ports, of which `add` is told, ends it, and waits until
-    /// it has ended or `has_left`. Returns also the file in which it says where its workers have
+    /// Takes its interfaces and its clients' ports, of which `add` is told; ends it, and waits
+    /// until it has ended or `has_left`. Returns also the file in which it says where its workers have
     /// stopped, if it does.
     pub fn end(
         self,

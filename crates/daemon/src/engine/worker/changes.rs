@@ -69,6 +69,12 @@ impl Worker {
         self.activate(number);
     }
 
+    /// Wakes a client of this worker's after the next round, or when it may be woken.
+    pub fn owe_wake(&mut self, switch: usize, id: PortId) {
+        self.switch(switch).owe_wake(id);
+        self.owing.push_back((switch, id));
+    }
+
     /// Unplugs a port. Ports that wait for room at it find out that it is gone. The caller drops
     /// the plug and with it the memory, so that the worker does not spend the time.
     pub fn unplug(&mut self, number: u32) -> Option<Plug> {

@@ -28,9 +28,10 @@
 //! the doorbell now and then. [`idle`] decides when it spins, yields and sleeps, [`looks`] when it
 //! looks.
 //!
-//! *Interrupt moderation.* A guest whose interrupts are moderated is interrupted later. The worker
-//! remembers such ports, asks the switch after each turn whether an interrupt is due, and does not
-//! sleep before. So it needs no timer.
+//! *Interrupt moderation.* A guest whose interrupts are moderated is interrupted later, and so is a
+//! client woken whose user's wake-ups have had their share of the time. The worker remembers such
+//! ports, asks the switch after each round whether a wake-up is due, for a bounded number of them,
+//! and does not sleep before. So it needs no timer.
 //!
 //! *Descriptors.* A port with a descriptor of its own, such as a network interface, has nothing to
 //! arm: the doorbell watches the descriptor, and a readable one counts as a ring.
@@ -61,7 +62,7 @@ mod sys;
 pub mod turn_times;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -88,6 +89,8 @@ const QUIET_TURNS_WATCHED: u32 = 16;
 /// Turns with frames in a row after which the doorbell stops watching a socket until it is quiet: a
 /// worker that needs no wake-up saves more than the two system calls cost.
 const BUSY_TURNS: u32 = 16;
+/// Most owed wake-ups that a worker asks for after a round. One user can have thousands.
+const OWED_WAKES: usize = 256;
 
 /// How long a worker sleeps beside others while a port of its own waits for a full one.
 const BLOCKED: Duration = Duration::from_millis(20);
@@ -113,7 +116,7 @@ pub struct Worker {
     /// Ports that wait for room while the worker sleeps, and the rings that are full.
     blocked: Vec<(u32, Full)>,
     /// Ports whose peers are owed a wake-up.
-    owing: Vec<(usize, PortId)>,
+    owing: VecDeque<(usize, PortId)>,
     scratch: Scratch,
     idle: Idle,
     doorbell: Doorbell,
@@ -185,7 +188,7 @@ impl Worker {
             active: Vec::new(),
             armed: Vec::new(),
             blocked: Vec::new(),
-            owing: Vec::with_capacity(64),
+            owing: VecDeque::with_capacity(64),
             scratch,
             idle: Idle::new(strategy),
             doorbell,
@@ -345,25 +348,26 @@ impl Worker {
         Some(moved.slots)
     }
 
+    /// Remembers the ports that the last turn owes a wake-up; the switch names none of them twice.
     #[cold]
     fn note_owing(&mut self, switch: usize) {
-        for &id in self.scratch.owed_wakes() {
-            if !self.owing.contains(&(switch, id)) {
-                self.owing.push((switch, id));
-            }
-        }
+        self.owing.extend(self.scratch.owed_wakes().iter().map(|&id| (switch, id)));
     }
 
-    /// Wakes the peers of owing ports, where the wake-up is due.
+    /// Wakes the peers of owing ports, where the wake-up is due: the first ones, and those behind
+    /// them after the next rounds.
     #[cold]
     fn send_due_wakes(&mut self) {
-        let Self { owing, switches, scratch, .. } = self;
-        owing.retain(|&(switch, id)| {
-            scratch.heartbeat().enter(switch);
-            scratch.heartbeat().beat(Stage::Wake, id);
-            let switch = switches.get_mut(switch).and_then(Option::as_mut);
-            switch.is_some_and(|switch| switch.wake_if_due(id))
-        });
+        for _ in 0..self.owing.len().min(OWED_WAKES) {
+            let Some((switch, id)) = self.owing.pop_front() else { break };
+            self.scratch.heartbeat().enter(switch);
+            let place = self.switches.get_mut(switch).and_then(Option::as_mut);
+            let stage = place.as_ref().map_or(Stage::Wake, |switch| switch.wake_stage(id));
+            self.scratch.heartbeat().beat(stage, id);
+            if place.is_some_and(|switch| switch.wake_if_due(id)) {
+                self.owing.push_back((switch, id));
+            }
+        }
     }
 
     /// Makes the ports active whose clients the last turn woke.
