@@ -9,7 +9,7 @@
 //! cheap to have. So a user gets one slow call in ten seconds that is not reported.
 //!
 //! Wake-ups that are not slow add up, too. Where several users have peers, those of one user's
-//! clients may take a quarter of the time ([`Bucket`]), and further ones wait: nobody is to blame
+//! clients may take half of the time ([`Bucket`]), and further ones wait: no port is to blame
 //! for them. A thread may lose its core in a wake-up, for one to the very client that it wakes. So
 //! a bucket that is filled by the clock on the wall delays nothing. It is emptied, and for ten
 //! seconds the thread's own clock fills it.
@@ -18,7 +18,7 @@
 //!   wake-up ── time, by either clock ──► bucket ── full ──► the next one waits (thread's clock),
 //!                                          │               or the thread's clock is used from now
 //!                                          ▼                on (clock on the wall)
-//!                                 a quarter of the time drains
+//!                                 half of the time drains
 //! ```
 
 mod share;
@@ -432,8 +432,8 @@ mod tests {
     fn wake_ups_of_a_user_wait_for_their_share_and_those_of_others_do_not() {
         let [(first, _held), (second, _also)] = two_users();
         three_wakes(&first, MS, THREAD);
-        assert!(!first.may_wake_at(9 * MS) && second.may_wake_at(MS));
-        assert!(first.may_wake_at(10 * MS), "two of them have drained");
+        assert!(!first.may_wake_at(5 * MS) && second.may_wake_at(MS));
+        assert!(first.may_wake_at(6 * MS), "two of them have drained");
     }
 
     #[test]

@@ -87,8 +87,8 @@ impl Predecessor {
     }
 
     /// Takes its interfaces and its clients' ports, of which `add` is told; ends it, and waits
-    /// until it has ended or `has_left`. Returns also the file in which it says where its workers have
-    /// stopped, if it does.
+    /// until it has ended or `has_left`. Returns also the file in which it says where its workers
+    /// have stopped, if it does.
     pub fn end(
         self,
         add: impl FnMut(HandedPort, Vec<OwnedFd>),

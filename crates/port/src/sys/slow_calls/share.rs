@@ -11,7 +11,7 @@ pub(super) struct Bucket(pub u64);
 
 impl Bucket {
     /// The bucket drains what one wake-up takes in so many times that.
-    pub const SHARE: u64 = 4;
+    pub const SHARE: u64 = 2;
     /// Wake-ups take so much time before the first has to wait.
     pub const BURST: Duration = Duration::from_millis(1);
     /// The most that one wake-up counts for. Those that take longer are reported, and a longer wait
@@ -40,7 +40,7 @@ mod tests {
     const WAKE: Duration = Duration::from_micros(100);
 
     #[test]
-    fn a_burst_is_free_and_then_a_quarter_of_the_time() {
+    fn a_burst_is_free_and_then_half_of_the_time() {
         let (mut bucket, mut now, mut wakes) = (Bucket::default(), 7 * BURST, 0);
         while bucket.has_room(now) {
             bucket = bucket.after(now, WAKE);
