@@ -14,6 +14,7 @@ use harness::role::{At, Become, Receive, Report, Role, Send};
 use protocol::{Attach, Attached};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
+mod closings;
 mod crowd;
 mod doorbells;
 mod flood;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Role::WakeUps(attack) => wake_ups::run(&attack),
         Role::Returns(attack) => wake_ups::come_again(&attack),
         Role::WakeCrowd(crowd) => wake_crowd::run(&crowd),
+        Role::Closings(attack) => closings::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),
         Role::Memory(attack) => slow_memory::run(&attack),

@@ -39,6 +39,8 @@ pub enum Role {
     Returns(ReturnAttack),
     /// Attacks by the wake-ups of many ports, none of which is slow, until stdin ends.
     WakeCrowd(WakeCrowd),
+    /// Keeps what it had of pipes from being closed, until stdin ends.
+    Closings(ClosingAttack),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
     /// Attacks by its socket as the peer of a port, until the port hangs up.
@@ -298,6 +300,17 @@ pub struct WakeCrowd {
     pub ports: u32,
     /// Epoll watches of what each of them is woken by.
     pub watches: u32,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// A client that leaves pipes whose doorbells nobody can close.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ClosingAttack {
+    /// The first part of the names of its pipes.
+    pub at: At,
+    /// How many pipes it leaves.
+    pub pipes: u32,
     /// After so long it ends by itself.
     pub seconds: u64,
 }

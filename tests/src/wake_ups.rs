@@ -266,6 +266,15 @@ pub fn write_from_slow_memory(fd: OwnedFd) {
     call_with_slow_page(move |page| unsafe { libc::write(fd.as_raw_fd(), page, len) });
 }
 
+/// Waits for what is ready in a set, which takes its lock, and has the kernel write that into
+/// memory that never comes.
+pub fn wait_into_slow_memory(set: OwnedFd) {
+    // SAFETY: the kernel writes into a page that no reference is to; there is room for one event.
+    call_with_slow_page(move |page| unsafe {
+        libc::epoll_wait(set.as_raw_fd(), page.cast(), 1, -1) as isize
+    });
+}
+
 /// Makes a call with a page that never comes, in a thread. This takes root, or a system that lets
 /// users do it.
 fn call_with_slow_page(call: impl FnOnce(*mut libc::c_void) -> isize + Send + 'static) {

@@ -4,16 +4,19 @@
 
 use std::time::{Duration, Instant};
 
+use client::control::Connection;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{fill, mac};
+use harness::measure::holdings;
 use harness::process::{Peer, USER};
 use harness::role::{
-    Assault, At, DoorbellAttack, InterruptAttack, Receive, Report, ReturnAttack, Role, Send,
-    SocketAttack, WakeAssault, WakeAttack, WakeCrowd,
+    Assault, At, ClosingAttack, DoorbellAttack, InterruptAttack, Receive, Report, ReturnAttack,
+    Role, Send, SocketAttack, WakeAssault, WakeAttack, WakeCrowd,
 };
 use harness::round_trips::{RoundTrips, assert_goes_on};
 use harness::{is_root, skip, wait};
-use protocol::MachineState;
+use protocol::{Attach, MachineState};
+use rustix::process::Uid;
 
 /// Honest receivers lose nothing, because their senders wait for room.
 const CONFIG: &str = r#"
@@ -157,6 +160,48 @@ fn a_kick_by_slow_memory_holds_no_port_up() {
     let assault = Assault::SlowMemory;
     let attack = |at| Role::Doorbells(DoorbellAttack { at, assault, seconds: ATTACK });
     withstands("slow memory", attack, None);
+}
+
+/// Attaches and leaves as often, as an ordinary user.
+fn come_and_go(daemon: &Daemon, times: u32) {
+    let dir = daemon.dir();
+    let run = move || {
+        rustix::thread::set_thread_uid(Uid::from_raw(USER)).expect("root may");
+        for time in 0..times {
+            let asked = Instant::now();
+            let connection = Connection::open(Some(&dir)).expect("a daemon");
+            let name = format!("vale0:plain{time}").parse().expect("a name");
+            drop(connection.attach(Attach::new(name)).expect("another user"));
+            assert!(asked.elapsed() < ANSWER, "{time}: {:?}", asked.elapsed());
+        }
+    };
+    std::thread::spawn(run).join().expect("no panic");
+}
+
+#[test]
+fn what_a_client_keeps_from_being_closed_holds_up_no_other_user() {
+    /// Each leaves two files. The daemon admits one more port with 64 of them, not with 65.
+    const PIPES: u32 = 40;
+    if !is_root() {
+        return skip("only root can hold up the kernel's faults");
+    }
+    let mut daemon = Setup::new(CONFIG).start();
+    let pid = daemon.pid();
+    come_and_go(&daemon, 1);
+    wait::until("the first port to go", || daemon.port("vale0:plain0").is_none());
+    let at_first = holdings(pid).descriptors;
+    let at = daemon.at("vale0:hostile");
+    let attack = ClosingAttack { at, pipes: PIPES, seconds: 3 * ATTACK };
+    let mut hostile = Peer::launch(&Role::Closings(attack), None);
+    assert_eq!(hostile.report(), Report::Ready);
+    let held = holdings(pid).descriptors;
+    assert!(hangs(pid) && held > at_first + 64, "{held} descriptors, {}", states(pid));
+    come_and_go(&daemon, 300);
+    wait::until("its descriptors to be closed", || holdings(pid).descriptors <= held + 8);
+    hostile.process().kill();
+    wait::until("all to be closed", || holdings(pid).descriptors <= at_first + 8);
+    daemon.terminate();
+    daemon.process().wait();
 }
 
 #[test]

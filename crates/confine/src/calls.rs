@@ -20,7 +20,8 @@ pub enum Thread {
     Worker,
     /// Writes state files (`state-writer`).
     Disk,
-    /// Opens and closes interfaces, commits and frees memory (`opener`, `builder`, `reclaimer`).
+    /// Opens and closes interfaces, commits and frees memory (`opener`, `builder`, `reclaimer`),
+    /// and closes what peers have, too (`closer`).
     Opener,
     /// Moves memory to huge pages, and opens nothing (`huge-pages`).
     Collapser,

@@ -2,7 +2,8 @@
 //!
 //! Each end has a port block, and a client writes what it sends into the receive rings of the other
 //! end. The daemon makes the region and the doorbell, a pair of sockets with one for each end, and
-//! takes no part afterwards. It keeps both, so that a client can open an end again.
+//! takes no part afterwards. It keeps both, so that a client can open an end again. So it may be
+//! the last to close what a client had, which can take as long as the client likes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -51,7 +52,8 @@ pub struct OpenEnd {
 impl Pipe {
     /// A pipe whose ends both have `counts` rings and `extra_bufs` extra buffers. The transmit
     /// rings of one end are the receive rings of the other, so there must be as many of both. The
-    /// caller builds [`Pipe::reservation`] before it opens an end.
+    /// caller builds [`Pipe::reservation`] before it opens an end. What no client has had is left
+    /// to `closer`.
     ///
     /// # Errors
     /// `ENOMEM`, too many files, or a region larger than 4 GiB; nothing is left behind.
@@ -80,11 +82,12 @@ impl Pipe {
         &self.reservation
     }
 
-    /// Opens one end, 0 or 1.
+    /// Opens one end, 0 or 1, for a client. What the client gets is left to `closer`.
     ///
     /// # Errors
     /// No descriptors left.
-    pub fn open(&self, end: usize) -> io::Result<OpenEnd> {
+    pub fn open(&mut self, end: usize, closer: &Closer) -> io::Result<OpenEnd> {
+        self.ends[end].socket.leave_to(closer);
         let (mine, other) = (&self.ends[end], &self.ends[1 - end]);
         let region = self.reservation.region();
         // The last client of this end may have died asleep.

@@ -8,6 +8,7 @@
 //! Tests use a fake of each trait, which stands beside it and moves no frames.
 
 pub mod chains;
+pub mod closings;
 pub mod fdb;
 pub mod groups;
 pub mod hand_over;
@@ -29,6 +30,7 @@ pub mod vxlan;
 pub mod workers;
 
 use chains::Chains;
+use closings::Closings;
 use fdb::Fdb;
 use groups::Groups;
 use hand_over::HandOver;
@@ -53,6 +55,7 @@ use workers::WorkerWatch;
 pub trait Datapath:
     Switches
     + Chains
+    + Closings
     + Groups
     + Ports
     + Programs
@@ -77,6 +80,7 @@ pub trait Datapath:
 impl<T> Datapath for T where
     T: Switches
         + Chains
+        + Closings
         + Groups
         + Ports
         + Programs

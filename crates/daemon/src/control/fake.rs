@@ -10,6 +10,7 @@ use protocol::name::PortName;
 use protocol::{Attached, Counter, ExternLearn, Vxlan};
 use switch::{MirrorPoint, PortConfig, SwitchConfig};
 
+use crate::control::datapath::closings::Unclosed;
 use crate::control::datapath::security::Notice;
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::error::DatapathError;
@@ -86,6 +87,8 @@ pub struct Fake {
     pub(super) mirrors: BTreeMap<PortKey, (u32, Vec<(PortKey, MirrorPoint)>)>,
     /// The workers have stopped for the next daemon.
     pub(super) is_halted: bool,
+    /// Files of closed ports that are not closed yet, by user.
+    pub(super) unclosed: BTreeMap<u32, Unclosed>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }

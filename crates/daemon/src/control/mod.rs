@@ -42,6 +42,7 @@
 
 mod call_log;
 pub mod chains;
+mod closings;
 mod compare;
 pub mod datapath;
 mod deferred;

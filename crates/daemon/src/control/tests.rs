@@ -1,6 +1,7 @@
 //! Calls and their answers, on workers that move no frame.
 
 mod chains;
+mod closings;
 mod events;
 mod followers;
 mod grants;

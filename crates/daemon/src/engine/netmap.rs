@@ -31,7 +31,7 @@ use std::sync::Arc;
 use port::netmap_region::{HolderMemory, NetmapRegion};
 use port::reservation::Reservation;
 use port::shm::plug;
-use port::sys::{KickSlot, Ringer, Waker, Wakers, new_event};
+use port::sys::{ClosedElsewhere, KickSlot, Ringer, Waker, Wakers, new_event};
 use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
@@ -67,7 +67,7 @@ pub struct BoundPlace {
     /// What its holders kick by, made together with the memory of the first, and the daemon's copy
     /// of their eventfd.
     pub(super) making: Arc<KickSlot>,
-    pub(super) kick: Option<OwnedFd>,
+    pub(super) kick: Option<ClosedElsewhere>,
 }
 
 /// Where the frames of a bound port go.
@@ -203,12 +203,8 @@ impl Workers {
         let holders = self.bound.get(&port).map(|bound| bound.holders.keys().copied().collect());
         let holders: Vec<ConnKey> = holders.unwrap_or_default();
         holders.into_iter().for_each(|holder| self.remove_holder(port, holder));
-        let Some(mut bound) = self.bound.remove(&port) else { return };
+        let Some(bound) = self.bound.remove(&port) else { return };
         self.forget_memory(port);
-        if let Some(kick) = bound.kick.take() {
-            // This may be the last descriptor of a file that others have made slow to close.
-            self.reclaimer.run(move || drop(kick));
-        }
         if let Some(region) = self.regions.get_mut(&bound.region) {
             let (workers, others, layout) =
                 (&self.workers, &self.bound, bound.reservation.layout());
@@ -273,7 +269,7 @@ impl Workers {
 
     /// What a new process kicks a port by. A port that no switch serves is kicked in vain.
     fn kick_of(&self, port: PortKey) -> io::Result<OwnedFd> {
-        self.bound[&port].kick.as_ref().map_or_else(new_event, OwnedFd::try_clone)
+        self.bound[&port].kick.as_ref().map_or_else(new_event, |kick| kick.fd().try_clone())
     }
 
     /// Where to make the kick of a port that is not plugged in yet.
@@ -388,7 +384,9 @@ impl NetmapPorts for Workers {
         let (id, number) = self.next_place(switch, worker)?;
         let (kick, event) = bound.making.take().expect("made with the memory");
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
-        self.bound.get_mut(&key).expect("looked at just now").kick = Some(event);
+        // Its holders get copies, and may make the close of the last one slow.
+        let kick = ClosedElsewhere::new(event, &self.reclaimer.closer_for(config.user));
+        self.bound.get_mut(&key).expect("looked at just now").kick = Some(kick);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, worker, number, bytes: 0, memory: None, handles: None };
         self.plug(key, place, port, config);

@@ -36,12 +36,15 @@ impl Pipes for Workers {
         pipe: PipeKey,
         side: PipeSide,
         name: &PortName,
+        user: u32,
     ) -> Result<Attachment, DatapathError> {
+        let closer = self.reclaimer.closer_for(user);
         let end = match side {
             PipeSide::Master => 0,
             PipeSide::Slave => 1,
         };
-        let open = self.pipes[&pipe].open(end)?;
+        let known = self.pipes.get_mut(&pipe).expect("control knows which pipes there are");
+        let open = known.open(end, &closer)?;
         let counts = open.layout.counts();
         let (extra_bufs, stride) = (open.extra_bufs, open.region.stride());
         let rings = RingSpec { counts, extra_bufs, stride };

@@ -1,16 +1,41 @@
-//! Work in the background, for which no other thread waits: the reclaimer unmaps large memory, and
-//! closes what peers can make slow to close.
+//! Work in the background, for which no other thread waits: unmapping large memory, and closing.
+//!
+//! ```text
+//!   control, workers ──► reclaimer: unmaps memory, closes what only the daemon has
+//!         │                  └─ starts ─┐
+//!         └──► line of a user ──► closer of the user: closes what its programs have, too
+//! ```
+//!
+//! The last process to close a file takes it out of all epoll sets that it is in, and waits for the
+//! lock of each. A program can watch in its own set what the daemon gave it, hold the lock of the
+//! set for ever and close its copy, and then the thread that closes the daemon's hangs. So what a
+//! user's programs may have, too, is closed by a thread of that user, which ends when the line is
+//! empty. What waits in the line is counted ([`Closings`]), and control gives the user no more.
+//!
+//! The reclaimer starts the closers, after each of its chores. If the system has no thread left,
+//! the line waits until the reclaimer's next chore: no other thread may close instead.
+//!
+//! No thread waits for the reclaimer or a closer to end, not even when the daemon ends.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
 use port::sys::Closer;
 
+use super::Workers;
+use crate::control::datapath::closings::{Closings, Unclosed};
+
 type Chore = Box<dyn FnOnce() + Send>;
 
-/// A thread that does its chores in order, and ends with its last handle.
+/// A thread that does its chores in order, and ends with its last handle; and the closers of users.
 #[derive(Clone)]
-pub struct Reclaimer(Sender<Chore>);
+pub struct Reclaimer {
+    chores: Sender<Chore>,
+    closers: Arc<Closers>,
+}
 
 impl Reclaimer {
     /// Starts the thread.
@@ -19,25 +44,50 @@ impl Reclaimer {
     /// No threads left.
     pub fn start() -> io::Result<Self> {
         let (sender, chores) = channel::<Chore>();
+        let closers = Arc::<Closers>::default();
+        let own = closers.clone();
         let body = move || {
             confine::narrow(confine::Thread::Opener);
-            chores.into_iter().for_each(|chore| chore());
+            for chore in chores {
+                chore();
+                own.start_threads();
+            }
         };
         std::thread::Builder::new().name("reclaimer".to_owned()).spawn(body)?;
-        Ok(Self(sender))
+        Ok(Self { chores: sender, closers })
     }
 
-    /// Queues a chore for the thread.
+    /// Queues a chore for the thread. No peer can make it wait.
     pub fn run(&self, chore: impl FnOnce() + Send + 'static) {
         // Only a bug ends the thread, and then the chore with what it holds is dropped here.
-        let _ = self.0.send(Box::new(chore));
+        let _ = self.chores.send(Box::new(chore));
     }
 
-    /// Closes descriptors in the thread.
+    /// Queues a chore that programs of this user can make wait for ever.
+    pub fn run_for(&self, user: u32, chore: impl FnOnce() + Send + 'static) {
+        self.closers.queue(user, Box::new(chore));
+        // After any chore, the reclaimer starts the threads that are missing.
+        self.run(|| {});
+    }
+
+    /// Closes in the thread descriptors of files that only the daemon has.
     #[must_use]
     pub fn closer(&self) -> Closer {
         let reclaimer = self.clone();
         Closer::new(move |fd| reclaimer.run(move || drop(fd)))
+    }
+
+    /// Closes descriptors of files that programs of this user have, too.
+    #[must_use]
+    pub fn closer_for(&self, user: u32) -> Closer {
+        let reclaimer = self.clone();
+        Closer::new(move |fd| reclaimer.run_for(user, move || drop(fd)))
+    }
+
+    /// How many chores of a user are not done yet, now and later; `None`: none now.
+    #[must_use]
+    pub fn undone(&self, user: u32) -> Option<Unclosed> {
+        self.closers.lines().get(&user).map(|line| line.undone.clone())
     }
 
     /// Drops a value that holds `bytes` bytes: here if they are few, else in the thread.
@@ -55,5 +105,167 @@ const LARGE: usize = 32 << 20;
 impl fmt::Debug for Reclaimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reclaimer").finish_non_exhaustive()
+    }
+}
+
+/// Chores of users that have any, each done by a thread of the user.
+#[derive(Default)]
+struct Closers(Mutex<BTreeMap<u32, Line>>);
+
+/// What one user's thread has to do. The line is there as long as the thread is.
+#[derive(Default)]
+struct Line {
+    chores: VecDeque<Chore>,
+    /// The length of `chores`, and the one that the thread is at.
+    undone: Unclosed,
+    has_thread: bool,
+}
+
+impl Closers {
+    /// No thread holds the lock while it does a chore or starts a thread.
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<u32, Line>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self, user: u32, chore: Chore) {
+        let mut lines = self.lines();
+        let line = lines.entry(user).or_default();
+        line.undone.fetch_add(1, Ordering::Relaxed);
+        line.chores.push_back(chore);
+    }
+
+    /// Starts the threads of lines that have none.
+    fn start_threads(self: &Arc<Self>) {
+        let mut missing = Vec::new();
+        for (user, line) in self.lines().iter_mut().filter(|(_, line)| !line.has_thread) {
+            line.has_thread = true;
+            missing.push(*user);
+        }
+        for user in missing {
+            let own = self.clone();
+            let body = move || own.serve(user);
+            if std::thread::Builder::new().name("closer".to_owned()).spawn(body).is_err()
+                && let Some(line) = self.lines().get_mut(&user)
+            {
+                line.has_thread = false;
+            }
+        }
+    }
+
+    /// The thread of a user. It has the filter of the reclaimer, which starts it.
+    fn serve(&self, user: u32) {
+        while let Some((chore, undone)) = self.next(user) {
+            chore();
+            undone.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The next chore of a user; removes the line if there is none.
+    fn next(&self, user: u32) -> Option<(Chore, Unclosed)> {
+        let mut lines = self.lines();
+        let line = lines.get_mut(&user)?;
+        match line.chores.pop_front() {
+            Some(chore) => Some((chore, line.undone.clone())),
+            None => {
+                lines.remove(&user);
+                None
+            }
+        }
+    }
+}
+
+impl Closings for Workers {
+    fn unclosed(&self, user: u32) -> Option<Unclosed> {
+        self.reclaimer.undone(user)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Receiver;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Far more than a chore takes that nothing holds up.
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// A chore that waits until its sender is dropped, and what tells when it has begun.
+    fn held() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send + 'static) {
+        let ((let_go, wait), (began, begins)) = (channel::<()>(), channel());
+        let chore = move || {
+            began.send(()).expect("listening");
+            wait.recv().expect_err("nothing is sent");
+        };
+        (let_go, begins, chore)
+    }
+
+    /// Waits until a chore of a user is done; of none: of the daemon.
+    fn is_done(reclaimer: &Reclaimer, user: Option<u32>) -> bool {
+        let (done, wait) = channel();
+        let chore = move || done.send(()).expect("listening");
+        match user {
+            None => reclaimer.run(chore),
+            Some(user) => reclaimer.run_for(user, chore),
+        }
+        wait.recv_timeout(LONG).is_ok()
+    }
+
+    fn undone(reclaimer: &Reclaimer, user: u32) -> u32 {
+        reclaimer.undone(user).map_or(0, |undone| undone.load(Ordering::Relaxed))
+    }
+
+    fn is_empty_soon(reclaimer: &Reclaimer, user: u32) -> bool {
+        let end = Instant::now() + LONG;
+        while reclaimer.undone(user).is_some() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        reclaimer.undone(user).is_none()
+    }
+
+    #[test]
+    fn a_chore_of_a_user_that_never_ends_holds_up_only_that_user() {
+        let reclaimer = Reclaimer::start().expect("threads");
+        let (let_go, begins, chore) = held();
+        reclaimer.run_for(1, chore);
+        begins.recv_timeout(LONG).expect("the user has a thread");
+        let (done, behind) = channel();
+        reclaimer.run_for(1, move || done.send(()).expect("listening"));
+        assert!(is_done(&reclaimer, None), "the daemon's own");
+        assert!(is_done(&reclaimer, Some(2)), "another user's");
+        assert_eq!((undone(&reclaimer, 1), behind.try_recv().is_err()), (2, true));
+        drop(let_go);
+        behind.recv_timeout(LONG).expect("in order");
+        assert!(is_empty_soon(&reclaimer, 1) && is_empty_soon(&reclaimer, 2));
+        assert!(is_done(&reclaimer, Some(1)), "the user gets another thread");
+    }
+
+    #[test]
+    fn what_users_have_not_closed_is_counted_for_each() {
+        let reclaimer = Reclaimer::start().expect("threads");
+        let (let_go, begins, chore) = held();
+        reclaimer.run_for(1, chore);
+        begins.recv_timeout(LONG).expect("the user has a thread");
+        let counted = reclaimer.undone(1).expect("one");
+        let files = (0..9).map(|_| std::fs::File::open("/dev/null").expect("descriptors"));
+        let closer = reclaimer.closer_for(1);
+        files.for_each(|file| closer.close(file.into()));
+        assert_eq!((undone(&reclaimer, 1), undone(&reclaimer, 2)), (10, 0));
+        drop(let_go);
+        assert!(is_empty_soon(&reclaimer, 1));
+        assert_eq!(counted.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_waits_outlives_its_handle_and_nobody_waits_for_it() {
+        let reclaimer = Reclaimer::start().expect("threads");
+        let (let_go, begins, chore) = held();
+        reclaimer.run_for(1, chore);
+        begins.recv_timeout(LONG).expect("the user has a thread");
+        let (done, behind) = channel();
+        reclaimer.run_for(1, move || done.send(()).expect("listening"));
+        drop(reclaimer);
+        drop(let_go);
+        behind.recv_timeout(LONG).expect("the thread goes on");
     }
 }

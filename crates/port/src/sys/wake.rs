@@ -80,6 +80,11 @@ impl ClosedElsewhere {
         Self { fd: Some(fd), closer: closer.clone() }
     }
 
+    /// Leaves closing it to another closer.
+    pub fn leave_to(&mut self, closer: &Closer) {
+        self.closer = closer.clone();
+    }
+
     /// The descriptor.
     ///
     /// # Panics

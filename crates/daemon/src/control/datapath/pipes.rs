@@ -20,13 +20,14 @@ pub trait Pipes {
     /// Commits the memory of a pipe, unless that is done already.
     fn build_pipe(&mut self, pipe: PipeKey) -> Build;
 
-    /// Opens one end of a pipe whose memory is built, for the client with port `name`. A client may
-    /// open the end again after the previous one left.
+    /// Opens one end of a pipe whose memory is built, for the client of this user with port `name`.
+    /// A client may open the end again after the previous one left.
     fn open_pipe(
         &mut self,
         pipe: PipeKey,
         side: PipeSide,
         name: &PortName,
+        user: u32,
     ) -> Result<Attachment, DatapathError>;
 
     /// Removes a pipe that both clients have left.
@@ -68,6 +69,7 @@ mod fake {
             pipe: PipeKey,
             _: PipeSide,
             name: &PortName,
+            _user: u32,
         ) -> Result<Attachment, DatapathError> {
             self.allocate()?;
             *self.pipes.get_mut(&pipe).expect("known") += 1;

@@ -410,6 +410,7 @@ impl<D: Datapath> Control<D> {
             parts.iter().filter_map(|name| self.state.find_port(name).map(|p| p.key)).collect();
         let held = self.datapath.reserve_holder(&holds, &keys, client.conn, bind.extra_bufs);
         let (build, mut granted) = held.map_err(|error| refused(error, &region))?;
+        let build = self.when_closed(client.caller.uid, build);
         for (side, (_, claim)) in sides.iter().zip(holds) {
             let holder = binder(client, claim, std::mem::take(&mut granted), stride);
             self.state.add_binder(&side.port, holder);

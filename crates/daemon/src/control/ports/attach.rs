@@ -20,7 +20,7 @@ use switch::PortConfig;
 use crate::control::datapath::Datapath;
 use crate::control::interfaces::refusal::InterfaceRefusal;
 use crate::control::ports::refusal::PortRefusal;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{QuotaRefusal, Refusal};
 use crate::control::state::groups::{Charge, GroupWish};
 use crate::control::state::leases::Owed;
 use crate::control::state::{Holder, Port, Wish};
@@ -140,6 +140,7 @@ impl<D: Datapath> Control<D> {
         }
         let port = held_port(client, None, key, memory, attach);
         let build = self.datapath.build_pipe(pipe);
+        let build = self.when_closed(client.caller.uid, build);
         Ok((Port { kind: PortKind::Pipe, pipe: Some(pipe), ..port }, build))
     }
 
@@ -160,7 +161,7 @@ impl<D: Datapath> Control<D> {
             None => return Err(PortRefusal::Deleted(name).into()),
         };
         if bound {
-            let answer = built.map_err(|error| DatapathError::from(error).into());
+            let answer = built.map_err(not_built);
             let answer = answer.and_then(|()| self.finish_bind(conn, &name));
             match &answer {
                 Ok(_) => self.note_bound(conn, &name),
@@ -169,8 +170,8 @@ impl<D: Datapath> Control<D> {
             return answer;
         }
         let opened = match built {
-            Ok(()) => self.open(&name, key, pipe, config),
-            Err(error) => Err(error.into()),
+            Ok(()) => self.open(&name, key, pipe, config).map_err(Refusal::from),
+            Err(error) => Err(not_built(error)),
         };
         if opened.is_err() {
             let gone = self.state.release(&name);
@@ -196,9 +197,17 @@ impl<D: Datapath> Control<D> {
         config: PortConfig,
     ) -> Result<Attachment, DatapathError> {
         match (pipe, name.pipe()) {
-            (Some(pipe), Some(end)) => self.datapath.open_pipe(pipe, end.side, name),
+            (Some(pipe), Some(end)) => self.datapath.open_pipe(pipe, end.side, name, config.user),
             _ => self.datapath.attach_shm(key, config),
         }
+    }
+}
+
+/// Why something could not be built: a quota, or the system.
+fn not_built(error: io::Error) -> Refusal {
+    match error.downcast::<QuotaRefusal>() {
+        Ok(refusal) => refusal.into(),
+        Err(error) => DatapathError::from(error).into(),
     }
 }
 

@@ -64,6 +64,18 @@ pub enum QuotaRefusal {
         /// How many there are.
         have: u32,
     },
+    /// The user's programs keep files of closed ports from being closed.
+    #[error(
+        "programs of {} keep {have} files of closed ports from being closed: they watch their \
+         doorbells in an epoll set that they never let go; end them",
+        users::user_name(*.uid)
+    )]
+    Unclosed {
+        /// The user.
+        uid: u32,
+        /// How many there are.
+        have: u32,
+    },
     /// The user's switches hold as many addresses as they may.
     #[error(
         "the switch takes {asked} addresses, and {} has {have} of {limit} (quota.addresses): ask \

@@ -1,0 +1,54 @@
+//! Files of closed ports that the programs of their user keep from being closed.
+//!
+//! A client has the files of its doorbells, too, and the last process to close a file takes it out
+//! of all epoll sets that it is in. The client can hold the lock of such a set for ever, and the
+//! thread of the daemon that closes the file then waits for ever. Each user has such a thread of
+//! its own, and ports that would leave it more wait until few are left:
+//!
+//! ```text
+//!  attach, bind ─► few are left ───────────────────────► built
+//!                   └─ more ─► few are left, in time ──►
+//!                               └─ too late: refused
+//! ```
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::Control;
+use crate::control::datapath::Datapath;
+use crate::control::datapath::closings::Unclosed;
+use crate::control::refusal::QuotaRefusal;
+use crate::model::opening::Build;
+
+/// With more files that are not closed, a user gets no port that would leave another one. A program
+/// that attaches and detaches in a loop may be ahead by some.
+pub(super) const UNCLOSED_MAX: u32 = 64;
+/// How long a client waits for files of its own user. To close one takes some microseconds.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
+
+impl<D: Datapath> Control<D> {
+    /// What is built for a user waits until few of its files are left to close.
+    pub(super) fn when_closed(&self, uid: u32, build: Build) -> Build {
+        match self.datapath.unclosed(uid).filter(|unclosed| has_many(unclosed)) {
+            None => build,
+            Some(unclosed) => Box::new(move || wait(uid, &unclosed).and_then(|()| build())),
+        }
+    }
+}
+
+fn wait(uid: u32, unclosed: &Unclosed) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while has_many(unclosed) {
+        if Instant::now() > end {
+            let have = unclosed.load(Ordering::Relaxed);
+            return Err(io::Error::other(QuotaRefusal::Unclosed { uid, have }));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+fn has_many(unclosed: &Unclosed) -> bool {
+    unclosed.load(Ordering::Relaxed) > UNCLOSED_MAX
+}
