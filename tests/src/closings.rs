@@ -50,5 +50,7 @@ pub fn run(attack: &ClosingAttack) -> Result<Report, Error> {
 }
 
 fn attach(attack: &ClosingAttack, pipe: u32, side: char) -> Result<Attach, Error> {
-    Ok(Attach::new(format!("{}{side}{pipe}", attack.at.port).parse()?))
+    let (tx_slots, rx_slots) = (Some(64), Some(64));
+    let name = format!("{}{side}{pipe}", attack.at.port).parse()?;
+    Ok(Attach { tx_slots, rx_slots, ..Attach::new(name) })
 }

@@ -171,7 +171,9 @@ fn come_and_go(daemon: &Daemon, times: u32) {
             let asked = Instant::now();
             let connection = Connection::open(Some(&dir)).expect("a daemon");
             let name = format!("vale0:plain{time}").parse().expect("a name");
-            drop(connection.attach(Attach::new(name)).expect("another user"));
+            let (tx_slots, rx_slots) = (Some(64), Some(64));
+            let attach = Attach { tx_slots, rx_slots, ..Attach::new(name) };
+            drop(connection.attach(attach).expect("another user"));
             assert!(asked.elapsed() < ANSWER, "{time}: {:?}", asked.elapsed());
         }
     };
