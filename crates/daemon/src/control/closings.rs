@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 500
 impl<D: Datapath> Control<D> {
     /// What is built for a user waits until few of its files are left to close.
     pub(super) fn when_closed(&self, uid: u32, build: Build) -> Build {
-        match self.datapath.unclosed(uid).filter(|unclosed| has_many(unclosed)) {
+        match self.datapath.unclosed(uid).filter(has_many) {
             None => build,
             Some(unclosed) => Box::new(move || wait(uid, &unclosed).and_then(|()| build())),
         }
