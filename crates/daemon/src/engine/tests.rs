@@ -214,7 +214,10 @@ fn the_next_workers_go_on_where_the_old_ones_stopped() {
     let name = "vale0:a".parse().expect("a name");
     workers.detach(PortKey(1), &name);
     drop(workers);
-    assert_eq!(rustix::io::read(&doorbells[1], &mut [0_u8; 8]), Ok(0), "the last copy is closed");
+    let mut rings = [0; 8];
+    let rung = rustix::io::read(&doorbells[1], &mut rings).expect("a doorbell");
+    assert!(rung > 0, "the daemon before may have owed it a wake-up");
+    assert_eq!(rustix::io::read(&doorbells[1], &mut rings), Ok(0), "the last copy is closed");
 }
 
 #[test]
