@@ -95,6 +95,12 @@ fn hop(from: &mut Port, to: &mut Port, [source, destination]: [u32; 2], seq: u64
     }
 }
 
+/// Whether a pair goes on nearly as before: `before` and `during` are what it did in a second.
+#[must_use]
+pub fn goes_on(before: f64, during: f64) -> bool {
+    during * SHARE >= before
+}
+
 /// During an attack, a pair goes on nearly as before: `before` and `during` are what it did in a
 /// second.
 ///
@@ -104,5 +110,5 @@ pub fn assert_goes_on(attack: &str, before: f64, during: f64) {
     let share = during / before;
     eprintln!("{attack}: {before:.0} a second before, {during:.0} during the attack: {share:.3}");
     assert!(before > 0.0, "{attack}: nothing went on before");
-    assert!(during * SHARE >= before, "{attack}: {during:.0} a second, {before:.0} before");
+    assert!(goes_on(before, during), "{attack}: {during:.0} a second, {before:.0} before");
 }

@@ -383,8 +383,8 @@ impl Switch {
     }
 
     /// Wakes a port's peer, if it is owed that, and if its interrupt moderation timer has expired
-    /// or its client [may be woken](Wake::may_wake). Returns whether the peer still waits for its
-    /// wake-up.
+    /// or its client may be woken ([`Wake::may_wake`](crate::Wake::may_wake)). Returns whether the
+    /// peer still waits for its wake-up.
     pub fn wake_if_due(&mut self, id: PortId) -> bool {
         self.entry_mut(id).is_some_and(Entry::wake_if_due)
     }
