@@ -3,9 +3,9 @@
 //! While that one runs, their memory is mapped here, which takes long. When it has stopped, only
 //! numbers are read.
 //!
-//! An ordinary user cannot keep this daemon from taking over, or make the pause long: so many of its
-//! ports are taken over, and so long is their memory waited for (`PORTS`, `PATIENCE`). The clients
-//! of its other ports attach again.
+//! An ordinary user cannot keep this daemon from taking over, or make the pause long: so many of
+//! its ports are taken over, and so long is their memory waited for (`PORTS`, `PATIENCE`). The
+//! clients of its other ports attach again.
 //!
 //! [`model::handed`]: crate::model::handed
 
