@@ -1,4 +1,4 @@
-//! A client that leaves pipes whose doorbells nobody can close.
+//! A client that leaves pipes and keeps their doorbells from being closed.
 //!
 //! The last process to close a file takes it out of all epoll sets that it is in. The client has
 //! the doorbells of both ends in a set, of which one of its threads holds the lock for ever, and

@@ -304,7 +304,7 @@ pub struct WakeCrowd {
     pub seconds: u64,
 }
 
-/// A client that leaves pipes whose doorbells nobody can close.
+/// A client that leaves pipes and keeps their doorbells from being closed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClosingAttack {
     /// The first part of the names of its pipes.

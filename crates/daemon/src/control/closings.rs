@@ -13,40 +13,30 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use super::Control;
 use crate::control::datapath::Datapath;
 use crate::control::datapath::closings::Unclosed;
 use crate::control::refusal::QuotaRefusal;
-use crate::model::opening::Build;
+use crate::model::opening::{Build, await_own};
 
 /// With more files that are not closed, a user gets no port that would leave another one. A program
 /// that attaches and detaches in a loop may be ahead by some.
 pub(super) const UNCLOSED_MAX: u32 = 64;
-/// How long a client waits for files of its own user. To close one takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 
 impl<D: Datapath> Control<D> {
     /// What is built for a user waits until few of its files are left to close.
     pub(super) fn when_closed(&self, uid: u32, build: Build) -> Build {
         match self.datapath.unclosed(uid).filter(has_many) {
             None => build,
-            Some(unclosed) => Box::new(move || wait(uid, &unclosed).and_then(|()| build())),
+            Some(unclosed) => Box::new(move || {
+                let have = || unclosed.load(Ordering::Relaxed);
+                let late = || io::Error::other(QuotaRefusal::Unclosed { uid, have: have() });
+                await_own(|| !has_many(&unclosed), late)?;
+                build()
+            }),
         }
     }
-}
-
-fn wait(uid: u32, unclosed: &Unclosed) -> io::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while has_many(unclosed) {
-        if Instant::now() > end {
-            let have = unclosed.load(Ordering::Relaxed);
-            return Err(io::Error::other(QuotaRefusal::Unclosed { uid, have }));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
 }
 
 fn has_many(unclosed: &Unclosed) -> bool {

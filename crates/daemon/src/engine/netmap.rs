@@ -384,7 +384,7 @@ impl NetmapPorts for Workers {
         let (id, number) = self.next_place(switch, worker)?;
         let (kick, event) = bound.making.take().expect("made with the memory");
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
-        // Its holders get copies, and may make the close of the last one slow.
+        // The holders get copies, and may make the close of the last one slow.
         let kick = ClosedElsewhere::new(event, &self.reclaimer.closer_for(config.user));
         self.bound.get_mut(&key).expect("looked at just now").kick = Some(kick);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));

@@ -182,7 +182,6 @@ impl Closings for Workers {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::Receiver;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -190,14 +189,16 @@ mod tests {
     /// Far more than a chore takes that nothing holds up.
     const LONG: Duration = Duration::from_secs(10);
 
-    /// A chore that waits until its sender is dropped, and what tells when it has begun.
-    fn held() -> (Sender<()>, Receiver<()>, impl FnOnce() + Send + 'static) {
+    /// A reclaimer in which a chore of user 1 waits until the sender is dropped.
+    fn held_up() -> (Reclaimer, Sender<()>) {
+        let reclaimer = Reclaimer::start().expect("threads");
         let ((let_go, wait), (began, begins)) = (channel::<()>(), channel());
-        let chore = move || {
+        reclaimer.run_for(1, move || {
             began.send(()).expect("listening");
             wait.recv().expect_err("nothing is sent");
-        };
-        (let_go, begins, chore)
+        });
+        begins.recv_timeout(LONG).expect("the user has a thread");
+        (reclaimer, let_go)
     }
 
     /// Waits until a chore of a user is done; of none: of the daemon.
@@ -225,10 +226,7 @@ mod tests {
 
     #[test]
     fn a_chore_of_a_user_that_never_ends_holds_up_only_that_user() {
-        let reclaimer = Reclaimer::start().expect("threads");
-        let (let_go, begins, chore) = held();
-        reclaimer.run_for(1, chore);
-        begins.recv_timeout(LONG).expect("the user has a thread");
+        let (reclaimer, let_go) = held_up();
         let (done, behind) = channel();
         reclaimer.run_for(1, move || done.send(()).expect("listening"));
         assert!(is_done(&reclaimer, None), "the daemon's own");
@@ -242,10 +240,7 @@ mod tests {
 
     #[test]
     fn what_users_have_not_closed_is_counted_for_each() {
-        let reclaimer = Reclaimer::start().expect("threads");
-        let (let_go, begins, chore) = held();
-        reclaimer.run_for(1, chore);
-        begins.recv_timeout(LONG).expect("the user has a thread");
+        let (reclaimer, let_go) = held_up();
         let counted = reclaimer.undone(1).expect("one");
         let files = (0..9).map(|_| std::fs::File::open("/dev/null").expect("descriptors"));
         let closer = reclaimer.closer_for(1);
@@ -258,10 +253,7 @@ mod tests {
 
     #[test]
     fn what_waits_outlives_its_handle_and_nobody_waits_for_it() {
-        let reclaimer = Reclaimer::start().expect("threads");
-        let (let_go, begins, chore) = held();
-        reclaimer.run_for(1, chore);
-        begins.recv_timeout(LONG).expect("the user has a thread");
+        let (reclaimer, let_go) = held_up();
         let (done, behind) = channel();
         reclaimer.run_for(1, move || done.send(()).expect("listening"));
         drop(reclaimer);

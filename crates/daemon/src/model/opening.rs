@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use hostif::HostError;
 use port::host::Opened;
@@ -10,6 +11,24 @@ use port::host::Opened;
 /// Slow work: commits memory, or opens or closes network interfaces. A thread of its own runs it;
 /// the call that waits for it goes on when it is done.
 pub type Build = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
+/// How long a builder waits for what programs of its caller's own user keep.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
+
+/// Waits in a builder until programs of its caller's own user let something go.
+///
+/// # Errors
+/// What `late` says, if that takes too long.
+pub fn await_own(is_let_go: impl Fn() -> bool, late: impl FnOnce() -> io::Error) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while !is_let_go() {
+        if Instant::now() > end {
+            return Err(late());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
 
 /// A network interface that another thread opens.
 #[derive(Clone, Default)]

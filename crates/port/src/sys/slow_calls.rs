@@ -213,11 +213,7 @@ impl SlowCalls {
 
     /// Does a call that wakes a client and takes its time, also of the user's share.
     pub(super) fn time_wake(&self, call: impl FnOnce()) {
-        let timing = self.begin_wake();
-        call();
-        let took = timing.took();
-        self.count_wake(&timing, took);
-        if let Some(took) = self.note(&timing, took) {
+        if let (_, Some(took)) = self.meter(call) {
             (self.report)(took);
         }
     }
@@ -227,13 +223,20 @@ impl SlowCalls {
     /// them alone costs little, so one that takes very long is enough, though the thread may have
     /// lost its core.
     pub(super) fn time_futex(&self, call: impl FnOnce()) {
+        let (took, slow) = self.meter(call);
+        if slow.is_some() || took >= VERY_SLOW {
+            self.probation().rest_futexes();
+        }
+    }
+
+    /// Does a wake-up and counts its time for the user's share. Returns that, and what
+    /// [`note`](Self::note) says.
+    fn meter(&self, call: impl FnOnce()) -> (Duration, Option<Duration>) {
         let timing = self.begin_wake();
         call();
         let took = timing.took();
-        self.count_wake(&timing, took);
-        if self.note(&timing, took).is_some() || took >= VERY_SLOW {
-            self.probation().rest_futexes();
-        }
+        self.probation().count_wake(nanos(now()), took, timing.clock);
+        (took, self.note(&timing, took))
     }
 
     /// Whether clients are to be woken by futex, if they ask for it.
@@ -279,10 +282,6 @@ impl SlowCalls {
             (self.report)(took);
         }
         took >= self.limit
-    }
-
-    fn count_wake(&self, timing: &Timing, took: Duration) {
-        self.probation().count_wake(nanos(now()), took, timing.clock);
     }
 
     /// Begins a probation, or prolongs it, if a call took so long that it was slow. Returns how

@@ -18,13 +18,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Weak;
-use std::time::{Duration, Instant};
 
 use protocol::name::PortName;
 
 use super::groups::Charge;
 use super::{Holder, State};
 use crate::model::keys::ConnKey;
+use crate::model::opening::await_own;
 use crate::model::replies::Lease;
 
 /// The leases of connections, and what is left of those that ended.
@@ -116,19 +116,12 @@ impl Owed {
     /// # Errors
     /// The wait takes too long: a program still has a port that was deleted.
     pub fn wait(&self) -> io::Result<()> {
-        let end = Instant::now() + PATIENCE;
-        while self.0.iter().any(|life| life.strong_count() > 0) {
-            if Instant::now() > end {
-                return Err(io::Error::other(
-                    "your deleted ports take the rest of quota.memory until the programs that had \
-                     them close their connections",
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
+        let late = || {
+            io::Error::other(
+                "your deleted ports take the rest of quota.memory until the programs that had \
+                 them close their connections",
+            )
+        };
+        await_own(|| self.0.iter().all(|life| life.strong_count() == 0), late)
     }
 }
-
-/// How long a client waits for memory of its own user.
-const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });

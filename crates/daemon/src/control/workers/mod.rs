@@ -209,7 +209,7 @@ impl<D: Datapath> Control<D> {
             Answerable::Port(_) => None,
         };
         match (self.port_of(key), again) {
-            // Its VMM is being disconnected.
+            // The VMM of the port is being disconnected.
             (Some(_), Some(uid)) if self.notes.stalls.excluded.is_for(uid, key) => {}
             (Some(_), Some(uid)) => self.evict_all(uid, key, now),
             (Some(port), None) => self.evict(&port, now),
