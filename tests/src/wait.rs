@@ -35,3 +35,15 @@ pub fn find_within<T>(patience: Duration, what: &str, mut look: impl FnMut() -> 
 pub fn until(what: &str, mut look: impl FnMut() -> bool) {
     find(what, || look().then_some(()));
 }
+
+/// Waits without naps until `look` says yes.
+///
+/// # Panics
+/// As [`find`].
+pub fn spin(what: &str, mut look: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !look() {
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain for: {what}");
+        std::thread::yield_now();
+    }
+}

@@ -315,8 +315,9 @@ fn an_operator_spaces_the_interrupts_of_a_driver_that_does_not() {
         for seq in 0..200 {
             let frame = named(2, seq, 60);
             port.send(&frame).expect("a daemon");
-            wait::find("a frame", || driver.receive().filter(|came| *came == frame));
-            wait::until("its interrupt", || driver.is_signalled());
+            // Without naps: only a driver that is quick is to be held up.
+            wait::spin("a frame", || driver.receive().is_some_and(|came| came == frame));
+            wait::spin("its interrupt", || driver.is_signalled());
         }
         let counts = Device::counts(&daemon);
         assert_eq!((counts["rx_frames"], counts["interrupts"]), (200, 201));
@@ -325,7 +326,8 @@ fn an_operator_spaces_the_interrupts_of_a_driver_that_does_not() {
         counts["interrupts_suppressed"]
     };
     assert_eq!(late("0"), 0);
-    assert!(late("1000") > 0);
+    // On a busy machine no driver is quick all the time.
+    wait::until("an interrupt that is late", || late("1000") > 0);
 }
 
 /// The words of a page that driver and card share.
