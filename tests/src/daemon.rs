@@ -204,10 +204,18 @@ impl Daemon {
     /// # Panics
     /// If it does not.
     pub fn replace(&mut self) {
-        let next = self.setup.spawn(self.place.path(), &["--replace"]);
-        let mut before = std::mem::replace(&mut self.process, next);
-        before.wait();
+        self.begin_to_replace().wait();
         self.wait_until_ready();
+    }
+
+    /// Starts a daemon that takes over, and returns the process of the one before it.
+    ///
+    /// # Panics
+    /// As [`Daemon::replace`].
+    #[must_use]
+    pub fn begin_to_replace(&mut self) -> Owned {
+        let next = self.setup.spawn(self.place.path(), &["--replace"]);
+        std::mem::replace(&mut self.process, next)
     }
 
     /// Changes its configuration, for the next start.

@@ -211,6 +211,25 @@ fn what_a_client_keeps_from_being_closed_holds_up_no_other_user() {
 }
 
 #[test]
+fn what_a_client_keeps_from_being_closed_holds_up_no_replacement() {
+    if !is_root() {
+        return skip("only root can hold up the kernel's faults");
+    }
+    let mut daemon = Setup::new(CONFIG).start();
+    let (pid, at) = (daemon.pid(), daemon.at("vale0:hostile"));
+    let mut hostile =
+        Peer::launch(&Role::Closings(ClosingAttack { at, pipes: 40, seconds: 3 * ATTACK }), None);
+    assert_eq!(hostile.report(), Report::Ready);
+    assert!(hangs(pid), "{}", states(pid));
+    let mut before = daemon.begin_to_replace();
+    wait::until("the next daemon", || daemon.log().matches("ready socket=").count() == 2);
+    come_and_go(&daemon, 10);
+    assert!(!before.has_ended(), "the kernel holds it up");
+    hostile.process().kill();
+    before.wait();
+}
+
+#[test]
 fn splicing_the_wake_up_descriptor_holds_nobody_up() {
     wake_attack(WakeAssault::Splice);
 }

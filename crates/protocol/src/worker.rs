@@ -66,7 +66,7 @@ pub struct WorkerInfo {
     pub switches: u32,
     /// Ports of these switches.
     pub ports: u32,
-    /// Steps of its heartbeat so far, modulo 2³²: the number does not change while it sleeps, or
+    /// Steps of its heartbeat so far, modulo 2²⁰: the number does not change while it sleeps, or
     /// stands still.
     pub steps: u32,
     /// Timed turns by their length: entry `n` counts those of `2ⁿ` ns up to twice that. One round

@@ -264,16 +264,14 @@ impl Turn<'_> {
         if std::mem::take(&mut entry.cache.is_fleeting) {
             entry.cache.egress = None;
         }
-        if entry.waits.is_some()
-            && let Some(full) = self.still_waits()
-        {
+        let (waits, has_rings) = (entry.waits.is_some(), matches!(entry.plug, Plug::Rings(..)));
+        if waits && let Some(full) = self.still_waits() {
             return Moved { slots: 0, blocked_on: Some(full) };
         }
         let most = self.switch.steering.as_mut().map_or(u16::MAX, |steer| steer.begin_turn(src));
-        let Some(entry) = self.switch.entry_mut(src) else { return Moved::default() };
-        let moved = match &mut entry.plug {
-            Plug::Rings(..) => self.take_rings(most),
-            Plug::Adapter(_) => self.take_from_adapter(most),
+        let moved = match has_rings {
+            true => self.take_rings(most),
+            false => self.take_from_adapter(most),
         };
         if let Some(steering) = &mut self.switch.steering {
             steering.end_turn(src, moved.slots);

@@ -67,8 +67,8 @@ pub struct Beat {
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     word: Arc<Word>,
-    steps: u32,
-    switch: u16,
+    /// The steps so far and the place of the switch, as they stand in the word.
+    here: u64,
 }
 
 /// The watchdog's side.
@@ -84,6 +84,9 @@ const STEPS_SHIFT: u32 = 44;
 const OTHER_SHIFT: u32 = 32;
 const STAGE_SHIFT: u32 = 28;
 const SWITCH_SHIFT: u32 = 12;
+const SWITCH_MASK: u64 = 0xffff << SWITCH_SHIFT;
+/// One step more, in the word.
+const STEP: u64 = 1 << STEPS_SHIFT;
 const _: () = assert!(packet::port::MAX_PORTS == 1 << SWITCH_SHIFT, "a port fits its bits");
 const _: () = assert!(STEPS_SHIFT - OTHER_SHIFT == SWITCH_SHIFT, "so does the other port");
 
@@ -94,17 +97,18 @@ impl Heartbeat {
         HeartbeatReader(self.word.clone())
     }
 
-    /// Steps so far, modulo 2³².
+    /// Steps so far, modulo 2²⁰.
     #[must_use]
     pub fn steps(&self) -> u32 {
-        self.steps
+        steps_in(self.here)
     }
 
     /// The next steps are for ports of the switch at this place of the worker; places above 65535
     /// share one number.
     #[inline(always)]
     pub fn enter(&mut self, switch: usize) {
-        self.switch = u16::try_from(switch).unwrap_or(u16::MAX);
+        let switch = u16::try_from(switch).unwrap_or(u16::MAX);
+        self.here = self.here & !SWITCH_MASK | u64::from(switch) << SWITCH_SHIFT;
     }
 
     /// The worker falls asleep, or looks around.
@@ -134,19 +138,17 @@ impl Heartbeat {
 
     /// Goes on with an earlier step, after others.
     pub fn resume(&mut self, step: u64) {
-        self.steps = self.steps.wrapping_add(1);
-        let what = step & ((1 << STEPS_SHIFT) - 1);
-        self.word.0.store(u64::from(self.steps) << STEPS_SHIFT | what, Ordering::Relaxed);
+        self.here = self.here.wrapping_add(STEP);
+        let (steps, what) = (self.here & !(STEP - 1), step & (STEP - 1));
+        self.word.0.store(steps | what, Ordering::Relaxed);
     }
 
     #[inline(always)]
     fn step(&mut self, stage: Stage, port: PortId, other: PortId) {
-        self.steps = self.steps.wrapping_add(1);
-        let place = u64::from(self.switch) << SWITCH_SHIFT | u64::from(port.number());
-        let what = u64::from(other.number()) << OTHER_SHIFT | (stage as u64) << STAGE_SHIFT;
-        // The upper bits of the counter fall off.
-        let word = u64::from(self.steps) << STEPS_SHIFT | what | place;
-        self.word.0.store(word, Ordering::Relaxed);
+        self.here = self.here.wrapping_add(STEP);
+        let ports = u64::from(other.number()) << OTHER_SHIFT | u64::from(port.number());
+        let what = (stage as u64) << STAGE_SHIFT | ports;
+        self.word.0.store(self.here | what, Ordering::Relaxed);
     }
 }
 
@@ -169,13 +171,17 @@ impl HeartbeatReader {
         let port = has_port.then(|| PortId::from_low_bits(word));
         let other = has_port.then(|| PortId::from_low_bits(word >> OTHER_SHIFT));
         Beat {
-            steps: u32::try_from(word >> STEPS_SHIFT).unwrap_or(0),
+            steps: steps_in(word),
             stage,
             switch: low(SWITCH_SHIFT, 0xffff),
             port,
             other: other.filter(|_| other != port),
         }
     }
+}
+
+fn steps_in(word: u64) -> u32 {
+    u32::try_from(word >> STEPS_SHIFT).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -206,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_step_between_two_ports_names_both() {
-        let mut heartbeat = Heartbeat { steps: u32::MAX, ..Heartbeat::default() };
+        let mut heartbeat = Heartbeat { here: u64::MAX << STEPS_SHIFT, ..Heartbeat::default() };
         let reader = heartbeat.reader();
         let port = |index| PortId::new(index).expect("a port's number");
         for (from, to) in [(0, 4095), (4095, 0), (1, 2), (2730, 1365)] {
@@ -215,7 +221,7 @@ mod tests {
             let Beat { steps, stage, switch, port: at, other } = reader.read();
             assert_eq!((stage, switch), (Stage::Forward, 65_535));
             assert_eq!((at, other), (Some(port(to)), Some(port(from))));
-            assert_eq!(steps, heartbeat.steps(), "below 2²⁰");
+            assert_eq!(steps, heartbeat.steps());
         }
         heartbeat.beat(Stage::Wake, port(4095));
         assert_eq!((reader.read().port, reader.read().other), (Some(port(4095)), None));
@@ -240,7 +246,8 @@ mod tests {
 
     #[test]
     fn each_step_changes_the_word_also_when_the_counter_wraps() {
-        let mut heartbeat = Heartbeat { steps: u32::MAX - 1, ..Heartbeat::default() };
+        let mut heartbeat =
+            Heartbeat { here: (u64::MAX << STEPS_SHIFT) - STEP, ..Heartbeat::default() };
         let reader = heartbeat.reader();
         let mut last = reader.read();
         for _ in 0..4 {

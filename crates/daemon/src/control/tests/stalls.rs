@@ -208,6 +208,20 @@ fn test_stalls_do_not_fill_the_log() {
 }
 
 #[test]
+fn test_lines_about_a_port_that_is_gone_are_those_of_its_user() {
+    let lines = logged(|bench| {
+        bench.attach(1, 1000, "vale0:a").unwrap();
+        let key = bench.key("vale0:a");
+        bench.control.hang_up(ConnKey(1));
+        (0..100).for_each(|_| bench.see_stall_of(key, StallStage::Wake, 60, false));
+        bench.stall("vale0:b", StallStage::Forward);
+    });
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    assert!((1..=40).contains(&count("waking the client of")), "{lines:?}");
+    assert_eq!(count("forwarding frames of"), 1, "lines that are no user's are left");
+}
+
+#[test]
 fn test_the_port_of_a_stall_may_be_gone() {
     let lines = logged(|bench| {
         bench.stall("vale0:a", StallStage::Wake);

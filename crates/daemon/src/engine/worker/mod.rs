@@ -310,8 +310,10 @@ impl Worker {
         self.crowded |= self.scratch.crowded();
         let is_spent = moved.slots > 0 && switch.bridge().has_spent_turn();
         let work = if is_spent { SHARE } else { self.scratch.work() };
-        self.work = self.work.saturating_add(work);
-        self.shares.charge(port.user, work);
+        if work > 0 {
+            self.work = self.work.saturating_add(work);
+            self.shares.charge(port.user, work);
+        }
         let has_news = switch.has_news();
         port.waits_for = moved.blocked_on;
         if moved.blocked_on.is_some_and(Full::is_brief) {
