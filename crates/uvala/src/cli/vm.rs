@@ -51,11 +51,10 @@ enum Action {
     Exec {
         /// The parent's process
         parent: i32,
-        /// The program
-        program: PathBuf,
-        /// Arguments of the program
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<OsString>,
+        /// The program and its arguments. All of them are one: else options of ours that follow
+        /// the program, such as --dir, would be taken from it.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
     },
 }
 
@@ -147,7 +146,7 @@ enum Accel {
 pub fn run(global: &Global, args: &Args) -> Result<u8> {
     match &args.action {
         Action::Run(args) => boot(global, args),
-        Action::Exec { parent, program, args } => Err(remains::exec(*parent, program, args)),
+        Action::Exec { parent, command } => Err(remains::exec(*parent, command)),
     }
 }
 
@@ -489,6 +488,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::{Cli, Command};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -499,6 +499,17 @@ mod tests {
 
     fn args(line: &str) -> Run {
         Line::parse_from(line.split(' ')).run
+    }
+
+    #[test]
+    fn test_a_program_keeps_options_that_are_named_as_ours() {
+        let words = ["uvala", "vm", "exec", "1", "/bin/p", "--dir", "/d", "-h", "--", "--dir=e"];
+        let cli = Cli::try_parse_from(words).unwrap();
+        assert_eq!(cli.global.dir, None);
+        let Command::Vm(Args { action: Action::Exec { command, .. } }) = cli.command else {
+            panic!("another command")
+        };
+        assert_eq!(command, words[4..]);
     }
 
     #[test]

@@ -14,7 +14,6 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command};
 
 use anyhow::{Context, Error, Result};
@@ -41,7 +40,8 @@ pub fn end_with_terminal(machine: &Child) -> Result<()> {
 }
 
 /// Becomes that program.
-pub fn exec(parent: i32, program: &Path, args: &[OsString]) -> Error {
+pub fn exec(parent: i32, command: &[OsString]) -> Error {
+    let [program, args @ ..] = command else { return Error::msg("no program to run") };
     // It restores the terminal, and ends.
     if let Err(error) = process::end_with(parent, Signal::TERM) {
         return error;
