@@ -31,7 +31,7 @@ impl Moves for Workers {
     fn begin_move(&mut self, port: PortKey, worker: u32) -> Option<Build> {
         let place = self.ports.get(&port).filter(|place| place.worker != worker as usize)?;
         let number = place.number;
-        let sets = self.on_port(place, move |worker, _| worker.sets_of(number));
+        let sets = self.on_port(place, move |worker, _| worker.kick_set(number));
         let ringer = self.ringer_of(usize::try_from(worker).ok()?);
         let prepare = move || sets.iter().try_for_each(|set| ringer.prepare(set));
         Some(Box::new(prepare))

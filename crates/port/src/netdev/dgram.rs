@@ -15,7 +15,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, PeerCalls, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{PortBell, descriptors};
 
 /// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
@@ -244,8 +244,12 @@ impl Adapter for Datagrams {
 }
 
 impl Notify for Datagrams {
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.channel.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all([self.channel.descriptor()])
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all([self.channel.descriptor()]);
     }
 }
 

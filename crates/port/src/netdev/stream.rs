@@ -15,7 +15,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, PeerCalls, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{PortBell, descriptors};
 
 /// The length of the length field.
 const LENGTH: usize = 4;
@@ -242,8 +242,12 @@ impl Notify for Stream {
         !matches!(self.inbox.frame(), Ok(None))
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.channel.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all([self.channel.descriptor()])
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all([self.channel.descriptor()]);
     }
 }
 

@@ -18,9 +18,10 @@
 //! hold for long. So a builder does that, while the port is being made, or before it moves to
 //! another worker. Until it has moved, the port's set is in the sets of two workers.
 
+use std::any::Any;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -53,26 +54,10 @@ impl Doorbell {
         Ok(Self { epoll: Arc::new(epoll), own: Arc::new(own) })
     }
 
-    /// Watches a descriptor: `number` is ready whenever `fd` is readable or has an error, until it
-    /// is closed or [unwatched](Doorbell::unwatch).
-    ///
-    /// # Errors
-    /// No memory, or too many watches.
-    pub fn watch(&self, fd: BorrowedFd<'_>, number: u32) -> io::Result<()> {
-        match add(&self.epoll, fd, number.into(), epoll::EventFlags::IN) {
-            // It is prepared.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let data = epoll::EventData::new_u64(number.into());
-                Ok(epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN)?)
-            }
-            done => done,
-        }
-    }
-
-    /// Ends a watch.
-    pub fn unwatch(&self, fd: BorrowedFd<'_>) {
-        // The call fails if the descriptor is not watched any more.
-        let _ = epoll::delete(&self.epoll, fd);
+    /// What rings here for a port that has descriptors of its own.
+    #[must_use]
+    pub fn bell(&self, number: u32) -> PortBell {
+        PortBell { epoll: self.epoll.clone(), number }
     }
 
     /// Another handle, for other threads.
@@ -102,6 +87,63 @@ impl Doorbell {
     }
 }
 
+/// A worker's doorbell, as a port with descriptors of its own rings it.
+#[derive(Clone, Debug)]
+pub struct PortBell {
+    epoll: Arc<OwnedFd>,
+    number: u32,
+}
+
+impl PortBell {
+    /// The bell that a worker gives to an adapter.
+    ///
+    /// # Panics
+    /// If it is something else.
+    #[must_use]
+    pub fn of(bell: &dyn Any) -> &Self {
+        bell.downcast_ref().expect("workers give such bells")
+    }
+
+    /// Watches a descriptor: the bell rings whenever it is readable or has an error, until it is
+    /// closed or [unwatched](PortBell::unwatch).
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        match add(&self.epoll, &fd, self.number.into(), epoll::EventFlags::IN) {
+            // It is prepared.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let data = epoll::EventData::new_u64(self.number.into());
+                Ok(epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+            }
+            done => done,
+        }
+    }
+
+    /// Ends a watch.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // The call fails if the descriptor is not watched any more.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Watches all descriptors of a port, or none; whether it has any that are watched.
+    pub fn watch_all<T: AsFd>(&self, all: impl IntoIterator<Item = T> + Clone) -> bool {
+        match all.clone().into_iter().try_for_each(|fd| self.watch(fd)) {
+            Ok(()) => all.into_iter().next().is_some(),
+            Err(error) => {
+                tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
+                self.unwatch_all(all);
+                false
+            }
+        }
+    }
+
+    /// Ends all watches of a port.
+    pub fn unwatch_all<T: AsFd>(&self, all: impl IntoIterator<Item = T>) {
+        all.into_iter().for_each(|fd| self.unwatch(fd));
+    }
+}
+
 /// A worker's doorbell, seen by other threads.
 #[derive(Clone, Debug)]
 pub struct Ringer {
@@ -127,7 +169,7 @@ impl Ringer {
     }
 
     /// Prepares a port's set to ring here, too. This may wait for other processes. The set rings
-    /// for no port before [`Kick::connect`] or [`Doorbell::watch`]; without either it stays
+    /// for no port before [`Kick::connect`] or [`PortBell::watch`]; without either it stays
     /// prepared until it is closed.
     ///
     /// # Errors
@@ -313,11 +355,15 @@ mod tests {
     fn what_is_watched_is_ready_as_long_as_it_is_readable() {
         let bell = Doorbell::new().expect("descriptors");
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
-        bell.watch(read.as_fd(), 5).expect("memory");
+        let (again, more) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+        let both = [&read, &again];
+        assert!(bell.bell(5).watch_all(both) && !bell.bell(6).watch_all(None::<&OwnedFd>));
         assert!(rung(&bell).is_empty());
-        rustix::io::write(&write, b"x").expect("room");
-        assert_eq!((rung(&bell), rung(&bell)), (vec![5], vec![5]));
-        bell.unwatch(read.as_fd());
+        for end in [write, more] {
+            rustix::io::write(&end, b"x").expect("room");
+        }
+        assert_eq!((rung(&bell), rung(&bell)), (vec![5, 5], vec![5, 5]));
+        bell.bell(5).unwatch_all(both);
         assert!(rung(&bell).is_empty());
     }
 

@@ -13,7 +13,7 @@ pub mod vhost;
 mod wake;
 pub mod xdp;
 
-pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
+pub use doorbell::{Doorbell, Kick, KickSlot, PortBell, PortSet, Ringer, new_event};
 pub use slow_calls::{Probation, SlowCalls, UserCount};
 pub use wake::{ClosedElsewhere, Closer, MirrorWakers, PortWaker, Waker, Wakers, doorbell_pair};
 

@@ -49,6 +49,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::handoff::{Order, Orders, Ring, Trouble};
 use crate::machine::requests::{Admission, Requests};
+use crate::sys::PortBell;
 use crate::sys::vhost::{EpollSet, Event};
 
 /// The most frames that a port takes in one turn.
@@ -676,8 +677,12 @@ impl Notify for Machine {
             || self.transmits().any(|ring| ring.trouble.is_none() && ring.queue.pending())
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.epoll_set.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all([self.epoll_set.descriptor()])
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all([self.epoll_set.descriptor()]);
     }
 }
 

@@ -5,7 +5,6 @@ use std::io;
 use port::sys::{Kick, PortSet};
 
 use super::Worker;
-use super::watch::watched_set;
 
 /// Kicks, by the numbers of their ports.
 #[derive(Debug, Default)]
@@ -47,12 +46,6 @@ impl Worker {
     /// What another worker needs to be rung by the clients of this port.
     pub fn kick_set(&self, number: u32) -> Option<PortSet> {
         Some(self.kicks.0.get(number as usize)?.as_ref()?.kick.set())
-    }
-
-    /// The epoll sets of a port, which have to be in those of the worker that takes it over.
-    pub fn sets_of(&mut self, number: u32) -> Vec<PortSet> {
-        let watched = self.plug_of(number).and_then(|plug| watched_set(plug));
-        self.kick_set(number).into_iter().chain(watched).collect()
     }
 
     /// Has the clients of this port ring for `other` too.
