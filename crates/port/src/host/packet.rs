@@ -23,8 +23,8 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State, write_out};
-use crate::sys::{PortBell, Waker};
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
+use crate::sys::{PortBell, Waker};
 
 const ADDRESSES: usize = 12;
 const TAG: isize = 4;

@@ -44,8 +44,8 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State};
 use crate::group::Share;
-use crate::sys::{PortBell, Waker};
 use crate::sys::xdp::{Bound, Descriptor, Place, SLOTS, XdpSocket};
+use crate::sys::{PortBell, Waker};
 use store::{Store, Wanted};
 
 /// The number of chunks to send from.
