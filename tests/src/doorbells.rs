@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use client::Error;
@@ -97,6 +97,20 @@ pub fn watch(fd: BorrowedFd<'_>, watches: u32) -> Vec<OwnedFd> {
     });
     let sets: Vec<_> = sets.collect();
     sets.into_iter().chain(copies).collect()
+}
+
+/// Does something while a thread kicks without a break.
+pub fn kick_beside(kick: BorrowedFd<'_>, work: impl FnOnce()) {
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let _ = rustix::io::write(kick, &1_u64.to_ne_bytes());
+            }
+        });
+        work();
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Moves what never comes into a doorbell, and what it says to where there is no room. The kernel

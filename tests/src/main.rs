@@ -25,6 +25,7 @@ mod hostile_guest;
 mod hostile_peer;
 mod interrupts;
 mod listen_fds;
+mod nested_sets;
 mod odd_files;
 mod peer_netmap;
 mod scribble;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Role::Returns(attack) => wake_ups::come_again(&attack),
         Role::WakeCrowd(crowd) => wake_crowd::run(&crowd),
         Role::Closings(attack) => closings::run(&attack),
+        Role::NestedSets(attack) => nested_sets::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),
         Role::Memory(attack) => slow_memory::run(&attack),

@@ -41,6 +41,8 @@ pub enum Role {
     WakeCrowd(WakeCrowd),
     /// Keeps what it had of pipes from being closed, until stdin ends.
     Closings(ClosingAttack),
+    /// Has no port, and holds the lock of nested epoll sets, until stdin ends.
+    NestedSets(NestedSets),
     /// Attacks by the interrupts of a machine, until stdin ends.
     Interrupts(InterruptAttack),
     /// Attacks by its socket as the peer of a port, until the port hangs up.
@@ -287,6 +289,8 @@ pub struct ReturnAttack {
     pub at: At,
     /// Epoll watches of what it is woken by, in all.
     pub watches: u32,
+    /// They are of what it kicks by, and it leaves while it kicks.
+    pub by_kicks: bool,
     /// After so long it ends by itself.
     pub seconds: u64,
 }
@@ -300,6 +304,13 @@ pub struct WakeCrowd {
     pub ports: u32,
     /// Epoll watches of what each of them is woken by.
     pub watches: u32,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// A process that holds the kernel's lock of epoll sets that are put into another one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NestedSets {
     /// After so long it ends by itself.
     pub seconds: u64,
 }

@@ -109,6 +109,14 @@ pub fn come_again(attack: &ReturnAttack) -> Result<Report, Error> {
     super::say(&Report::Ready);
     loop {
         let (connection, attached, fds) = attach_again(attack)?;
+        if attack.by_kicks {
+            let _held = super::doorbells::watch(fds.kick.as_fd(), attack.watches);
+            super::doorbells::kick_beside(fds.kick.as_fd(), || {
+                drop(connection);
+                std::thread::sleep(SLOW);
+            });
+            continue;
+        }
         let mut victim = Woken::new(&attached, &fds);
         victim.announce(&fds);
         let held = super::doorbells::watch(fds.wake.as_fd(), attack.watches);

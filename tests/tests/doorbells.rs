@@ -313,20 +313,35 @@ fn wake_ups_of_many_ports_that_add_up_leave_others_their_time() {
 
 #[test]
 fn a_client_that_leaves_after_two_slow_wake_ups_is_refused_after_the_third() {
+    returns(false);
+}
+
+#[test]
+fn a_client_that_leaves_while_its_kick_is_slow_is_refused_after_the_third() {
+    returns(true);
+}
+
+/// A client that attaches again and again is refused, for what it makes slow.
+fn returns(by_kicks: bool) {
     if !is_root() {
         return skip("only root can be another user, and the daemon's own is not refused");
     }
     let daemon = Setup::new(CONFIG).start();
+    let trips = RoundTrips::start(&daemon, "vale0");
     let (at, watches) = (daemon.at("vale0:hostile"), 100_000);
-    let attack = ReturnAttack { at, watches, seconds: ATTACK };
-    let hostile = Peer::launch(&Role::Returns(attack), Some(USER));
-    assert_eq!(hostile.report(), Report::Ready);
-    match hostile.report() {
-        Report::Failed { message, .. } => {
-            assert!(message.contains("stalled its switch"), "{message}");
+    let attack = ReturnAttack { at, watches, by_kicks, seconds: ATTACK };
+    let ((), during) = trips.beside(|| {
+        let hostile = Peer::launch(&Role::Returns(attack), Some(USER));
+        assert_eq!(hostile.report(), Report::Ready);
+        match hostile.report() {
+            Report::Failed { message, .. } => {
+                assert!(message.contains("stalled its switch"), "{message}");
+            }
+            other => panic!("{other:?}"),
         }
-        other => panic!("{other:?}"),
-    }
+    });
+    assert!(during > 1.0, "{during} round trips a second");
+    trips.finish();
 }
 
 #[test]

@@ -68,14 +68,13 @@ mod workers;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 
 use packet::PortId;
 use port::group::{Group, Size};
 use port::netmap_region::NetmapRegion;
 use port::pipe::Pipe;
 use port::shm::PortMemory;
-use port::sys::{KickSlot, Ringer};
+use port::sys::Ringer;
 use port::vxlan::address::Addresses;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::gettid;
@@ -225,8 +224,6 @@ struct Site {
     spec: ShmSpec,
     worker: usize,
     memory: PortMemory,
-    /// What its client kicks by, made together with the memory.
-    kick: Arc<KickSlot>,
 }
 
 /// Descriptors that the daemon needs beside its workers, to start and for one client with a port.

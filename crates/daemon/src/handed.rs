@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
-use port::sys::PortSet;
+use port::sys::{ClosedElsewhere, Closer, try_to_watch};
 use protocol::HandedPort;
 use protocol::peer::Peer;
 
@@ -68,7 +68,7 @@ struct Copied {
     rings: RingSpec,
     connection: OwnedFd,
     memory: PortMemory,
-    kicks: PortSet,
+    kicks: ClosedElsewhere,
     wake: OwnedFd,
 }
 
@@ -86,7 +86,7 @@ pub struct Successor {
 }
 
 impl Handed {
-    /// Adds a port, and maps its memory; `prepare` has its kicks ring for the workers.
+    /// Adds a port, and maps its memory. What its user can keep from being closed has a closer.
     ///
     /// # Errors
     /// No port can be made of this, or there is no memory.
@@ -94,7 +94,7 @@ impl Handed {
         &mut self,
         port: HandedPort,
         fds: Vec<OwnedFd>,
-        prepare: impl FnOnce(&PortSet) -> io::Result<()>,
+        closer_for: impl FnOnce(u32) -> Closer,
     ) -> io::Result<()> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
         let [region, kicks, wake, connection] = fds.try_into().map_err(|_| bad())?;
@@ -102,14 +102,18 @@ impl Handed {
         let rings = settings::rings(&port.attach, &usual).map_err(|_| bad())?;
         let RingSpec { counts, extra_bufs, stride } = rings;
         let uid = Peer::of(&connection)?.uid;
+        let kicks = ClosedElsewhere::new(kicks, &closer_for(uid));
         let taken = self.taken.entry(uid).or_default();
         let patience = if is_privileged(uid) { PATIENCE } else { taken.patience()? };
         let (name, begin) = (port.attach.port.to_string(), Instant::now());
-        let map = move || PortMemory::take_over(&name, counts, extra_bufs, stride, region);
-        let memory = within(patience, map);
+        let map = move || {
+            try_to_watch(kicks.fd())?;
+            let memory = PortMemory::take_over(&name, counts, extra_bufs, stride, region)?;
+            Ok((memory, kicks))
+        };
+        let mapped = within(patience, map);
         taken.waited += begin.elapsed();
-        let (memory, kicks) = (memory?, PortSet(kicks.into()));
-        prepare(&kicks)?;
+        let (memory, kicks) = mapped?;
         taken.ports += 1;
         self.ports.insert(port.key, Copied { port, rings, connection, memory, kicks, wake });
         Ok(())

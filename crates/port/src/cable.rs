@@ -21,6 +21,8 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
+use crate::sys::PortBell;
+
 /// The most bytes that wait in the cable, in each direction, if the limit allows it.
 const ROOM: usize = 4 << 20;
 
@@ -111,14 +113,19 @@ impl Adapter for CableEnd {
 }
 
 impl Notify for CableEnd {
-    fn watched(&self) -> Option<&dyn Any> {
-        self.socket.as_ref().map(|socket| socket as &dyn Any)
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all(&self.socket)
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all(&self.socket);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Doorbell;
     use switch::TagAction;
 
     /// A batch with frames of these lengths, each filled with its number.
@@ -198,6 +205,7 @@ mod tests {
         assert_eq!(dropped.get(DropReason::NoRoom), dropped.total());
         drop(b);
         assert_eq!(a.send(&sent, &all(&sent)).drops.get(DropReason::LinkDown), 64);
-        assert!(received(&mut a).is_empty() && a.watched().is_none());
+        let bell = Doorbell::new().expect("descriptors").bell(1);
+        assert!(received(&mut a).is_empty() && !a.watch(&bell));
     }
 }

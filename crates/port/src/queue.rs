@@ -278,8 +278,12 @@ impl Notify for Queue {
         self.has_drained || self.inner.pending()
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        self.inner.watched()
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        self.inner.watch(bell)
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        self.inner.unwatch(bell);
     }
 
     fn is_over(&self) -> bool {

@@ -68,7 +68,7 @@ impl Attach {
 }
 
 /// A client's port that a daemon hands over to the next one. The descriptors beside the reply are,
-/// in this order: the region, the epoll set that the client's kicks make ready, the daemon's end of
+/// in this order: the region, the eventfd that the client kicks by, the daemon's end of
 /// the client's doorbell, the daemon's end of the control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,7 +8,7 @@ use device::virtqueue::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, RING_PACKE
 use device::virtqueue::{Buffers, Direction, Inflight, PIECES_MAX, Places, Queue, area_len};
 use port::machine::quota::{Limits, Quota, Resource};
 use port::sys::SlowCalls;
-use port::sys::vhost::EpollSet;
+use port::sys::vhost::KickPlace;
 use port::vhost_user::handoff::{Queues, Ring};
 use port::vhost_user::message::{HEADER, Header, Message, PAYLOAD_MAX};
 use port::vhost_user::session::{Session, Shared};
@@ -131,9 +131,9 @@ pub fn vhost_message(data: &[u8]) {
     if let Ok(header) = Header::parse(input.bytes::<HEADER>()) {
         assert!(header.size <= PAYLOAD_MAX);
     }
-    let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+    let kicks = Arc::new(KickPlace::default());
     let (quota, slow) = (Quota::new(0, LIMITS), Arc::new(SlowCalls::unreported()));
-    let shared = Shared { epoll_set, quota: quota.clone(), slow };
+    let shared = Shared { kicks, quota: quota.clone(), slow };
     let mut held = Held((0..2 * PAIRS).map(|_| None).collect());
     for _ in 0..2 {
         let mut session = Session::new(&mut held, PAIRS, &shared);

@@ -1,12 +1,10 @@
 //! Calls that wait for the kernel: it changes one network interface at a time, so opening or
-//! closing one waits for all others, and it puts one epoll set into another at a time. They wait on
-//! other threads, and the daemon answers other requests meanwhile.
+//! closing one waits for all others. They wait on other threads, and the daemon answers other
+//! requests meanwhile.
 //!
 //! ```text
 //!   port_add, interface_attach, bind
 //!            ── checked ──► opened (a builder) ──► the call is judged and carried out, with that
-//!   worker_move, port_set with a worker
-//!            ── checked ──► prepared (a builder) ──► likewise
 //!   port_del ── carried out ──► closed (a builder) ──► written down ──► answered
 //! ```
 
@@ -14,18 +12,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use protocol::name::SwitchName;
-use protocol::{
-    HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest, WorkerMove,
-    WorkerRequest,
-};
+use protocol::{HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest};
 
 use super::interfaces::host;
 use super::save::Changed;
-use super::workers::moves::wanted_worker;
 use super::{Client, Control, Step};
 use crate::control::datapath::Datapath;
 use crate::control::refusal::Refusal;
-use crate::model::error::DatapathError;
 use crate::model::keys::ConnKey;
 use crate::model::opening::{Build, Opening};
 
@@ -42,31 +35,14 @@ pub(super) struct Opened {
 pub(super) enum Deferred {
     /// To be carried out when its interfaces are open.
     Open(Client, Box<Request>, Vec<Opened>),
-    /// To be carried out when the port can move.
-    Move(Client, Box<Request>),
     /// Carried out; to be written down and answered when what it removed is closed.
     Close(Vec<(SwitchName, Changed)>, Box<(Reply, Vec<OwnedFd>)>),
-}
-
-/// The move of a port that a request asks for.
-fn move_of(request: &Request) -> Option<WorkerMove> {
-    match request {
-        Request::Worker(WorkerRequest::Move(wanted)) => Some(wanted.clone()),
-        Request::Port(PortRequest::Set(set)) => wanted_worker(set),
-        _ => None,
-    }
 }
 
 impl<D: Datapath> Control<D> {
     /// Begins what a call needs that waits; `None`: it needs nothing, or will be refused.
     pub(super) fn begin_open(&mut self, client: &Client, request: &Request) -> Option<Build> {
         let caller = &client.caller;
-        if let Some(wanted) = move_of(request) {
-            let build = self.begin_move(caller, &wanted)?;
-            let call = Deferred::Move(client.clone(), Box::new(request.clone()));
-            self.pending.deferred.insert(client.conn, call);
-            return Some(build);
-        }
         let (to, wanted) = match request {
             Request::Port(PortRequest::Add(add)) => {
                 let host = host::request_of(caller, add, &self.defaults.declared).ok()??;
@@ -173,10 +149,6 @@ impl<D: Datapath> Control<D> {
         match self.pending.deferred.remove(&conn) {
             None => Step::Answer(self.finish_attach(conn, built)),
             Some(Deferred::Close(changed, answer)) => self.save(conn, changed, *answer),
-            Some(Deferred::Move(mut client, request)) => match built {
-                Ok(()) => self.begin(&mut client, *request),
-                Err(error) => Step::Answer(Err(DatapathError::from(error).into())),
-            },
             Some(Deferred::Open(mut client, request, openings)) => {
                 // Without a thread to open them, they are opened here.
                 self.pending.opened = if built.is_ok() { openings } else { Vec::new() };
@@ -195,7 +167,7 @@ impl<D: Datapath> Control<D> {
             Some(Deferred::Close(changed, answer)) => {
                 let _ = self.save(conn, changed, *answer);
             }
-            None | Some(Deferred::Move(..)) => {}
+            None => {}
         }
     }
 

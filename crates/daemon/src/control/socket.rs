@@ -156,7 +156,7 @@ impl<D: Datapath> Server<D> {
         if let Some(bell) = control.stall_bell() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(STALLS), readable)?;
         }
-        if let Some(bell) = control.host_bell() {
+        for bell in control.host_bells() {
             epoll::add(&epoll, bell, epoll::EventData::new_u64(HOST), readable)?;
         }
         let heartbeat = control.take_heartbeat().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Ports of clients that the next daemon goes on with.
 //!
 //! A port without a trust group can be handed over: its region is its own, and the client knows no
-//! process by it. The next daemon gets copies of the region's memfd, of the epoll set that the
-//! client's eventfd is in, and of the daemon's end of the doorbell, while this one goes on. When
-//! this one has stopped its workers, it says where they are in the rings.
+//! process by it. The next daemon gets copies of the region's memfd, of the client's eventfd, and
+//! of the daemon's end of the doorbell, while this one goes on. When this one has stopped its
+//! workers, it says where they are in the rings.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use packet::{MacAddr, PortId, VlanId};
 use port::shm::{plug_at, port_waker};
-use port::sys::{PortSet, Waker};
+use port::sys::{Closer, Waker};
 use protocol::StallStage;
 use ring::krings::Positions;
 use switch::PortConfig;
@@ -42,11 +42,11 @@ impl HandOver for Workers {
     fn copies_of(&self, port: PortKey) -> io::Result<Option<Copies>> {
         let Some((place, handles)) = self.handles_of(port) else { return Ok(None) };
         let number = place.number;
-        let kicks = self.on_port(place, move |worker, _| worker.kick_set(number));
-        let (Some(PortSet(kicks)), Some(waker)) = (kicks, handles.waker.upgrade()) else {
+        let kicks = self.on_port(place, move |worker, _| worker.kick_copy(number))?;
+        let (Some(kicks), Some(waker)) = (kicks, handles.waker.upgrade()) else {
             return Ok(None);
         };
-        let fds = [handles.region.try_clone()?, kicks.try_clone()?, waker.copy()?];
+        let fds = [handles.region.try_clone()?, kicks, waker.copy()?];
         Ok(Some(Copies { rings: handles.rings, fds }))
     }
 
@@ -108,8 +108,7 @@ impl HandOver for Workers {
         let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
         let plug = plug_at(region, &layout, &at, port_waker(region, &layout, waker.clone()));
         let plug = plug.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        let ringer = self.ringer_of(worker);
-        let kick = ringer.kick_of(kicks);
+        let kick = self.kick(worker, kicks.fd().try_clone()?, peer);
         kick.connect(number)?;
         // From here on nothing fails.
         self.tell(worker, move |worker| worker.keep_kick(number, kick));
@@ -155,13 +154,10 @@ impl Workers {
         pending.into_iter().for_each(PendingCall::wait);
     }
 
-    /// Prepares a port's kicks to ring for the worker that will get the port, whichever that is.
-    /// This may wait for other processes.
-    ///
-    /// # Errors
-    /// No memory, or too many watches.
-    pub fn prepare(&self, kicks: &PortSet) -> io::Result<()> {
-        self.workers.iter().try_for_each(|crew| crew.handle.ringer().prepare(kicks))
+    /// Closes descriptors of files that programs of this user have, too.
+    #[must_use]
+    pub fn closer_for(&self, user: u32) -> Closer {
+        self.reclaimer.closer_for(user)
     }
 
     fn handles_of(&self, port: PortKey) -> Option<(&PortPlace, &Handles)> {

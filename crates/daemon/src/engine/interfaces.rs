@@ -9,8 +9,9 @@
 //!                    └── not found ────► gone ──────► up, down     one of that name appears
 //! ```
 //!
-//! [`HostPorts`] belongs to the control thread. It owns the netlink socket, a timer, and one
-//! epoll set of both and of the bell that other threads ring, which control polls with its own.
+//! [`HostPorts`] belongs to the control thread. It owns the netlink socket, a timer, and the bell
+//! that other threads ring, which control polls with its own descriptors. All of them are there
+//! from the start: control never has to put something into the set that it waits for.
 //! The adapter of an interface belongs to the worker; the [`Link`] between them holds the state.
 //!
 //! Opening takes long (the helper, another namespace, XDP), so a thread of its own does it and
@@ -43,7 +44,7 @@ use port::group::Share;
 use port::host::{Opened, State, bell};
 use port::sys::Waker;
 use protocol::{HostIf, LinkState, PortKind};
-use rustix::event::{Timespec, epoll};
+use rustix::event::Timespec;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_gettime,
     timerfd_settime,
@@ -61,14 +62,11 @@ use stored::Given;
 /// The interfaces that are ports.
 #[derive(Debug)]
 pub struct HostPorts {
-    /// The bell, the timer and the netlink socket, for control to poll.
-    epoll: OwnedFd,
     bell: OwnedFd,
     ringer: Arc<Waker>,
     /// Readable when it is time to try again.
     timer: OwnedFd,
-    /// Opened with the first port.
-    monitor: Option<Monitor>,
+    monitor: Monitor,
     /// Helper that opens interfaces where the daemon may not.
     helper: Option<PathBuf>,
     /// What the daemon before this one left, until the ports are made.
@@ -86,18 +84,14 @@ pub struct HostPorts {
 
 impl HostPorts {
     pub(super) fn new() -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (bell, ringer) = bell()?;
-        watch(&epoll, bell.as_fd())?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        watch(&epoll, timer.as_fd())?;
         Ok(Self {
-            epoll,
             bell,
             ringer,
             timer,
-            monitor: None,
+            monitor: Monitor::open()?,
             helper: None,
             kept: Kept::default(),
             fd_store: FdStore::default(),
@@ -108,14 +102,9 @@ impl HostPorts {
         })
     }
 
-    /// Opens the netlink socket, if it is not open.
-    fn monitor(&mut self) -> io::Result<()> {
-        if self.monitor.is_none() {
-            let monitor = Monitor::open()?;
-            watch(&self.epoll, monitor.as_fd())?;
-            self.monitor = Some(monitor);
-        }
-        Ok(())
+    /// What becomes readable when something has happened.
+    fn bells(&self) -> [BorrowedFd<'_>; 3] {
+        [self.bell.as_fd(), self.timer.as_fd(), self.monitor.as_fd()]
     }
 
     /// Rung when a link's state has changed.
@@ -144,11 +133,7 @@ impl HostPorts {
 
     /// Removes a port. The caller closes what is being opened for it.
     pub(super) fn forget(&mut self, port: PortKey) -> Option<Opening> {
-        let place = self.ports.remove(&port);
-        if self.ports.is_empty() {
-            self.monitor = None;
-        }
-        place?.opening
+        self.ports.remove(&port)?.opening
     }
 
     /// Begins to open an interface: the job puts what it has opened into the slot.
@@ -235,7 +220,7 @@ impl HostPorts {
         // The bell does not tell which link has changed: look at all.
         let _ = rustix::io::read(&self.bell, &mut [0; 256]);
         let mut events = self.lost.found().unwrap_or_default();
-        for event in self.monitor.as_ref().map(Monitor::events).unwrap_or_default() {
+        for event in self.monitor.events() {
             match event {
                 Event::Lost => {
                     self.lost.note();
@@ -322,17 +307,13 @@ fn sought(ports: &BTreeMap<PortKey, HostPlace>) -> BTreeSet<Sought> {
     ports.values().filter_map(seek).collect()
 }
 
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use hostif::namespace::Home;
     use hostif::netlink::Interface;
     use port::host::Link;
-    use std::mem::MaybeUninit;
+    use rustix::event::{PollFd, PollFlags, poll};
 
     fn place(ifname: &str) -> HostPlace {
         let name = "vale0:x".parse().expect("a name");
@@ -430,9 +411,8 @@ mod tests {
         let mut ports = HostPorts::new().expect("descriptors");
         let link = Link::new(&interface(7, "a", true), false, &ports.ringer);
         link.note(State::Down);
-        let mut space = [MaybeUninit::uninit(); 4];
-        let (events, _) = epoll::wait(&ports.epoll, &mut space, None).expect("ours");
-        assert_eq!(events.len(), 1);
+        let mut bells = ports.bells().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        assert!(poll(&mut bells, None).expect("ours") > 0);
         assert_eq!(ports.events(), []);
     }
 }

@@ -3,15 +3,13 @@
 //! # Theory of operation
 //!
 //! ```text
-//!   builder        the port's epoll sets are prepared to ring for the new worker: this may wait
 //!   new worker     the client's kick rings here, too, for a number without a port
 //!   old worker     nothing of the port rings here any more; it is exchanged for a handle of it
-//!   new worker     its handle is exchanged for the port, whose descriptor it watches; the first
+//!   new worker     its handle is exchanged for the port, whose descriptors it watches; the first
 //!                  turns look at its rings
 //! ```
 //!
-//! A port with a client has a kick, one without rings a descriptor, which is an epoll set where
-//! several of them ring.
+//! A port with a client has a kick, one without rings has descriptors.
 //!
 //! Between two turns a worker has delivered all that it took, so the frames of a port keep their
 //! order. Those that come meanwhile stay in its rings. Frames for the port are delivered all the
@@ -21,20 +19,10 @@ use super::Workers;
 use crate::control::datapath::moves::Moves;
 use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
-use crate::model::opening::Build;
 
 impl Moves for Workers {
     fn worker_of_port(&self, port: PortKey) -> Option<u32> {
         u32::try_from(self.ports.get(&port)?.worker).ok()
-    }
-
-    fn begin_move(&mut self, port: PortKey, worker: u32) -> Option<Build> {
-        let place = self.ports.get(&port).filter(|place| place.worker != worker as usize)?;
-        let number = place.number;
-        let sets = self.on_port(place, move |worker, _| worker.sets_of(number));
-        let ringer = self.ringer_of(usize::try_from(worker).ok()?);
-        let prepare = move || sets.iter().try_for_each(|set| ringer.prepare(set));
-        Some(Box::new(prepare))
     }
 
     fn move_port(&mut self, port: PortKey, worker: u32) -> Result<(), DatapathError> {
@@ -45,8 +33,8 @@ impl Moves for Workers {
             return Ok(());
         }
         let (_, new) = self.next_place(switch, to)?;
-        if let Some(kick) = self.on_port(place, move |worker, _| worker.kick_set(number)) {
-            let kick = self.ringer_of(to).kick_of(kick);
+        let ringer = self.ringer_of(to);
+        if let Some(kick) = self.on_port(place, move |it, _| it.kick_at(number, &ringer))? {
             self.workers[to].handle.call(move |worker| worker.connect(new, kick))?;
         }
         // From here on nothing fails.

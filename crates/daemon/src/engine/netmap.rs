@@ -31,7 +31,7 @@ use std::sync::Arc;
 use port::netmap_region::{HolderMemory, NetmapRegion};
 use port::reservation::Reservation;
 use port::shm::plug;
-use port::sys::{ClosedElsewhere, KickSlot, Ringer, Waker, Wakers, new_event};
+use port::sys::{ClosedElsewhere, Waker, Wakers, new_event};
 use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
@@ -42,6 +42,7 @@ use ring::leaver::Leaver;
 use switch::{Clock, Mirror, PortConfig, Wake};
 
 use super::memory::{geometry, reconcile};
+use super::slow_calls::PeerOf;
 use super::{PortPlace, Workers};
 use crate::control::datapath::netmap::NetmapPorts;
 use crate::control::datapath::regions::Regions;
@@ -64,9 +65,7 @@ pub struct BoundPlace {
     pub(super) region: u16,
     pub(super) reservation: Arc<Reservation>,
     pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
-    /// What its holders kick by, made together with the memory of the first, and the daemon's copy
-    /// of their eventfd.
-    pub(super) making: Arc<KickSlot>,
+    /// The daemon's copy of what its holders kick by.
     pub(super) kick: Option<ClosedElsewhere>,
 }
 
@@ -121,8 +120,8 @@ impl BoundPlace {
         region: u16,
         reservation: Arc<Reservation>,
     ) -> Self {
-        let (holders, making, kick) = (BTreeMap::new(), Arc::default(), None);
-        Self { name, label, served_by, region, reservation, holders, making, kick }
+        let (holders, kick) = (BTreeMap::new(), None);
+        Self { name, label, served_by, region, reservation, holders, kick }
     }
 
     /// Sizes of the port's rings.
@@ -272,14 +271,6 @@ impl Workers {
         self.bound[&port].kick.as_ref().map_or_else(new_event, |kick| kick.fd().try_clone())
     }
 
-    /// Where to make the kick of a port that is not plugged in yet.
-    fn unmade_kick(&self, port: PortKey) -> Option<(Arc<KickSlot>, Ringer)> {
-        let bound = &self.bound[&port];
-        let ServedBy::Switch(switch) = bound.served_by else { return None };
-        let unmade = bound.kick.is_none();
-        unmade.then(|| (bound.making.clone(), self.ringer_of(self.place(switch).home)))
-    }
-
     /// Has the kicks of a holder of both sides of an interface ring for both.
     fn connect_sides(&self, port: PortKey, other: PortKey) {
         let (Some(place), Some(beside)) = (self.ports.get(&port), self.ports.get(&other)) else {
@@ -364,9 +355,7 @@ impl NetmapPorts for Workers {
             let bound = self.bound.get_mut(&port).expect("control knows which ports there are");
             bound.holders.insert(holder, place);
         }
-        let kicks: Vec<_> = parts.iter().filter_map(|key| self.unmade_kick(*key)).collect();
         let build = move || {
-            kicks.iter().try_for_each(|(slot, ringer)| slot.fill(ringer))?;
             reservations.into_iter().try_for_each(Reservation::build_while_wanted)?;
             memory.build_while_wanted()
         };
@@ -382,7 +371,9 @@ impl NetmapPorts for Workers {
         // What programs bind is at the home of its switch: monitors mirror what this worker sees.
         let worker = self.place(switch).home;
         let (id, number) = self.next_place(switch, worker)?;
-        let (kick, event) = bound.making.take().expect("made with the memory");
+        let event = new_event()?;
+        let peer = PeerOf { port: key, user: config.user, switch: Some(switch) };
+        let kick = self.kick(worker, event.try_clone()?, peer);
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
         // The holders get copies, and may make the close of the last one slow.
         let kick = ClosedElsewhere::new(event, &self.reclaimer.closer_for(config.user));

@@ -6,7 +6,7 @@ use port::cable::cable;
 use port::null::NullPort;
 use port::shm;
 use port::shm::{plug, port_waker};
-use port::sys::KickSlot;
+use port::sys::new_event;
 use protocol::PortStats;
 use protocol::name::PortName;
 use switch::{Plug, PortConfig};
@@ -38,13 +38,9 @@ impl Ports for Workers {
         let worker = self.next_worker(spec.switch, spec.worker);
         self.next_place(spec.switch, worker)?;
         let memory = self.memory(spec)?;
-        let (reservation, kick) = (memory.reservation.clone(), Arc::new(KickSlot::default()));
-        let (slot, ringer) = (kick.clone(), self.ringer_of(worker));
-        self.sites.insert(spec.key, Site { spec: spec.clone(), worker, memory, kick });
-        Ok(Box::new(move || {
-            slot.fill(&ringer)?;
-            reservation.build_while_wanted()
-        }))
+        let reservation = memory.reservation.clone();
+        self.sites.insert(spec.key, Site { spec: spec.clone(), worker, memory });
+        Ok(Box::new(move || reservation.build_while_wanted()))
     }
 
     fn attach_shm(
@@ -59,7 +55,8 @@ impl Ports for Workers {
         let copy = spec.group.is_none().then(|| memory.fd.try_clone()).transpose()?;
         let peer = PeerOf { port, user: config.user, switch: Some(switch) };
         let (wake, waker) = self.waker(peer)?;
-        let (kick, event) = self.sites[&port].kick.take().expect("made with the memory");
+        let event = new_event()?;
+        let kick = self.kick(worker, event.try_clone()?, peer);
         self.workers[worker].handle.call(move |worker| worker.connect(number, kick))?;
         // From here on nothing fails.
         let Site { spec, memory, .. } = self.sites.remove(&port).expect("looked up just now");

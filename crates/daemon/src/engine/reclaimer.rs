@@ -74,14 +74,15 @@ impl Reclaimer {
     #[must_use]
     pub fn closer(&self) -> Closer {
         let reclaimer = self.clone();
-        Closer::new(move |fd| reclaimer.run(move || drop(fd)))
+        Closer::new(move |closing| reclaimer.run(closing))
     }
 
-    /// Closes descriptors of files that programs of this user have, too.
+    /// Takes descriptors of files that programs of this user have, too, out of epoll sets of the
+    /// daemon, and closes them.
     #[must_use]
     pub fn closer_for(&self, user: u32) -> Closer {
         let reclaimer = self.clone();
-        Closer::new(move |fd| reclaimer.run_for(user, move || drop(fd)))
+        Closer::new(move |closing| reclaimer.run_for(user, closing))
     }
 
     /// How many chores of a user are not done yet, now and later; `None`: none now.

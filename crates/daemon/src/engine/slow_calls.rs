@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use port::sys::{Probation, SlowCalls, UserCount, Waker};
+use port::sys::{Kick, Probation, SlowCalls, UserCount, Waker};
 use protocol::{StallCause, StallStage};
 
 use super::Workers;
@@ -76,6 +76,12 @@ impl Workers {
     pub(super) fn waker(&mut self, peer: PeerOf) -> io::Result<(OwnedFd, Waker)> {
         let slow = self.slow_calls(peer, StallStage::Wake);
         Waker::new(&self.reclaimer.closer(), slow)
+    }
+
+    /// The kick of a port at a worker: this eventfd, which its client has, too.
+    pub(super) fn kick(&mut self, worker: usize, event: OwnedFd, peer: PeerOf) -> Kick {
+        let slow = Arc::new(self.slow_calls(peer, StallStage::Wake));
+        self.ringer_of(worker).kick(event, &self.reclaimer.closer_for(peer.user), slow)
     }
 
     /// Reports slow calls of this stage for a port's peer by the worker of its switch.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use packet::{MacAddr, VlanId};
 use port::shm::{PortMemory, region_layout};
-use port::sys::PortSet;
+use port::sys::{ClosedElsewhere, Closer};
 use protocol::name::PortName;
 use ring::Region;
 use ring::layout::{FIRST_BLOCK, PortLayout};
@@ -187,8 +187,7 @@ fn replace(mut old: Workers) -> Workers {
     let (_, at) = old.positions(&[PortKey(1), PortKey(2)]).pop().expect("one of the two");
     let mut next = workers();
     next.wait();
-    let kicks = PortSet(kicks.into());
-    next.prepare(&kicks).expect("room");
+    let kicks = ClosedElsewhere::new(kicks, &Closer::in_place());
     let inherited = Inherited { memory, kicks, wake, at };
     let lease = next.take_over(&shm_spec(), PortConfig::default(), inherited).expect("room");
     next.go_on();
@@ -231,7 +230,8 @@ fn a_port_goes_on_in_the_rings_that_it_has_only() {
     let memory = take(copy(), stride).expect("as it is");
     let mut at = workers.positions(&[PortKey(1)]).remove(0).1;
     at.rx[0].tail = counts.rx_slots.slots();
-    let inherited = Inherited { memory, kicks: PortSet(kicks.into()), wake, at };
+    let kicks = ClosedElsewhere::new(kicks, &Closer::in_place());
+    let inherited = Inherited { memory, kicks, wake, at };
     let mut next = self::workers();
     let refused = next.take_over(&shm_spec(), PortConfig::default(), inherited);
     assert!(matches!(refused, Err(DatapathError::System(_))));

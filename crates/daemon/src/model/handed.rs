@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 use packet::MacAddr;
 use port::shm::PortMemory;
-use port::sys::PortSet;
+use port::sys::ClosedElsewhere;
 use ring::krings::{Positions, RxPosition, TxPosition};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub struct Copies {
 pub struct Inherited {
     /// The memory, which is built and in use.
     pub memory: PortMemory,
-    /// The epoll set that the client's kicks make ready.
-    pub kicks: PortSet,
+    /// What the client kicks by: an eventfd, or of a previous version the epoll set that it is in.
+    pub kicks: ClosedElsewhere,
     /// The daemon's end of the client's doorbell.
     pub wake: OwnedFd,
     /// Where the switch is in the rings.

@@ -26,7 +26,7 @@ pub mod tap;
 pub mod xdp;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -37,7 +37,6 @@ use hostif::tap::TapSpec;
 use hostif::xdp::XdpSpec;
 use hostif::{HostError, Undo};
 use protocol::{HostIf, PortKind, Queues};
-use rustix::event::epoll;
 use rustix::io::Errno;
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Notify, Sent};
@@ -236,15 +235,6 @@ fn write_out(
     }
     to.truncate(start - header);
     Err(DropReason::TooLong)
-}
-
-/// An epoll set that is readable when one of these is.
-pub(crate) fn watch_all<T: AsFd>(all: &[T]) -> Result<Arc<OwnedFd>, Errno> {
-    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for one in all {
-        epoll::add(&any, one, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    }
-    Ok(any.into())
 }
 
 /// Stands for an interface that does not exist.

@@ -23,8 +23,8 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State, write_out};
-use crate::sys::Waker;
 use crate::sys::packet::{BATCH, Inbox, PacketSocket, Received};
+use crate::sys::{PortBell, Waker};
 
 const ADDRESSES: usize = 12;
 const TAG: isize = 4;
@@ -225,7 +225,11 @@ impl Notify for Packet {
         true
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.socket.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all([self.socket.descriptor()])
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all([self.socket.descriptor()]);
     }
 }

@@ -44,8 +44,8 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::{Link, Opened, State};
 use crate::group::Share;
-use crate::sys::Waker;
 use crate::sys::xdp::{Bound, Descriptor, Place, SLOTS, XdpSocket};
+use crate::sys::{PortBell, Waker};
 use store::{Store, Wanted};
 
 /// The number of chunks to send from.
@@ -110,16 +110,12 @@ pub fn with_handles(
             .map_err(|errno| HostError::system("steer frames of", &name)(errno.into()))?;
         all.push(own);
     }
-    let watched = if all.len() > 1 { Some(super::watch_all(&all)) } else { None };
-    let watched =
-        watched.transpose().map_err(|errno| HostError::system("watch", &name)(errno.into()))?;
     let how = describe(&numbers, steering.native, bound, &store.umem, tags);
     let _ = link.how.set(how + &std::mem::take(&mut store.note));
     let _ = link.share.set(store.share());
     let adapter = Xdp {
         queues: all,
         next: 0,
-        watched,
         free: chunks.collect(),
         store,
         link: link.clone(),
@@ -249,7 +245,6 @@ struct Xdp {
     queues: Vec<Queue>,
     /// The queue to begin with.
     next: usize,
-    watched: Option<Arc<OwnedFd>>,
     /// Free chunks to send from.
     free: Vec<Chunk>,
     /// The memory, which outlives the sockets.
@@ -496,8 +491,11 @@ impl Notify for Xdp {
         true
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        let one = || self.queues[0].socket.descriptor() as &dyn Any;
-        Some(self.watched.as_ref().map_or_else(one, |set| set as &dyn Any))
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all(&self.queues)
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all(&self.queues);
     }
 }

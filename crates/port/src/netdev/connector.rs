@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-
 use super::End;
 use crate::machine::log::RateLimitedLog;
 use crate::machine::quota::Charge;
@@ -22,6 +20,7 @@ use crate::machine::rejected::RejectedPeers;
 use crate::machine::requests::{Admission, Request, Requests};
 use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
+use crate::sys::PortBell;
 use crate::sys::vhost::{Event, wait};
 
 /// How long a new peer waits while another one has the port. That one may have gone without the
@@ -63,12 +62,15 @@ pub(super) struct PeerChannel {
     leftovers: Sender<Leftover>,
     left: Arc<Event>,
     pause: Arc<Pause>,
+    listener: Arc<Listener>,
     /// Says whether the port is evicted.
     requests: Arc<Requests>,
     /// The admission of peers that the connector has given last.
     admission: Admission,
-    /// The socket of a datagram port was taken out of the epoll set, because of an eviction.
-    is_out: bool,
+    /// What rings at the worker, if one has the port.
+    bell: Option<PortBell>,
+    /// It watches the socket of a datagram port.
+    watches_socket: bool,
 }
 
 /// What the connector gives to the worker.
@@ -94,14 +96,10 @@ struct Leftover {
     descriptors: Vec<OwnedFd>,
 }
 
-/// The epoll set that wakes the worker, and the socket of a datagram port that is in it, except
-/// while the connector closes descriptors: so a port holds those of one datagram at a time.
-struct Pause {
-    epoll: OwnedFd,
-    listener: Arc<Listener>,
-    /// Set by the worker when it pauses; cleared by the connector.
-    is_on: AtomicBool,
-}
+/// A datagram port receives nothing while the connector closes descriptors: so it holds those of
+/// one datagram at a time. Set by the worker when it pauses; cleared by the connector, which then
+/// signals the worker. Release and acquire: a worker that finds it cleared finds them closed.
+type Pause = AtomicBool;
 
 /// Both ends of a new channel.
 pub(super) fn pair(
@@ -114,20 +112,20 @@ pub(super) fn pair(
     let ((given, come), (leftovers, theirs)) = (channel(), channel());
     let signal = Arc::new(Signal { event: Event::new()?, is_set: AtomicBool::new(false) });
     let (left, requests) = (Arc::new(Event::new()?), Arc::new(Requests::new()?));
-    let (epoll, listener) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, Arc::new(listener));
-    let pause = Pause { epoll, listener: listener.clone(), is_on: AtomicBool::new(false) };
-    let (pause, admission) = (Arc::new(pause), Admission::default());
+    let (pause, admission) = (Arc::<Pause>::default(), Admission::default());
+    let listener = Arc::new(listener);
     let channel = PeerChannel {
         given: come,
         signal: signal.clone(),
         leftovers,
         left: left.clone(),
         pause: pause.clone(),
+        listener: listener.clone(),
         requests: requests.clone(),
         admission,
-        is_out: false,
+        bell: None,
+        watches_socket: false,
     };
-    channel.watch(&signal.event)?;
     let connector = Connector {
         log: RateLimitedLog::new(spec.name.clone(), spec.quota.lines()),
         source,
@@ -183,58 +181,61 @@ impl PeerChannel {
 
     /// The socket of a datagram port, unless the port pauses or is evicted.
     pub(super) fn socket(&mut self) -> Option<BorrowedFd<'_>> {
-        let is_evicted = self.is_evicted();
-        let socket = self.pause.listener.fd()?;
-        if is_evicted {
-            // Each time: at the end of a pause, the connector puts it back.
-            let _ = epoll::delete(&self.pause.epoll, socket);
-            self.is_out = true;
-            return None;
+        let is_open = !self.is_evicted() && !self.pause.load(Ordering::Acquire);
+        self.watch_socket(is_open);
+        self.listener.fd().filter(|_| is_open)
+    }
+
+    fn watch_socket(&mut self, wanted: bool) {
+        let (Some(bell), Some(socket)) = (&self.bell, self.listener.fd()) else { return };
+        match (self.watches_socket, wanted) {
+            (false, true) => self.watches_socket = bell.watch(socket).is_ok(),
+            (true, false) => {
+                bell.unwatch(socket);
+                self.watches_socket = false;
+            }
+            _ => {}
         }
-        // Acquire: the connector has put the socket back into the epoll set.
-        if self.pause.is_on.load(Ordering::Acquire) {
-            return None;
-        }
-        if std::mem::take(&mut self.is_out) {
-            // The connector may have put it back.
-            let _ = self.pause.watch(socket);
-        }
-        Some(socket)
     }
 
     /// Receives no datagrams until the connector has closed these descriptors.
-    pub(super) fn pause(&self, descriptors: Vec<OwnedFd>) {
-        self.pause.begin();
+    pub(super) fn pause(&mut self, descriptors: Vec<OwnedFd>) {
+        self.pause.store(true, Ordering::Relaxed);
+        self.watch_socket(false);
         self.leave(None, descriptors);
     }
 
-    /// Receives datagrams.
-    pub(super) fn resume(&self) -> rustix::io::Result<()> {
-        self.pause.end()
+    /// Has the connector's signals ring; whether they do.
+    pub(super) fn ring_by(&mut self, bell: &PortBell) -> bool {
+        let rings = bell.watch_all([&self.signal.event]);
+        self.bell = rings.then(|| bell.clone());
+        rings
+    }
+
+    /// Nothing of the channel rings any more.
+    pub(super) fn ring_no_more(&mut self) {
+        self.watch_socket(false);
+        if let Some(bell) = self.bell.take() {
+            bell.unwatch(&self.signal.event);
+        }
     }
 
     /// Wakes the worker when the descriptor is readable.
-    pub(super) fn watch(&self, fd: impl AsFd) -> rustix::io::Result<()> {
-        self.pause.watch(fd)
+    pub(super) fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        self.bell.as_ref().map_or(Ok(()), |bell| bell.watch(fd))
     }
 
     /// Wakes the worker when the descriptor is writable, too, if `wanted`.
     pub(super) fn watch_room(&self, fd: impl AsFd, wanted: bool) {
-        let room = if wanted { EventFlags::OUT } else { EventFlags::empty() };
-        // Changing a watch that exists cannot fail.
-        let _ = epoll::modify(&self.pause.epoll, fd, EventData::new_u64(0), EventFlags::IN | room);
+        if let Some(bell) = &self.bell {
+            bell.watch_room(fd, wanted);
+        }
     }
 
     pub(super) fn unwatch(&self, fd: impl AsFd) {
-        // The descriptor is closed next.
-        let _ = epoll::delete(&self.pause.epoll, fd);
-    }
-}
-
-impl PeerChannel {
-    /// The descriptor that the worker waits for.
-    pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.pause.epoll
+        if let Some(bell) = &self.bell {
+            bell.unwatch(fd);
+        }
     }
 }
 
@@ -254,28 +255,6 @@ impl Signal {
     }
 }
 
-impl Pause {
-    fn watch(&self, fd: impl AsFd) -> rustix::io::Result<()> {
-        epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)
-    }
-
-    /// Keeps datagrams from the worker.
-    fn begin(&self) {
-        if let Some(socket) = self.listener.fd() {
-            let _ = epoll::delete(&self.epoll, socket);
-        }
-        // Last: a connector that sees it puts the socket back.
-        self.is_on.store(true, Ordering::Release);
-    }
-
-    fn end(&self) -> rustix::io::Result<()> {
-        let watched = self.listener.fd().map_or(Ok(()), |socket| self.watch(socket));
-        // Release: the worker finds its socket in the epoll set.
-        self.is_on.store(false, Ordering::Release);
-        watched
-    }
-}
-
 impl Connector {
     /// The control thread's part of the port.
     pub(super) fn port(&self) -> MachinePort {
@@ -288,7 +267,6 @@ impl Connector {
         self.serve();
         // Until the worker has left its last descriptor.
         self.leftovers.iter().for_each(drop);
-        drop(self.pause);
         self.listener.outlast();
     }
 
@@ -431,11 +409,8 @@ impl Connector {
             end = end.or(leftover.end);
             drop(leftover.descriptors);
         }
-        // Acquire: the worker has taken the socket out of the epoll set.
-        if self.pause.is_on.load(Ordering::Acquire) {
-            // The port cannot connect its peer again without memory: it stays without one until it
-            // is deleted and added again.
-            let _ = self.pause.end();
+        if self.pause.swap(false, Ordering::Release) {
+            self.signal.set();
         }
         end
     }

@@ -15,7 +15,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, PeerCalls, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{PortBell, descriptors};
 
 /// The most bytes to receive: one more than the longest frame has.
 const READ: usize = FRAME_MAX as usize + 1;
@@ -37,14 +37,13 @@ pub(super) struct Datagrams {
     ends: Vec<usize>,
     /// The number of them that the peer has taken.
     taken: usize,
-    /// Nothing is sent before the next turn: the peer's queue is full, and the epoll set reports
-    /// when it is not; or calls were slow.
+    /// Nothing is sent before the next turn: the peer's queue is full, and the bell rings when it
+    /// is not; or calls were slow.
     waits_for_room: bool,
 }
 
 impl Datagrams {
     pub(super) fn new(channel: PeerChannel, slow: PeerCalls) -> std::io::Result<Self> {
-        channel.resume()?;
         Ok(Self {
             channel,
             slow,
@@ -244,8 +243,20 @@ impl Adapter for Datagrams {
 }
 
 impl Notify for Datagrams {
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.channel.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        let rings = self.channel.ring_by(PortBell::of(bell));
+        let _ = self.channel.socket();
+        if self.waits_for_room {
+            self.wait_for_room();
+        }
+        rings
+    }
+
+    fn unwatch(&mut self, _: &dyn Any) {
+        if let Some(peer) = self.peer.as_ref().filter(|_| self.waits_for_room) {
+            self.channel.unwatch(peer);
+        }
+        self.channel.ring_no_more();
     }
 }
 
@@ -256,6 +267,7 @@ mod tests {
     use super::super::open_dgram;
     use super::*;
     use crate::machine::{MachinePort, State};
+    use crate::sys::Doorbell;
     use crate::sys::descriptors::accept;
     use crate::sys::descriptors::fixture::{at_once, send_lingering};
     use std::os::unix::net::UnixDatagram;
@@ -314,6 +326,35 @@ mod tests {
             let mut frame = vec![0; 2 * FRAME_MAX as usize];
             assert_eq!(peer.recv(&mut frame).expect("a frame"), FRAME_MAX as usize);
             turn(&mut *adapter);
+        }
+    }
+
+    #[test]
+    fn datagrams_ring_at_the_worker_that_has_the_port_unless_it_pauses() {
+        let place = tempdir().expect("a directory");
+        let (mut adapter, _port, peer) = opened_for_descriptors(place.path());
+        let rings = |doorbell: &Doorbell| {
+            let mut rung = Vec::new();
+            doorbell.wait(&mut rung, Some(Duration::from_millis(20)));
+            rung.pop()
+        };
+        for number in [5, 6] {
+            let doorbell = Doorbell::new().expect("descriptors");
+            assert!(adapter.watch(&doorbell.bell(number)));
+            while !turn(&mut *adapter).0.is_empty() || rings(&doorbell).is_some() {}
+            let deaf = send_lingering(&peer, &[1; 60], 1);
+            assert_eq!(rings(&doorbell), Some(number));
+            assert_eq!(turn(&mut *adapter).0, [[1; 60]]);
+            peer.send(&[9; 60]).expect("room");
+            assert_eq!(rings(&doorbell), None, "it pauses");
+            // The end of the other end is the end of the wait.
+            drop(deaf);
+            soon("the next one", || {
+                rings(&doorbell).is_some() && turn(&mut *adapter).0 == [[9; 60]]
+            });
+            adapter.unwatch(&doorbell.bell(number));
+            peer.send(&[9; 60]).expect("room");
+            assert_eq!(rings(&doorbell), None, "another worker has it");
         }
     }
 

@@ -15,7 +15,7 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::connector::PeerChannel;
 use super::{End, PeerCalls, WAITING};
-use crate::sys::descriptors;
+use crate::sys::{PortBell, descriptors, said};
 
 /// The length of the length field.
 const LENGTH: usize = 4;
@@ -37,8 +37,8 @@ pub(super) struct Stream {
     outbox: Vec<u8>,
     /// The number of bytes of the outbox that the peer has taken.
     taken: usize,
-    /// Nothing is sent before the next turn: the peer's buffer is full, and the epoll set reports
-    /// when it is not; or a call was slow.
+    /// Nothing is sent before the next turn: the peer's buffer is full, and the bell rings when it
+    /// is not; or a call was slow.
     waits_for_room: bool,
 }
 
@@ -65,8 +65,8 @@ impl Stream {
         {
             let watched = self.channel.watch(&peer);
             self.peer = Some(peer);
-            if let Err(errno) = watched {
-                self.hang_up(errno.into());
+            if !said(watched) {
+                self.hang_up(End::System(Errno::NOMEM));
             }
         }
         if self.peer.is_some() && self.channel.is_evicted() {
@@ -242,8 +242,19 @@ impl Notify for Stream {
         !matches!(self.inbox.frame(), Ok(None))
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.channel.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        let rings = self.channel.ring_by(PortBell::of(bell));
+        if let Some(peer) = &self.peer {
+            // Without a watch, the peer is served when frames are sent to it.
+            let _ = said(self.channel.watch(peer));
+            self.channel.watch_room(peer, self.waits_for_room);
+        }
+        rings
+    }
+
+    fn unwatch(&mut self, _: &dyn Any) {
+        self.peer.iter().for_each(|peer| self.channel.unwatch(peer));
+        self.channel.ring_no_more();
     }
 }
 
@@ -308,6 +319,7 @@ mod tests {
     use super::super::open_stream;
     use super::{DropReason, FRAME_MAX, LENGTH, PeerCalls};
     use crate::machine::{MachinePort, State};
+    use crate::sys::Doorbell;
     use crate::sys::descriptors::accept;
     use crate::sys::descriptors::fixture::{at_once, send_lingering};
     use std::io::{Read, Write};
@@ -315,6 +327,9 @@ mod tests {
     use std::time::Duration;
     use switch::Adapter;
     use tempfile::{TempDir, tempdir};
+
+    /// Long enough for what rings at once.
+    const SOON: Duration = Duration::from_millis(20);
 
     fn framed(frame: &[u8]) -> Vec<u8> {
         [&u32::try_from(frame.len()).expect("short").to_be_bytes(), frame].concat()
@@ -394,6 +409,23 @@ mod tests {
             turn(&mut *adapter);
         }
         assert_eq!(port.status().state(), State::Up);
+    }
+
+    #[test]
+    fn a_peer_rings_at_the_worker_that_has_the_port() {
+        let (mut adapter, _port, mut peer, _dir) = opened();
+        for number in [5, 6] {
+            let (doorbell, mut rung) = (Doorbell::new().expect("descriptors"), Vec::new());
+            assert!(adapter.watch(&doorbell.bell(number)));
+            while !turn(&mut *adapter).0.is_empty() || doorbell.wait(&mut rung, Some(SOON)) {}
+            peer.write_all(&framed(&frame(60))).expect("room");
+            rung.clear();
+            assert!(doorbell.wait(&mut rung, None));
+            assert_eq!((rung, turn(&mut *adapter).0), (vec![number], vec![frame(60)]));
+            adapter.unwatch(&doorbell.bell(number));
+            peer.write_all(&framed(&frame(60))).expect("room");
+            assert!(!doorbell.wait(&mut Vec::new(), Some(SOON)));
+        }
     }
 
     #[test]

@@ -1,32 +1,45 @@
 //! A worker's doorbell: what wakes it.
 //!
-//! Each port whose client kicks has an eventfd, which no thread of the daemon reads, and an epoll
-//! set of its own with that eventfd in it. The worker's set holds the ports' sets:
+//! Each port whose client kicks has an eventfd, which no thread of the daemon reads, in the
+//! worker's epoll set:
 //!
 //! ```text
-//!   client ── write ──► eventfd ◄── port's epoll set ◄── worker's epoll set ◄── epoll_wait
-//!             (shared, hostile)      (ours)               (ours)
+//!   client ── write ──► eventfd ◄── worker's epoll set ◄── epoll_wait
+//!             (shared, hostile)      (ours)
 //! ```
 //!
-//! Everything is edge-triggered, so a report is all that has to be done about a kick. A client can
-//! fill, read and lock its eventfd, change its mode, and register it in any number of other epoll
-//! sets. What that makes slow is to add the eventfd to a set and to take it out, and to write it;
-//! the worker does none of that. It takes the port's set out of its own, whose wait queue no other
-//! process knows, and the reclaimer closes the port's set.
+//! It is edge-triggered, so a report is all that has to be done about a kick. A client can fill,
+//! read and lock its eventfd, change its mode, and register it in any number of other epoll sets,
+//! some of which it may keep locked. What that makes slow, and who does it:
 //!
-//! To put one epoll set into another takes a mutex of the whole system, which other processes can
-//! hold for long. So a builder does that, while the port is being made, or before it moves to
-//! another worker. Until it has moved, the port's set is in the sets of two workers.
+//! - To add the eventfd to a set takes its lock, tens of milliseconds: a worker, before a client
+//!   has the eventfd, or when the port moves; the daemon that takes over.
+//! - To take it out takes the same, with the set's mutex held: the closer of the port's user.
+//! - To close it last takes as long as a client keeps a set locked: that closer, too.
+//!
+//! To change what a registration asks for takes nothing of the client's. So the worker ends the
+//! port's kicks.
+//!
+//! The first two are timed ([`SlowCalls`]), and after a slow one the closer rests: a worker that
+//! has events waits meanwhile. What is registered is taken out by the daemon, or it would stay in
+//! the set for as long as a client has the eventfd.
+//!
+//! No set of the daemon is in another one. To put it there takes a mutex of the whole system, which
+//! any process can hold for ever, as to add any file to a set that is in another one.
 
+use std::any::Any;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-/// The data of the daemon's own kicks, and of ports that are not plugged in yet.
+use super::slow_calls::SlowCalls;
+use super::wake::Closer;
+
+/// The data of the daemon's own kicks, and of ports that are not there any more.
 const NO_PORT: u64 = u64::MAX;
 /// The most descriptors of one report.
 const EVENTS: usize = 64;
@@ -53,26 +66,10 @@ impl Doorbell {
         Ok(Self { epoll: Arc::new(epoll), own: Arc::new(own) })
     }
 
-    /// Watches a descriptor: `number` is ready whenever `fd` is readable or has an error, until it
-    /// is closed or [unwatched](Doorbell::unwatch).
-    ///
-    /// # Errors
-    /// No memory, or too many watches.
-    pub fn watch(&self, fd: BorrowedFd<'_>, number: u32) -> io::Result<()> {
-        match add(&self.epoll, fd, number.into(), epoll::EventFlags::IN) {
-            // It is prepared.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let data = epoll::EventData::new_u64(number.into());
-                Ok(epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN)?)
-            }
-            done => done,
-        }
-    }
-
-    /// Ends a watch.
-    pub fn unwatch(&self, fd: BorrowedFd<'_>) {
-        // The call fails if the descriptor is not watched any more.
-        let _ = epoll::delete(&self.epoll, fd);
+    /// What rings here for a port that has descriptors of its own.
+    #[must_use]
+    pub fn bell(&self, number: u32) -> PortBell {
+        PortBell { epoll: self.epoll.clone(), number }
     }
 
     /// Another handle, for other threads.
@@ -102,6 +99,85 @@ impl Doorbell {
     }
 }
 
+/// A worker's doorbell, as a port with descriptors of its own rings it.
+#[derive(Clone, Debug)]
+pub struct PortBell {
+    epoll: Arc<OwnedFd>,
+    number: u32,
+}
+
+impl PortBell {
+    /// The bell that a worker gives to an adapter.
+    ///
+    /// # Panics
+    /// If it is something else.
+    #[must_use]
+    pub fn of(bell: &dyn Any) -> &Self {
+        bell.downcast_ref().expect("workers give such bells")
+    }
+
+    /// Watches a descriptor: the bell rings whenever it is readable or has an error, until it is
+    /// closed or [unwatched](PortBell::unwatch).
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn watch(&self, fd: impl AsFd) -> io::Result<()> {
+        add(&self.epoll, fd, self.number.into(), epoll::EventFlags::IN)
+    }
+
+    /// Watches a descriptor, edge-triggered: the bell rings each time that it becomes readable, and
+    /// nobody has to read it.
+    ///
+    /// # Errors
+    /// No memory, or too many watches.
+    pub fn watch_edges(&self, fd: impl AsFd) -> io::Result<()> {
+        add(&self.epoll, fd, self.number.into(), EDGE)
+    }
+
+    /// Has a descriptor that is watched ring when it is writable, too, or no more.
+    pub fn watch_room(&self, fd: impl AsFd, wanted: bool) {
+        let room = if wanted { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(self.number.into());
+        // Changing a watch that exists cannot fail.
+        let _ = epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN | room);
+    }
+
+    /// Ends a watch.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // The call fails if the descriptor is not watched any more.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Watches all descriptors of a port, or none; whether it has any that are watched.
+    pub fn watch_all<T: AsFd>(&self, all: impl IntoIterator<Item = T> + Clone) -> bool {
+        let watched = all.clone().into_iter().try_for_each(|fd| self.watch(fd));
+        let is_watched = said(watched);
+        if !is_watched {
+            self.unwatch_all(all.clone());
+        }
+        is_watched && all.into_iter().next().is_some()
+    }
+
+    /// Ends all watches of a port.
+    pub fn unwatch_all<T: AsFd>(&self, all: impl IntoIterator<Item = T>) {
+        all.into_iter().for_each(|fd| self.unwatch(fd));
+    }
+}
+
+impl PartialEq for PortBell {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.epoll, &other.epoll) && self.number == other.number
+    }
+}
+
+/// Whether a watch has begun; says why not.
+pub fn said(watched: io::Result<()>) -> bool {
+    if let Err(error) = &watched {
+        tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
+    }
+    watched.is_ok()
+}
+
 /// A worker's doorbell, seen by other threads.
 #[derive(Clone, Debug)]
 pub struct Ringer {
@@ -115,107 +191,91 @@ impl Ringer {
         write_or_skip(&self.own);
     }
 
-    /// A port's kick, which rings for no port yet.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn kick(&self) -> io::Result<(Kick, OwnedFd)> {
-        let (set, event) = (epoll::create(epoll::CreateFlags::CLOEXEC)?, new_event()?);
-        add(&set, &event, NO_PORT, EDGE)?;
-        add(&self.epoll, &set, NO_PORT, EDGE)?;
-        Ok((Kick { set: PortSet(set.into()), epoll: self.epoll.clone() }, event))
-    }
-
-    /// Prepares a port's set to ring here, too. This may wait for other processes. The set rings
-    /// for no port before [`Kick::connect`] or [`Doorbell::watch`]; without either it stays
-    /// prepared until it is closed.
-    ///
-    /// # Errors
-    /// No memory, or too many watches.
-    pub fn prepare(&self, set: &PortSet) -> io::Result<()> {
-        match add(&self.epoll, &set.0, NO_PORT, epoll::EventFlags::empty()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done,
-        }
-    }
-
-    /// A kick that has been [prepared](Self::prepare) to ring here.
+    /// A port's kick, which rings for no port yet: the daemon's copy of an eventfd.
     #[must_use]
-    pub fn kick_of(&self, set: PortSet) -> Kick {
-        Kick { set, epoll: self.epoll.clone() }
+    pub fn kick(&self, event: OwnedFd, closer: &Closer, slow: Arc<SlowCalls>) -> Kick {
+        let (epoll, closer) = (self.epoll.clone(), closer.clone());
+        Kick { event: Some(event), epoll, closer, slow }
     }
 }
 
-/// An epoll set of a port, which rings for the workers in whose sets it is.
-#[derive(Clone, Debug)]
-pub struct PortSet(pub Arc<OwnedFd>);
-
-/// The worker's side of a port's kick. A thread that may have to wait drops it.
+/// The worker's side of a port's kick. Any thread may drop it: the closer takes it out of the
+/// worker's set, and closes it.
 #[derive(Debug)]
 pub struct Kick {
-    set: PortSet,
+    /// There until this is dropped. The set knows the file by this copy.
+    event: Option<OwnedFd>,
     epoll: Arc<OwnedFd>,
+    closer: Closer,
+    slow: Arc<SlowCalls>,
 }
 
 impl Kick {
+    /// After a slow call, so many times as long nothing is taken out of a set.
+    const REST: u32 = 10;
+
+    fn event(&self) -> &OwnedFd {
+        self.event.as_ref().expect("open until it is dropped")
+    }
+
     /// From here on, a kick rings for `number`; so does one that has come before.
     ///
     /// # Errors
-    /// No memory, or the kick was not prepared to ring for this worker.
+    /// No memory, or too many watches.
     pub fn connect(&self, number: u32) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(number.into());
-        Ok(epoll::modify(&self.epoll, &self.set.0, data, EDGE)?)
-    }
-
-    /// What another worker needs to be rung instead.
-    #[must_use]
-    pub fn set(&self) -> PortSet {
-        self.set.clone()
+        self.slow.time(|| add(&self.epoll, self.event(), number.into(), EDGE))
     }
 
     /// From here on, kicks ring no more.
     pub fn disconnect(&self) {
-        // Nothing can fail but what is a bug.
-        let gone = epoll::delete(&self.epoll, &self.set.0);
-        debug_assert!(gone.is_ok());
+        // Errors are reported whatever a set asks for, so it stays edge-triggered.
+        let (data, none) = (epoll::EventData::new_u64(NO_PORT), epoll::EventFlags::ET);
+        let gone = epoll::modify(&self.epoll, self.event(), data, none);
+        debug_assert!(gone.is_ok(), "nothing can fail but what is a bug");
     }
-}
 
-/// A kick and its client's end, made by one thread for another.
-#[derive(Debug, Default)]
-pub struct KickSlot(Mutex<Slot>);
-
-#[derive(Debug, Default)]
-enum Slot {
-    #[default]
-    Unmade,
-    Made(Kick, OwnedFd),
-    Taken,
-}
-
-impl KickSlot {
-    /// Makes the kick, unless that was done before.
+    /// Another copy of the eventfd.
     ///
     /// # Errors
     /// No descriptors left.
-    pub fn fill(&self, ringer: &Ringer) -> io::Result<()> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*slot, Slot::Unmade) {
-            let (kick, event) = ringer.kick()?;
-            *slot = Slot::Made(kick, event);
-        }
-        Ok(())
+    pub fn copy(&self) -> io::Result<OwnedFd> {
+        self.event().try_clone()
     }
 
-    /// Takes the kick, once.
-    #[must_use]
-    pub fn take(&self) -> Option<(Kick, OwnedFd)> {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *slot, Slot::Taken) {
-            Slot::Made(kick, event) => Some((kick, event)),
-            Slot::Unmade | Slot::Taken => None,
-        }
+    /// The kick of the same port at another worker.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn at(&self, ringer: &Ringer) -> io::Result<Self> {
+        Ok(ringer.kick(self.copy()?, &self.closer, self.slow.clone()))
     }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        let Some(event) = self.event.take() else { return };
+        let (epoll, slow) = (self.epoll.clone(), self.slow.clone());
+        self.closer.run(move || {
+            let begin = Instant::now();
+            let timing = slow.begin();
+            // It is not there if it was never connected.
+            let _ = epoll::delete(&epoll, &event);
+            if slow.end(&timing) {
+                std::thread::sleep(begin.elapsed() * Self::REST);
+            }
+            drop((slow, epoll));
+            drop(event);
+        });
+    }
+}
+
+/// Fails if a descriptor that another daemon has watched cannot be, and takes as long as that. A
+/// previous version hands over an epoll set, which takes a mutex of the whole system.
+///
+/// # Errors
+/// It is no file of this kind; no descriptors or memory left.
+pub fn try_to_watch(kick: &OwnedFd) -> io::Result<()> {
+    add(&epoll::create(epoll::CreateFlags::CLOEXEC)?, kick, NO_PORT, EDGE)
 }
 
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
@@ -240,7 +300,9 @@ fn write_or_skip(fd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::aio::Signals;
     use rustix::pipe::{PipeFlags, pipe_with};
+    use std::os::fd::AsRawFd;
 
     fn rung(bell: &Doorbell) -> Vec<u32> {
         let mut rung = Vec::new();
@@ -248,11 +310,22 @@ mod tests {
         rung
     }
 
+    /// A kick at a doorbell, and its client's end.
+    fn kick_at(bell: &Doorbell, closer: &Closer) -> (Kick, OwnedFd) {
+        let event = new_event().expect("descriptors");
+        let (ours, slow) = (event.try_clone().expect("descriptors"), SlowCalls::unreported());
+        (bell.ringer().kick(ours, closer, Arc::new(slow)), event)
+    }
+
+    fn kick(bell: &Doorbell) -> (Kick, OwnedFd) {
+        kick_at(bell, &Closer::in_place())
+    }
+
     #[test]
     fn each_kick_rings_once_for_its_port_and_the_eventfd_is_never_read() {
         let bell = Doorbell::new().expect("descriptors");
         let made = [5, 9].map(|number| {
-            let (kick, event) = bell.ringer().kick().expect("descriptors");
+            let (kick, event) = kick(&bell);
             kick.connect(number).expect("memory");
             (kick, event)
         });
@@ -272,32 +345,71 @@ mod tests {
     #[test]
     fn a_kick_that_comes_before_its_port_is_found_then() {
         let bell = Doorbell::new().expect("descriptors");
-        let (kick, event) = bell.ringer().kick().expect("descriptors");
+        let (kick, event) = kick(&bell);
         write_or_skip(&event);
         assert!(rung(&bell).is_empty(), "no port has it");
-        write_or_skip(&event);
         kick.connect(7).expect("memory");
         assert_eq!(rung(&bell), [7]);
     }
 
     #[test]
-    fn a_kick_moves_to_another_doorbell_and_none_is_lost() {
+    fn a_kick_moves_to_another_doorbell_and_back_and_none_is_lost() {
         let bells = [0, 1].map(|_| Doorbell::new().expect("descriptors"));
         let [old, new] = &bells;
-        let (kick, event) = old.ringer().kick().expect("descriptors");
+        let (kick, event) = kick(old);
         kick.connect(5).expect("memory");
-        let moved = new.ringer().kick_of(kick.set());
-        assert!(moved.connect(9).is_err(), "it is not prepared");
-        (0..2).for_each(|_| new.ringer().prepare(&kick.set()).expect("memory"));
+        let moved = kick.at(&new.ringer()).expect("descriptors");
         write_or_skip(&event);
-        assert_eq!((rung(old), rung(new)), (vec![5], vec![]), "prepared only");
+        assert_eq!((rung(old), rung(new)), (vec![5], vec![]));
+        moved.connect(9).expect("memory");
+        assert_eq!(rung(new), [9], "one that has come before");
+        kick.disconnect();
+        let back = moved.at(&old.ringer()).expect("descriptors");
+        back.connect(6).expect("the one before is another copy");
+        assert_eq!(rung(old), [6]);
+        moved.disconnect();
+        drop((kick, moved));
         write_or_skip(&event);
-        moved.connect(9).expect("prepared");
+        assert_eq!((rung(old), rung(new)), (vec![6], vec![]));
+    }
+
+    #[test]
+    fn a_kick_that_was_dropped_is_in_no_set_when_it_is_closed() {
+        let bell = Doorbell::new().expect("descriptors");
+        let (later, chores) = std::sync::mpsc::channel();
+        let closer = Closer::new(move |closing| later.send(closing).expect("listening"));
+        let (kick, event) = kick_at(&bell, &closer);
+        kick.connect(5).expect("memory");
+        let fd = kick.event().as_raw_fd();
         kick.disconnect();
         drop(kick);
-        assert_eq!((rung(old), rung(new)), (vec![], vec![9]));
+        let watched = || {
+            let path = format!("/proc/self/fdinfo/{}", bell.epoll.as_raw_fd());
+            std::fs::read_to_string(path).expect("ours").lines().any(|line| {
+                line.strip_prefix("tfd:")
+                    .is_some_and(|rest| rest.split_whitespace().next() == Some(&fd.to_string()))
+            })
+        };
         write_or_skip(&event);
-        assert_eq!(rung(new), [9]);
+        assert!(watched() && rung(&bell).is_empty(), "it rings no more");
+        chores.recv().expect("one")();
+        assert!(!watched());
+    }
+
+    /// Asynchronous I/O fills a counter further than a write does, which is an error to all that
+    /// wait for it.
+    #[test]
+    fn an_eventfd_with_an_error_wakes_nobody_when_its_port_is_gone() {
+        let bell = Doorbell::new().expect("descriptors");
+        let (kick, event) = kick(&bell);
+        kick.connect(5).expect("memory");
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).expect("room");
+        let Ok(signals) = Signals::new() else { return };
+        signals.give(&event).expect("asynchronous I/O");
+        assert_eq!((rung(&bell), rung(&bell)), (vec![5], vec![]));
+        kick.disconnect();
+        bell.wait(&mut Vec::new(), Some(Duration::ZERO));
+        assert!(!bell.wait(&mut Vec::new(), Some(Duration::ZERO)));
     }
 
     #[test]
@@ -313,11 +425,15 @@ mod tests {
     fn what_is_watched_is_ready_as_long_as_it_is_readable() {
         let bell = Doorbell::new().expect("descriptors");
         let (read, write) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
-        bell.watch(read.as_fd(), 5).expect("memory");
+        let (again, more) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+        let both = [&read, &again];
+        assert!(bell.bell(5).watch_all(both) && !bell.bell(6).watch_all(None::<&OwnedFd>));
         assert!(rung(&bell).is_empty());
-        rustix::io::write(&write, b"x").expect("room");
-        assert_eq!((rung(&bell), rung(&bell)), (vec![5], vec![5]));
-        bell.unwatch(read.as_fd());
+        for end in [write, more] {
+            rustix::io::write(&end, b"x").expect("room");
+        }
+        assert_eq!((rung(&bell), rung(&bell)), (vec![5, 5], vec![5, 5]));
+        bell.bell(5).unwatch_all(both);
         assert!(rung(&bell).is_empty());
     }
 
@@ -325,7 +441,7 @@ mod tests {
     #[test]
     fn a_full_eventfd_made_blocking_rings_no_more_and_holds_nobody_up() {
         let bell = Doorbell::new().expect("descriptors");
-        let (kick, event) = bell.ringer().kick().expect("descriptors");
+        let (kick, event) = kick(&bell);
         kick.connect(7).expect("memory");
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).expect("room");
         rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::empty()).expect("ours");

@@ -13,9 +13,11 @@ pub mod vhost;
 mod wake;
 pub mod xdp;
 
-pub use doorbell::{Doorbell, Kick, KickSlot, PortSet, Ringer, new_event};
+pub use doorbell::{Doorbell, Kick, PortBell, Ringer, new_event, said, try_to_watch};
 pub use slow_calls::{Probation, SlowCalls, UserCount};
-pub use wake::{ClosedElsewhere, Closer, MirrorWakers, PortWaker, Waker, Wakers, doorbell_pair};
+pub use wake::{
+    ClosedElsewhere, Closer, Closing, MirrorWakers, PortWaker, Waker, Wakers, doorbell_pair,
+};
 
 /// Whether the kernel takes UDP segmentation behind a virtio-net header (Linux 6.2).
 #[must_use]

@@ -205,10 +205,11 @@ impl SlowCalls {
     }
 
     /// Does a call and takes its time.
-    pub(super) fn time(&self, call: impl FnOnce()) {
+    pub(super) fn time<R>(&self, call: impl FnOnce() -> R) -> R {
         let timing = self.begin();
-        call();
+        let outcome = call();
         self.end(&timing);
+        outcome
     }
 
     /// Does a call that wakes a client and takes its time, also of the user's share.

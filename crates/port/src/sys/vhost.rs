@@ -1,16 +1,16 @@
 //! System calls of vhost-user ports: messages with descriptors, and eventfds.
 //!
 //! Frontend and daemon share one open file description of an eventfd, so a hostile frontend can
-//! change its counter and its blocking mode. The worker therefore never reads kicks: an
-//! edge-triggered epoll set reports each write, whatever the counter is. It signals calls in the
-//! one way that never blocks; see [`Call`].
+//! change its counter and its blocking mode. The worker therefore never reads kicks: its epoll set
+//! reports each write, edge-triggered, whatever the counter is. It signals calls in the one way
+//! that never blocks; see [`Call`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,8 +18,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::sys::SlowCalls;
 use crate::sys::aio::Signals;
+use crate::sys::{PortBell, SlowCalls};
 
 /// The most descriptors beside one message.
 pub const FDS_MAX: usize = 8;
@@ -129,58 +129,34 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
     std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// The epoll set of a port: the kicks of its queues, and requests of the protocol thread.
-#[derive(Debug)]
-pub struct EpollSet(Arc<OwnedFd>);
+/// Where the kicks of a port ring: at the worker that has it, if one has. The worker writes it and
+/// the protocol thread reads it; neither holds the lock in a system call. A kick that still rings
+/// where the port was has the worker look at the port that has the number by then, or at none.
+#[derive(Debug, Default)]
+pub struct KickPlace(Mutex<Option<PortBell>>);
 
-impl EpollSet {
-    /// An empty set.
-    ///
-    /// # Errors
-    /// No descriptors left.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?.into()))
+impl KickPlace {
+    /// Has kicks ring there, as soon as the protocol thread looks.
+    pub fn set(&self, bell: Option<PortBell>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = bell;
     }
 
-    fn listen(&self, fd: impl AsFd) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(0), flags)?)
-    }
-
-    /// Watches an event that is closed before the set is.
-    ///
-    /// # Errors
-    /// No memory.
-    pub fn add(&self, event: &Event) -> io::Result<()> {
-        self.listen(event)
-    }
-
-    /// Discards the reported events.
-    pub fn clear(&self) {
-        let mut space = [MaybeUninit::uninit(); 64];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // With edge-triggered events, a report is enough to discard them.
-        let _ = epoll::wait(&self.0, &mut space, Some(&now));
-    }
-}
-
-impl EpollSet {
-    /// The descriptor that the worker waits for.
-    #[must_use]
-    pub fn descriptor(&self) -> &Arc<OwnedFd> {
-        &self.0
+    fn get(&self) -> Option<PortBell> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// The driver's kick of one queue, watched until this is dropped.
 ///
-/// The eventfd is in an epoll set of its own, which is in the port's: what the frontend makes slow
-/// by registering its eventfd elsewhere is to add it to a set and to take it out. That happens in
-/// the set that only this thread works on, never in one that the worker looks at.
+/// The frontend makes it slow to add its eventfd to the worker's set and to take it out, by
+/// registering it elsewhere very often; a worker that has events waits meanwhile. So the protocol
+/// thread does that, and takes the time.
 #[derive(Debug)]
 pub struct Kick {
-    set: EpollSet,
-    epoll_set: Arc<EpollSet>,
+    fd: OwnedFd,
+    /// The bell that it rings.
+    at: Option<PortBell>,
+    slow: Arc<SlowCalls>,
 }
 
 impl Kick {
@@ -188,23 +164,43 @@ impl Kick {
     ///
     /// # Errors
     /// `EINVAL`: not an eventfd; no memory.
-    pub fn new(fd: OwnedFd, epoll_set: &Arc<EpollSet>) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, place: &KickPlace, slow: &Arc<SlowCalls>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let set = EpollSet::new()?;
-        // While it is empty: the kernel looks at all that is in it, with both sets locked.
-        epoll_set.listen(set.descriptor())?;
-        let kick = Self { set, epoll_set: epoll_set.clone() };
-        kick.set.listen(&fd)?;
+        let mut kick = Self { fd, at: None, slow: slow.clone() };
+        kick.follow(place)?;
         Ok(kick)
+    }
+
+    /// Has the kick ring where the port is now. One that has come before rings there.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn follow(&mut self, place: &KickPlace) -> io::Result<()> {
+        let bell = place.get();
+        if self.at == bell {
+            return Ok(());
+        }
+        self.leave();
+        if let Some(bell) = bell {
+            self.slow.time(|| bell.watch_edges(&self.fd))?;
+            self.at = Some(bell);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        if let Some(bell) = self.at.take() {
+            self.slow.time(|| bell.unwatch(&self.fd));
+        }
     }
 }
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // The worker has it no more when the set is closed, which may take long.
-        let _ = epoll::delete(&self.epoll_set.0, self.set.descriptor());
+        // It would stay in the set for as long as the frontend has it.
+        self.leave();
     }
 }
 
@@ -253,6 +249,34 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Doorbell;
+
+    #[test]
+    fn a_kick_follows_its_port_from_worker_to_worker() {
+        let bells = [0, 1].map(|_| Doorbell::new().unwrap());
+        let rung = || {
+            let mut rung = [Vec::new(), Vec::new()];
+            bells.iter().zip(&mut rung).for_each(|(bell, rung)| bell.poll(rung));
+            rung
+        };
+        let (place, slow) = (KickPlace::default(), Arc::new(SlowCalls::unreported()));
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let kick = || rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
+        let mut ours = Kick::new(event.try_clone().unwrap(), &place, &slow).unwrap();
+        kick();
+        assert_eq!(rung(), [[0_u32; 0]; 2], "no worker has the port");
+        for (at, other) in [(0, 1), (1, 0)] {
+            place.set(Some(bells[at].bell(5)));
+            (0..2).for_each(|_| ours.follow(&place).unwrap());
+            let found = rung();
+            assert_eq!((&found[at][..], found[other].len()), (&[5][..], 0), "one came before");
+            kick();
+            assert_eq!(rung()[at], [5]);
+        }
+        drop(ours);
+        kick();
+        assert_eq!(rung(), [[0_u32; 0]; 2]);
+    }
 
     #[test]
     fn a_full_eventfd_made_blocking_holds_nobody_up() {

@@ -38,25 +38,33 @@ use switch::{Stage, Wake};
 
 use super::slow_calls::SlowCalls;
 
+/// What a [`Closer`] does.
+pub type Closing = Box<dyn FnOnce() + Send>;
+
 /// Closes descriptors in a thread that may have to wait.
 #[derive(Clone)]
-pub struct Closer(Arc<dyn Fn(OwnedFd) + Send + Sync>);
+pub struct Closer(Arc<dyn Fn(Closing) + Send + Sync>);
 
 impl Closer {
-    /// Closes by `close`.
-    pub fn new(close: impl Fn(OwnedFd) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(close))
+    /// Has `run` do what may have to wait.
+    pub fn new(run: impl Fn(Closing) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(run))
     }
 
     /// Closes in the thread that drops the owner.
     #[must_use]
     pub fn in_place() -> Self {
-        Self::new(drop)
+        Self::new(|closing| closing())
     }
 
     /// Closes a descriptor.
     pub fn close(&self, fd: OwnedFd) {
-        (self.0)(fd);
+        self.run(move || drop(fd));
+    }
+
+    /// Does what ends with a descriptor that is closed.
+    pub(super) fn run(&self, closing: impl FnOnce() + Send + 'static) {
+        (self.0)(Box::new(closing));
     }
 }
 
@@ -349,11 +357,11 @@ mod tests {
     #[test]
     fn the_end_of_a_doorbell_is_closed_by_the_closer_and_then_the_client_sees_it() {
         let (closed, queue) = channel();
-        let closer = Closer::new(move |fd| closed.send(fd).expect("listening"));
+        let closer = Closer::new(move |closing| closed.send(closing).expect("listening"));
         let (read, waker) = Waker::make(&closer, None).expect("descriptors");
         drop(waker);
         assert!(!readable(&read));
-        drop(queue.recv().expect("one"));
+        queue.recv().expect("one")();
         assert!(readable(&read));
         assert_eq!(rustix::io::read(&read, &mut [0u8; 4]), Ok(0));
     }

@@ -49,7 +49,8 @@ use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
 use super::handoff::{Order, Orders, Ring, Trouble};
 use crate::machine::requests::{Admission, Requests};
-use crate::sys::vhost::{EpollSet, Event};
+use crate::sys::vhost::{Event, KickPlace};
+use crate::sys::{PortBell, said};
 
 /// The most frames that a port takes in one turn.
 const FRAMES: usize = intake::FRAMES as usize;
@@ -83,8 +84,9 @@ pub(super) struct Machine {
     requests: Arc<Requests>,
     /// The admission of the frontend that the queues are from.
     admission: Admission,
-    epoll_set: Arc<EpollSet>,
-    /// Signals trouble to the protocol thread.
+    /// Where the protocol thread has the queues' kicks ring.
+    kicks: Arc<KickPlace>,
+    /// Signals trouble to the protocol thread, or that kicks are to ring elsewhere.
     trouble: Arc<Event>,
     /// Memory for announcements.
     intake: Intake,
@@ -104,7 +106,7 @@ impl Machine {
         coalesce: Option<Coalesce>,
         orders: Orders,
         requests: &Arc<Requests>,
-        epoll_set: &Arc<EpollSet>,
+        kicks: &Arc<KickPlace>,
         trouble: &Arc<Event>,
     ) -> std::io::Result<Self> {
         Ok(Self {
@@ -118,7 +120,7 @@ impl Machine {
             orders,
             requests: requests.clone(),
             admission: Admission::default(),
-            epoll_set: epoll_set.clone(),
+            kicks: kicks.clone(),
             trouble: trouble.clone(),
             intake: Intake::new(1, ANNOUNCEMENT)?,
             held: Vec::with_capacity(FRAMES + 1),
@@ -666,7 +668,6 @@ impl Notify for Machine {
     }
 
     fn disarm(&mut self) {
-        self.epoll_set.clear();
         self.transmits_mut().for_each(|ring| ring.queue.want_none());
     }
 
@@ -676,8 +677,17 @@ impl Notify for Machine {
             || self.transmits().any(|ring| ring.trouble.is_none() && ring.queue.pending())
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(self.epoll_set.descriptor())
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        let bell = PortBell::of(bell);
+        self.kicks.set(Some(bell.clone()));
+        self.trouble.set();
+        said(bell.watch_edges(self.orders.signal.event()))
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch(self.orders.signal.event());
+        self.kicks.set(None);
+        self.trouble.set();
     }
 }
 

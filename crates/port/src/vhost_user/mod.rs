@@ -44,7 +44,7 @@ use crate::machine::requests::{Admission, Request, Requests};
 use crate::machine::socket::{Beside, Listener, failed};
 use crate::machine::{MachinePort, RETRY_MS, SocketError, Spec, State, Status, process_of};
 use crate::sys::unread::is_read;
-use crate::sys::vhost::{EpollSet, Event, FDS_MAX, receive, send, wait};
+use crate::sys::vhost::{Event, FDS_MAX, KickPlace, receive, send, wait};
 use crate::sys::{SlowCalls, Waker};
 use handoff::{Handoff, Trouble};
 use message::{Answer, HEADER, Header, Malformed, Message, PAYLOAD_MAX};
@@ -68,17 +68,15 @@ pub fn open(
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let listener = Arc::new(Listener::of(spec, Beside::Descriptors)?);
     let system = failed(&spec.path);
-    let epoll_set = Arc::new(EpollSet::new().map_err(&system)?);
+    let kicks = Arc::<KickPlace>::default();
     let requests = Arc::new(Requests::new().map_err(&system)?);
     let trouble = Arc::new(Event::new().map_err(&system)?);
     let (handoff, orders) = handoff::pair().map_err(&system)?;
-    epoll_set.add(orders.signal.event()).map_err(&system)?;
     let queues = usize::from(spec.pairs) * 2;
-    let adapter =
-        adapter::Machine::new(queues, spec.coalesce, orders, &requests, &epoll_set, &trouble)
-            .map_err(&system)?;
+    let adapter = adapter::Machine::new(queues, spec.coalesce, orders, &requests, &kicks, &trouble)
+        .map_err(&system)?;
     let status = Arc::new(Status::new(bell));
-    let shared = Shared { epoll_set, quota: spec.quota.clone(), slow: Arc::new(slow) };
+    let shared = Shared { kicks, quota: spec.quota.clone(), slow: Arc::new(slow) };
     let server = Server {
         log: RateLimitedLog::new(spec.name.clone(), spec.quota.lines()),
         pairs: spec.pairs,
@@ -402,6 +400,7 @@ impl Conversation<'_> {
         }
         if let Some(session) = session.filter(|_| trouble) {
             self.trouble.clear();
+            session.follow_port()?;
             for (queue, why) in session.find_trouble() {
                 if why == Trouble::Lost {
                     return Err(why.into());

@@ -33,7 +33,7 @@ use super::memory::{BadMemory, InflightArea, LogArea, REGIONS_MAX, Table};
 use super::message::{Answer, Area, Bell, Message, Shape};
 use crate::machine::quota::{Charge, Quota, QuotaExceeded, Resource};
 use crate::sys::SlowCalls;
-use crate::sys::vhost::{Call, EpollSet, Kick};
+use crate::sys::vhost::{Call, Kick, KickPlace};
 use features::{LOG_ALL, PROTOCOL_FEATURES, accepted, offered, protocol};
 
 /// A frontend's mistake.
@@ -104,7 +104,10 @@ impl Vring {
         let charge = shared.quota.take(Resource::Descriptors, 1)?;
         let no_eventfd = |_| Fault::NoEventfd(queue);
         match bell {
-            Bell::Kick => self.kick = Some(Kick::new(fd, &shared.epoll_set).map_err(no_eventfd)?),
+            Bell::Kick => {
+                let kick = Kick::new(fd, &shared.kicks, &shared.slow).map_err(no_eventfd)?;
+                self.kick = Some(kick);
+            }
             Bell::Call => {
                 self.call = Some(Arc::new(Call::new(fd, &shared.slow).map_err(no_eventfd)?));
             }
@@ -127,11 +130,11 @@ impl Vring {
 /// What all sessions of a port use.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Where kicks are watched.
-    pub epoll_set: Arc<EpollSet>,
+    /// Where kicks ring.
+    pub kicks: Arc<KickPlace>,
     /// The quota of the port's user.
     pub quota: Arc<Quota>,
-    /// Takes the time of interrupts.
+    /// Takes the time of interrupts, and of what it takes to watch kicks.
     pub slow: Arc<SlowCalls>,
 }
 
@@ -348,6 +351,15 @@ impl<Q: Queues> Session<Q> {
         let _old = self.log_call.replace((Arc::new(call), charge));
         self.update_all_queues();
         Ok(())
+    }
+
+    /// Has the kicks of all queues ring where the port is now.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn follow_port(&mut self) -> std::io::Result<()> {
+        let mut kicks = self.vrings.iter_mut().filter_map(|vring| vring.kick.as_mut());
+        kicks.try_for_each(|kick| kick.follow(&self.shared.kicks))
     }
 
     fn set_bell(&mut self, bell: Bell, queue: u32, fd: Option<OwnedFd>) -> Result<(), Fault> {

@@ -29,7 +29,6 @@
 use std::any::Any;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 use packet::{VlanId, VlanSet, vxlan};
@@ -47,6 +46,7 @@ use super::networks::Networks;
 use super::outbox::{Outbox, SENDERS};
 use super::remotes::Remotes;
 use super::sender::{Way, send_runs};
+use crate::sys::PortBell;
 use crate::sys::udp::Inbox;
 
 /// What a turn may cost, beyond what each frame costs at any port. What exceeds it is dropped.
@@ -72,7 +72,6 @@ pub struct VxlanPort {
     /// Closed before the seat is left, in the order of these fields.
     receiver: OwnedFd,
     seat: Seat,
-    watched: Arc<OwnedFd>,
     letters: Letters,
     /// The mailbox comes before the socket in this turn, so that neither starves the other.
     is_mail_first: bool,
@@ -95,7 +94,6 @@ impl VxlanPort {
     pub(super) fn new(
         receiver: OwnedFd,
         seat: Seat,
-        watched: Arc<OwnedFd>,
         senders: Vec<OwnedFd>,
         inlet: Inlet,
         answers: Answers,
@@ -104,7 +102,6 @@ impl VxlanPort {
         Self {
             receiver,
             seat,
-            watched,
             letters: Letters::default(),
             is_mail_first: false,
             senders,
@@ -382,8 +379,12 @@ impl Notify for VxlanPort {
         true
     }
 
-    fn watched(&self) -> Option<&dyn Any> {
-        Some(&self.watched)
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all([&self.receiver, self.seat.bell()])
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all([&self.receiver, self.seat.bell()]);
     }
 }
 

@@ -158,7 +158,6 @@ pub fn open(
     let failed = VxlanError::of(local);
     let networks = Networks::of(spec);
     let (receiver, seat) = addresses.join(local, networks.all(), anywhere).map_err(&failed)?;
-    let watched = seat.watch(&receiver).map_err(&failed)?;
     let options = PacketOptions {
         ttl: spec.hop_limit(),
         dscp: spec.dscp.unwrap_or(0),
@@ -173,7 +172,7 @@ pub fn open(
         Inlet::new(networks, spec.local, around.learning, remotes, neighbours).map_err(&failed)?;
     let prober = udp::prober(spec.local, options, anywhere).map_err(&failed)?;
     let answers = Answers::new(prober, local);
-    let mut port = VxlanPort::new(receiver, seat, watched, senders, inlet, answers, spec.mtu);
+    let mut port = VxlanPort::new(receiver, seat, senders, inlet, answers, spec.mtu);
     port.set(&spec.all_remotes(), &spec.remote_vlans(), &spec.fdb);
     Ok(port)
 }

@@ -118,7 +118,7 @@ pub trait Adapter: Notify {
 ///
 /// A worker that has nothing to do arms every port, issues a full fence, and looks at
 /// [`pending`](Notify::pending) once more. If no port has work, it sleeps on what the ports are
-/// [watched](Notify::watched) by. When it wakes, it disarms them.
+/// [watched](Notify::watch) by. When it wakes, it disarms them.
 pub trait Notify: Send {
     /// Asks the peer for a notification when it has something to send.
     fn arm(&mut self) {}
@@ -126,18 +126,21 @@ pub trait Notify: Send {
     /// Withdraws the request of [`arm`](Notify::arm).
     fn disarm(&mut self) {}
 
-    /// Whether there is anything to receive. A port that is [watched](Notify::watched) may leave
+    /// Whether there is anything to receive. A port that is [watched](Notify::watch) may leave
     /// that to the watcher and say no.
     fn pending(&mut self) -> bool {
         false
     }
 
-    /// The object that becomes readable when there is something to receive, for the worker to wait
-    /// on. The switch does not know its type; workers expect an `OwnedFd`, or an `Arc` of one if
-    /// that is an epoll set. The object stays the same for the adapter's life.
-    fn watched(&self) -> Option<&dyn Any> {
-        None
+    /// Has `bell` wake the worker whenever there is something to receive, until
+    /// [`unwatch`](Notify::unwatch); `false`: nothing of this port rings. The switch does not know
+    /// the type of the bell.
+    fn watch(&mut self, _bell: &dyn Any) -> bool {
+        false
     }
+
+    /// Takes the bell away again.
+    fn unwatch(&mut self, _bell: &dyn Any) {}
 
     /// Whether the peer is gone for good. Its descriptor stays readable, so the worker stops
     /// watching it. The adapter closes the descriptor when the control thread drops the adapter,
@@ -277,12 +280,18 @@ impl Plug {
         }
     }
 
-    /// Calls `with` with the object that the worker waits on beside its own doorbell, if there is
-    /// one: see [`Notify::watched`].
-    pub fn with_watched<R>(&self, with: impl FnOnce(&dyn Any) -> R) -> Option<R> {
+    /// Has `bell` wake the worker for this port: see [`Notify::watch`].
+    pub fn watch(&mut self, bell: &dyn Any) -> bool {
         match self {
-            Self::Rings(..) => None,
-            Self::Adapter(adapter) => adapter.with(|adapter| adapter.watched().map(with)),
+            Self::Rings(..) => false,
+            Self::Adapter(adapter) => adapter.lock().watch(bell),
+        }
+    }
+
+    /// Takes the bell away again: see [`Notify::unwatch`].
+    pub fn unwatch(&mut self, bell: &dyn Any) {
+        if let Self::Adapter(adapter) = self {
+            adapter.lock().unwatch(bell);
         }
     }
 

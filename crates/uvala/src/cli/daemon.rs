@@ -156,7 +156,7 @@ fn succeed(
     let mut handed = Handed::default();
     let add = |port: HandedPort, fds| {
         let name = port.attach.port.clone();
-        if let Err(error) = handed.add(port, fds, |kicks| workers.prepare(kicks)) {
+        if let Err(error) = handed.add(port, fds, |user| workers.closer_for(user)) {
             say::remark(format_args!("uvala: {name}: its client attaches again: {error}"));
         }
     };

@@ -66,8 +66,9 @@ pub trait Interfaces {
     /// What `port show` says of the interface of a port.
     fn host_info(&self, port: PortKey) -> Option<HostIfInfo>;
 
-    /// Readable when an interface has changed: then call [`Interfaces::take_host_events`].
-    fn host_events_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// One is readable when an interface has changed: then call [`Interfaces::take_host_events`].
+    /// They are the same for as long as the daemon runs.
+    fn host_bells(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Handles what has happened to the interfaces.
     fn take_host_events(&mut self);
@@ -124,8 +125,8 @@ mod fake {
             None
         }
 
-        fn host_events_fd(&self) -> Option<BorrowedFd<'_>> {
-            None
+        fn host_bells(&self) -> Vec<BorrowedFd<'_>> {
+            Vec::new()
         }
 
         fn take_host_events(&mut self) {}

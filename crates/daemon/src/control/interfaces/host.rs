@@ -25,9 +25,10 @@ use crate::model::specs::HostSpec;
 use crate::store::record::Checked;
 
 impl<D: Datapath> Control<D> {
-    /// Readable when something has happened to an interface of the host, or a worker has a notice.
-    pub fn host_bell(&self) -> Option<BorrowedFd<'_>> {
-        self.datapath.host_events_fd()
+    /// One is readable when something has happened to an interface of the host, or a worker has a
+    /// notice.
+    pub fn host_bells(&self) -> Vec<BorrowedFd<'_>> {
+        self.datapath.host_bells()
     }
 
     /// Handles what has happened to interfaces and machines, and the notices of workers.

@@ -116,6 +116,7 @@ impl<D: Datapath> Control<D> {
         let spec = ShmSpec { key, name, switch, worker, rings, group, group_memory };
         let build = self.datapath.reserve_shm(&spec);
         let build = build.map_err(|error| groups::refused(error, wish))?;
+        let build = self.when_closed(client.caller.uid, build);
         if let Some(GroupWish { key, memory, payer, .. }) = wish.cloned() {
             let uid = payer.unwrap_or(client.caller.uid);
             self.state.charge_group(key, Charge { uid, memory });

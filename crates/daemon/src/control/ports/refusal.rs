@@ -125,9 +125,6 @@ pub enum PortRefusal {
     /// No worker takes its frames, or it shares a region with others.
     #[error("{0} stays where it is: ends of pipes, and ports of netmap programs, do not move")]
     Stays(PortName),
-    /// A move was prepared for another client, or for another move.
-    #[error("port {0} has changed meanwhile; try again")]
-    Changed(PortName),
     /// The name is one of a device.
     #[error(
         "{0} is a PCI device of a virtual machine, and only a program in there can use this name; \
@@ -149,8 +146,7 @@ impl PortRefusal {
             Self::InUse { .. }
             | Self::Routed { .. }
             | Self::VniTaken { .. }
-            | Self::VnisFull(_)
-            | Self::Changed(_) => ErrorCode::InUse,
+            | Self::VnisFull(_) => ErrorCode::InUse,
             Self::Stalled { .. } => ErrorCode::Permission,
             Self::NotAttachable(_)
             | Self::PipePersistent(_)

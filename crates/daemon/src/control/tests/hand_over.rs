@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
-use port::sys;
+use port::sys::{ClosedElsewhere, Closer, new_event};
 use protocol::{HandedOver, HandedPort, PageFrom};
 use ring::krings::Positions;
 
@@ -104,7 +104,8 @@ fn successor(name: &str, bytes_of: &Bench) -> Successor {
     let memory = PortMemory::reserve(name, rings.counts, 0, rings.stride).unwrap();
     let file = || memory.fd.as_fd().try_clone_to_owned().unwrap();
     let at = Positions { bell: 1, tx: Vec::new(), rx: Vec::new() };
-    let (kicks, wake) = (sys::PortSet(file().into()), file());
+    let kicks = ClosedElsewhere::new(new_event().unwrap(), &Closer::in_place());
+    let wake = file();
     let attach = Attach::new(name.parse().unwrap());
     Successor {
         port: HandedPort { key: 1, client: "one".to_owned(), attach, stride: rings.stride },
@@ -149,15 +150,17 @@ fn test_copies_that_are_no_port_are_refused() {
     let bench = Bench::new();
     let Successor { port, inherited, .. } = successor("vale0:a", &bench);
     let file = || inherited.memory.fd.try_clone().unwrap();
-    let (mut handed, ready) = (Handed::default(), |_: &sys::PortSet| Ok(()));
+    let (mut handed, ready) = (Handed::default(), |_| Closer::in_place());
+    let event = || new_event().unwrap();
     assert!(handed.add(port.clone(), vec![file(), file(), file()], ready).is_err());
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
-    assert!(handed.add(port.clone(), vec![null(), file(), file(), socket()], ready).is_err());
-    assert!(handed.add(port.clone(), vec![file(), file(), file(), file()], ready).is_err());
+    assert!(handed.add(port.clone(), vec![null(), event(), file(), socket()], ready).is_err());
+    assert!(handed.add(port.clone(), vec![file(), event(), file(), file()], ready).is_err());
+    assert!(handed.add(port.clone(), vec![file(), file(), file(), socket()], ready).is_err());
     let mut other = port.clone();
     other.attach.tx_slots = Some(64);
-    assert!(handed.add(other, vec![file(), file(), file(), socket()], ready).is_err());
-    handed.add(port, vec![file(), file(), file(), socket()], ready).unwrap();
+    assert!(handed.add(other, vec![file(), event(), file(), socket()], ready).is_err());
+    handed.add(port, vec![file(), event(), file(), socket()], ready).unwrap();
     assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
 }

@@ -46,8 +46,6 @@ fn test_a_change_of_settings_with_a_move_that_fails_changes_nothing() {
         let port = bench.control.state.find_port(&"vale0:a".parse().unwrap()).unwrap();
         [port.config.isolated, bench.control.datapath.ports[&port.key].1.isolated]
     };
-    bench.control.datapath.build_fails = true;
-    set(&mut bench).expect_err("what the move needs cannot be had");
     bench.control.datapath.out_of_memory = true;
     set(&mut bench).expect_err("the move fails");
     assert_eq!(is_isolated(&bench), [false; 2]);

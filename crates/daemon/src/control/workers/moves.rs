@@ -1,7 +1,5 @@
 //! An operator moves a port to another worker of its switch.
 
-use std::io;
-
 use protocol::{PortKind, PortSet, PortSettings, PortWorker, Reply, WorkerMove};
 
 use crate::control::Control;
@@ -9,9 +7,7 @@ use crate::control::datapath::Datapath;
 use crate::control::ports::refusal::PortRefusal;
 use crate::control::refusal::Refusal;
 use crate::control::switches::refusal::SwitchRefusal;
-use crate::model::error::DatapathError;
 use crate::model::keys::PortKey;
-use crate::model::opening::Build;
 use crate::model::policy::{Access, Caller};
 
 /// The move that a change of settings asks for.
@@ -23,17 +19,6 @@ pub(in crate::control) fn wanted_worker(set: &PortSet) -> Option<WorkerMove> {
 }
 
 impl<D: Datapath> Control<D> {
-    /// What has to be done before a move, and may wait for other processes. `None`: nothing, or the
-    /// move will be refused.
-    pub(in crate::control) fn begin_move(
-        &mut self,
-        caller: &Caller,
-        wanted: &WorkerMove,
-    ) -> Option<Build> {
-        let port = self.movable(caller, wanted).ok()?;
-        self.datapath.begin_move(port, wanted.worker)
-    }
-
     pub(in crate::control) fn worker_move(
         &mut self,
         caller: &Caller,
@@ -49,13 +34,7 @@ impl<D: Datapath> Control<D> {
         wanted: &WorkerMove,
         port: PortKey,
     ) -> Result<(), Refusal> {
-        self.datapath.move_port(port, wanted.worker).map_err(|error| match error {
-            // What was prepared was another client's, or for another move.
-            DatapathError::System(error) if error.kind() == io::ErrorKind::NotFound => {
-                PortRefusal::Changed(wanted.port.clone()).into()
-            }
-            error => error.into(),
-        })
+        Ok(self.datapath.move_port(port, wanted.worker)?)
     }
 
     /// Refuses settings that ask for a worker which the daemon does not have.

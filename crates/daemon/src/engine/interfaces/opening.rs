@@ -3,7 +3,7 @@
 //! port's worker, shown, and handed over.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +43,6 @@ impl Workers {
         given: Vec<OwnedFd>,
     ) -> io::Result<(Opening, Build)> {
         // First, so that nothing happens unseen between the two.
-        self.host.monitor()?;
         let share = self.enrol(wanted)?;
         let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
         let (opening, job) =
@@ -249,7 +248,6 @@ impl Interfaces for Workers {
 
     fn add_host(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
         self.new_place(spec.switch, &spec.config)?;
-        self.host.monitor()?;
         let opened = match spec.opening.as_ref().and_then(Opening::take) {
             Some(opened) => opened?,
             None => {
@@ -271,7 +269,6 @@ impl Interfaces for Workers {
     }
 
     fn add_host_later(&mut self, spec: &HostSpec) -> Result<(), MakeHostError> {
-        self.host.monitor()?;
         let name = spec.host.ifname.clone().unwrap_or_default();
         let interface = Interface { name, ..Interface::default() };
         self.plug_host(spec, Box::new(Absent), None, Home::Ours, interface)?;
@@ -305,9 +302,10 @@ impl Interfaces for Workers {
                 return;
             }
             let left = Timespec::try_from(left).expect("seconds");
-            let mut bell = [PollFd::new(&self.host.epoll, PollFlags::IN)];
-            // A signal ends the wait as the bell does: the loop looks again.
-            let _ = poll(&mut bell, Some(&left));
+            let bells = self.host.bells();
+            let mut bells = bells.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            // A signal ends the wait as a bell does: the loop looks again.
+            let _ = poll(&mut bells, Some(&left));
         }
     }
 
@@ -325,8 +323,8 @@ impl Interfaces for Workers {
         })
     }
 
-    fn host_events_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.host.epoll.as_fd())
+    fn host_bells(&self) -> Vec<BorrowedFd<'_>> {
+        self.host.bells().into()
     }
 
     fn take_host_events(&mut self) {

@@ -7,7 +7,6 @@ use ring::leaver::Leaver;
 use switch::{Adapter, GivenPort, Mirror, MirrorSource, Now, Plug, PortConfig, Switch};
 
 use super::peers::Peers;
-use super::watch::{unwatch, watch};
 use super::{Plugged, Worker};
 
 impl Worker {
@@ -51,7 +50,7 @@ impl Worker {
         let user = switch_of.as_ref().and_then(|switch| switch.bridge().user_of(id));
         let user = shares.join(user.unwrap_or_default());
         let plug = switch_of.as_mut().and_then(|switch| switch.plug_mut(id));
-        let watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
+        let watched = plug.is_some_and(|plug| plug.watch(&doorbell.bell(number)));
         self.numbers.insert((switch, id), number);
         self.ports[at] = Some(Plugged {
             switch,
@@ -94,7 +93,7 @@ impl Worker {
         shares.leave(port.user);
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if let Some(plug) = plug.filter(|_| port.watched && !port.unwatched) {
-            unwatch(doorbell, plug);
+            plug.unwatch(&doorbell.bell(number));
         }
         self.numbers.remove(&(port.switch, port.id));
         self.scratch.release();
@@ -124,10 +123,10 @@ impl Worker {
         let Some(plug) = switch.and_then(|switch| switch.plug_mut(port.id)) else { return adapter };
         let is_unwatched = std::mem::take(&mut port.unwatched);
         if port.watched && !is_unwatched {
-            unwatch(doorbell, plug);
+            plug.unwatch(&doorbell.bell(number));
         }
         let old = plug.replace_adapter(adapter);
-        port.watched = watch(doorbell, number, plug);
+        port.watched = plug.watch(&doorbell.bell(number));
         self.scratch.release();
         self.activate(number);
         old

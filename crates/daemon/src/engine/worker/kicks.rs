@@ -1,11 +1,11 @@
 //! The kicks of ports that have clients.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
-use port::sys::{Kick, PortSet};
+use port::sys::{Kick, Ringer};
 
 use super::Worker;
-use super::watch::watched_set;
 
 /// Kicks, by the numbers of their ports.
 #[derive(Debug, Default)]
@@ -44,15 +44,18 @@ impl Worker {
         kicks[at] = Some(Kicked { kick, also: None });
     }
 
-    /// What another worker needs to be rung by the clients of this port.
-    pub fn kick_set(&self, number: u32) -> Option<PortSet> {
-        Some(self.kicks.0.get(number as usize)?.as_ref()?.kick.set())
+    /// The kick of a port at another worker, if the port has a client.
+    pub fn kick_at(&self, number: u32, ringer: &Ringer) -> io::Result<Option<Kick>> {
+        self.kick(number).map(|kick| kick.at(ringer)).transpose()
     }
 
-    /// The epoll sets of a port, which have to be in those of the worker that takes it over.
-    pub fn sets_of(&mut self, number: u32) -> Vec<PortSet> {
-        let watched = self.plug_of(number).and_then(|plug| watched_set(plug));
-        self.kick_set(number).into_iter().chain(watched).collect()
+    /// A copy of what the client of a port kicks by.
+    pub fn kick_copy(&self, number: u32) -> io::Result<Option<OwnedFd>> {
+        self.kick(number).map(Kick::copy).transpose()
+    }
+
+    fn kick(&self, number: u32) -> Option<&Kick> {
+        Some(&self.kicks.0.get(number as usize)?.as_ref()?.kick)
     }
 
     /// Has the clients of this port ring for `other` too.
@@ -66,8 +69,6 @@ impl Worker {
     pub fn disconnect(&mut self, number: u32) {
         if let Some(kicked) = self.kicks.0.get_mut(number as usize).and_then(Option::take) {
             kicked.kick.disconnect();
-            // The client may have made the close of its eventfd slow.
-            self.reclaimer.run(move || drop(kicked));
         }
     }
 }

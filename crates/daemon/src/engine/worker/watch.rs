@@ -3,12 +3,6 @@
 //! The doorbell does not watch a socket while frames come all the time, nor a descriptor at its
 //! end.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-
-use port::sys::{Doorbell, PortSet};
-use switch::Plug;
-
 use super::Worker;
 
 impl Worker {
@@ -19,7 +13,8 @@ impl Worker {
         let Some(Some(port)) = ports.get_mut(number as usize) else { return };
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         if let Some(plug) = plug.filter(|plug| plug.is_socket()) {
-            port.unwatched = unwatch(doorbell, plug);
+            plug.unwatch(&doorbell.bell(number));
+            port.unwatched = true;
         }
     }
 
@@ -31,7 +26,7 @@ impl Worker {
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
         let is_watched = std::mem::take(&mut port.watched) && !std::mem::take(&mut port.unwatched);
         if let Some(plug) = plug.filter(|_| is_watched) {
-            unwatch(doorbell, plug);
+            plug.unwatch(&doorbell.bell(number));
         }
     }
 
@@ -44,37 +39,6 @@ impl Worker {
             return;
         }
         let plug = switches[port.switch].as_mut().and_then(|switch| switch.plug_mut(port.id));
-        port.watched = plug.is_some_and(|plug| watch(doorbell, number, plug));
+        port.watched = plug.is_some_and(|plug| plug.watch(&doorbell.bell(number)));
     }
-}
-
-/// Calls `with` with the descriptor that becomes readable when the plug has something to receive.
-fn with_descriptor<R>(plug: &Plug, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-    plug.with_watched(|watched| {
-        let set = watched.downcast_ref::<Arc<OwnedFd>>().map(AsFd::as_fd);
-        let fd = set.or_else(|| watched.downcast_ref::<OwnedFd>().map(AsFd::as_fd));
-        with(fd.expect("adapters are watched by descriptors"))
-    })
-}
-
-/// The epoll set that the plug is watched by, if it is one.
-pub(super) fn watched_set(plug: &Plug) -> Option<PortSet> {
-    plug.with_watched(|watched| watched.downcast_ref().cloned().map(PortSet)).flatten()
-}
-
-/// Has the doorbell watch the plug's descriptor, if it has one.
-pub(super) fn watch(doorbell: &Doorbell, number: u32, plug: &Plug) -> bool {
-    match with_descriptor(plug, |fd| doorbell.watch(fd, number)) {
-        None => false,
-        Some(Ok(())) => true,
-        Some(Err(error)) => {
-            tracing::error!("cannot watch an interface, so its port receives nothing: {error}");
-            false
-        }
-    }
-}
-
-/// Has the doorbell watch the plug's descriptor no more; `false` if it has none.
-pub(super) fn unwatch(doorbell: &Doorbell, plug: &Plug) -> bool {
-    with_descriptor(plug, |fd| doorbell.unwatch(fd)).is_some()
 }

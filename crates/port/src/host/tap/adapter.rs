@@ -23,7 +23,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-use crate::host::{HEADERS, Link, State, watch_all, write_out};
+use crate::host::{HEADERS, Link, State, write_out};
+use crate::sys::PortBell;
 use crate::sys::tun::Pieces;
 
 /// The length from which on it is cheaper to write a frame in fragments than to copy it together.
@@ -43,8 +44,6 @@ pub(in crate::host) struct Tap {
     flags: ReadWriteFlags,
     /// The interface was deleted.
     gone: bool,
-    /// Readable when one of several queues is.
-    all: Option<Arc<OwnedFd>>,
     /// The queue to begin with.
     next: usize,
     accepts: Offloads,
@@ -69,14 +68,11 @@ impl Tap {
         let failed = |errno: Errno| HostError::system("set up the offloads of", name)(errno.into());
         let has_uso = enable_offloads(&queues[0]).map_err(failed)?;
         let accepts = if has_uso { Offloads::ALL } else { Offloads::ALL.without(Offloads::USO) };
-        let all = if queues.len() > 1 { Some(watch_all(&queues)) } else { None };
-        let all =
-            all.transpose().map_err(|errno| HostError::system("watch", name)(errno.into()))?;
-        if all.is_some() {
+        if queues.len() > 1 {
             let _ = link.how.set(format!("{} queues", queues.len()));
         }
         let mut tap = Self::with(queues, link).map_err(HostError::system("memory for", name))?;
-        (tap.flags, tap.all, tap.accepts, tap.programs) = (flags, all, accepts, programs);
+        (tap.flags, tap.accepts, tap.programs) = (flags, accepts, programs);
         Ok(tap)
     }
 
@@ -86,7 +82,6 @@ impl Tap {
             queues: Arc::new(queues),
             flags: ReadWriteFlags::empty(),
             gone: false,
-            all: None,
             next: 0,
             accepts: Offloads::NONE,
             intake: Intake::new(FRAMES, link.mtu() + HEADERS)?,
@@ -227,9 +222,12 @@ impl Adapter for Tap {
 }
 
 impl Notify for Tap {
-    fn watched(&self) -> Option<&dyn Any> {
-        let one = || self.queues.first().map(|queue| queue as &dyn Any);
-        self.all.as_ref().map(|all| all as &dyn Any).or_else(one)
+    fn watch(&mut self, bell: &dyn Any) -> bool {
+        PortBell::of(bell).watch_all(&*self.queues)
+    }
+
+    fn unwatch(&mut self, bell: &dyn Any) {
+        PortBell::of(bell).unwatch_all(&*self.queues);
     }
 
     fn is_over(&self) -> bool {
@@ -299,7 +297,7 @@ mod tests {
         let mut tap = tap(queues);
         let (mut batch, mut drops) = (Batch::new(256), Drops::default());
         tap.recv(&mut batch, &mut drops);
-        assert!(tap.is_over() && tap.watched().is_some());
+        assert!(tap.is_over());
         assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
         send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
         tap.recv(&mut batch, &mut drops);

@@ -60,9 +60,9 @@ impl Guest {
     fn machine_and_handoff(&self) -> (Machine, Handoff) {
         let (handoff, orders) = pair().expect("descriptors");
         let requests = Arc::new(Requests::new().expect("descriptors"));
-        let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+        let kicks = Arc::new(KickPlace::default());
         let event = Arc::new(Event::new().expect("descriptors"));
-        let made = Machine::new(4, None, orders, &requests, &epoll_set, &event);
+        let made = Machine::new(4, None, orders, &requests, &kicks, &event);
         let mut machine = made.expect("memory");
         for queue in 0..4 {
             machine.rings[queue] = Some(Box::new(self.ring(queue)));

@@ -29,7 +29,7 @@ use super::super::message::{Answer, Area, Bell, Message, Region};
 use super::{LOG_ALL, PROTOCOL_FEATURES, Session, Shared, protocol, virtio};
 use crate::machine::quota::{Limits, Quota};
 use crate::sys::SlowCalls;
-use crate::sys::vhost::EpollSet;
+use crate::sys::vhost::KickPlace;
 
 const SIZE: u16 = 8;
 /// Descriptors, the driver's area and the device's of each queue; behind those of four, buffers.
@@ -108,9 +108,9 @@ fn event() -> Option<OwnedFd> {
 }
 
 fn session() -> Session<Shelf> {
-    let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+    let kicks = Arc::new(KickPlace::default());
     let (quota, slow) = (Quota::new(0, Limits::NONE), Arc::new(SlowCalls::unreported()));
-    Session::new(Shelf::default(), 2, &Shared { epoll_set, quota, slow })
+    Session::new(Shelf::default(), 2, &Shared { kicks, quota, slow })
 }
 
 /// A QEMU with its guest.

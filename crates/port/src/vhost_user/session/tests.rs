@@ -20,9 +20,9 @@ impl Queues for Shelf {
 }
 
 fn session(limits: Limits) -> Session<Shelf> {
-    let epoll_set = Arc::new(EpollSet::new().expect("descriptors"));
+    let kicks = Arc::new(KickPlace::default());
     let (quota, slow) = (Quota::new(0, limits), Arc::new(SlowCalls::unreported()));
-    Session::new(Shelf::default(), 1, &Shared { epoll_set, quota, slow })
+    Session::new(Shelf::default(), 1, &Shared { kicks, quota, slow })
 }
 
 fn machine(bytes: u64) -> Message {

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use switch::TagAction;
 
 use super::*;
+use crate::sys::Doorbell;
 use crate::sys::udp::{self, Message};
 use crate::vxlan::LocalAddress::{Later, Present};
 use crate::vxlan::address::Addresses;
@@ -277,8 +278,11 @@ fn two_networks_at_one_address_get_their_own_frames_also_where_the_kernel_joins_
     assert!(!blue.pending());
     assert_eq!(receive(&mut red, 20), vec![one; 20]);
     assert!(blue.pending());
-    let mut watched = [PollFd::new(&blue.watched, PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut watched, None), Ok(1), "its own worker is woken");
+    let (doorbell, mut rung) = (Doorbell::new().expect("descriptors"), Vec::new());
+    assert!(blue.watch(&doorbell.bell(5)));
+    doorbell.poll(&mut rung);
+    assert_eq!(rung, [5], "its own worker is woken");
+    blue.unwatch(&doorbell.bell(5));
     assert_eq!(receive(&mut blue, 20), vec![two; 20]);
     assert!(!blue.pending() && receive(&mut red, 0).is_empty());
 }
