@@ -289,7 +289,7 @@ pub struct ReturnAttack {
     pub at: At,
     /// Epoll watches of what it is woken by, in all.
     pub watches: u32,
-    /// They are of what it kicks by, and it leaves while it kicks.
+    /// The watches are of what it kicks by, and it leaves while it kicks.
     pub by_kicks: bool,
     /// After so long it ends by itself.
     pub seconds: u64,

@@ -131,7 +131,7 @@ pub fn vhost_message(data: &[u8]) {
     if let Ok(header) = Header::parse(input.bytes::<HEADER>()) {
         assert!(header.size <= PAYLOAD_MAX);
     }
-    let kicks = Arc::new(KickPlace::default());
+    let kicks = Arc::new(KickPlace::new().expect("descriptors"));
     let (quota, slow) = (Quota::new(0, LIMITS), Arc::new(SlowCalls::unreported()));
     let shared = Shared { kicks, quota: quota.clone(), slow };
     let mut held = Held((0..2 * PAIRS).map(|_| None).collect());

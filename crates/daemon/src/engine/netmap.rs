@@ -271,6 +271,20 @@ impl Workers {
         self.bound[&port].kick.as_ref().map_or_else(new_event, |kick| kick.fd().try_clone())
     }
 
+    /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor or a
+    /// capture are reported for itself: its user is not that of the port that it mirrors.
+    pub(super) fn bound_waker(&mut self, port: PortKey, user: u32) -> io::Result<(OwnedFd, Waker)> {
+        let switch = match &self.bound[&port].served_by {
+            ServedBy::Switch(switch) | ServedBy::Drops { switch, .. } => Some(*switch),
+            ServedBy::Monitor { port, .. } => self.switch_of(*port).map(|at| at.0),
+            ServedBy::Reserved(..)
+            | ServedBy::Null(_)
+            | ServedBy::Waiting(_)
+            | ServedBy::Orphaned(_) => None,
+        };
+        self.waker(PeerOf { port, user, switch })
+    }
+
     /// Has the kicks of a holder of both sides of an interface ring for both.
     fn connect_sides(&self, port: PortKey, other: PortKey) {
         let (Some(place), Some(beside)) = (self.ports.get(&port), self.ports.get(&other)) else {

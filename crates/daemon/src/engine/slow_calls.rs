@@ -14,7 +14,6 @@ use port::sys::{Kick, Probation, SlowCalls, UserCount, Waker};
 use protocol::{StallCause, StallStage};
 
 use super::Workers;
-use super::netmap::ServedBy;
 use crate::control::datapath::workers::WorkerStall;
 use crate::model::keys::{PortKey, SwitchKey};
 
@@ -99,20 +98,6 @@ impl Workers {
             }
         };
         SlowCalls::new(self.probations.of(user), report)
-    }
-
-    /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor or a
-    /// capture are reported for itself: its user is not that of the port that it mirrors.
-    pub(super) fn bound_waker(&mut self, port: PortKey, user: u32) -> io::Result<(OwnedFd, Waker)> {
-        let switch = match &self.bound[&port].served_by {
-            ServedBy::Switch(switch) | ServedBy::Drops { switch, .. } => Some(*switch),
-            ServedBy::Monitor { port, .. } => self.switch_of(*port).map(|at| at.0),
-            ServedBy::Reserved(..)
-            | ServedBy::Null(_)
-            | ServedBy::Waiting(_)
-            | ServedBy::Orphaned(_) => None,
-        };
-        self.waker(PeerOf { port, user, switch })
     }
 }
 

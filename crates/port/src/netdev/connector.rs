@@ -69,7 +69,7 @@ pub(super) struct PeerChannel {
     admission: Admission,
     /// What rings at the worker, if one has the port.
     bell: Option<PortBell>,
-    /// It watches the socket of a datagram port.
+    /// The bell watches the socket of a datagram port.
     watches_socket: bool,
 }
 

@@ -269,11 +269,11 @@ impl Drop for Kick {
     }
 }
 
-/// Fails if a descriptor that another daemon has watched cannot be, and takes as long as that. A
-/// previous version hands over an epoll set, which takes a mutex of the whole system.
+/// Tries to watch what another daemon has handed over, which takes as long as its client makes it,
+/// or for an epoll set of a previous version as long as any process does.
 ///
 /// # Errors
-/// It is no file of this kind; no descriptors or memory left.
+/// This is a file of another kind; no descriptors or memory left.
 pub fn try_to_watch(kick: &OwnedFd) -> io::Result<()> {
     add(&epoll::create(epoll::CreateFlags::CLOEXEC)?, kick, NO_PORT, EDGE)
 }

@@ -132,17 +132,36 @@ fn is_eventfd(fd: &OwnedFd) -> bool {
 /// Where the kicks of a port ring: at the worker that has it, if one has. The worker writes it and
 /// the protocol thread reads it; neither holds the lock in a system call. A kick that still rings
 /// where the port was has the worker look at the port that has the number by then, or at none.
-#[derive(Debug, Default)]
-pub struct KickPlace(Mutex<Option<PortBell>>);
+#[derive(Debug)]
+pub struct KickPlace {
+    bell: Mutex<Option<PortBell>>,
+    /// Readable when the bell is another one.
+    moved: Event,
+}
 
 impl KickPlace {
+    /// No worker has the port.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { bell: Mutex::default(), moved: Event::new()? })
+    }
+
     /// Has kicks ring there, as soon as the protocol thread looks.
     pub fn set(&self, bell: Option<PortBell>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = bell;
+        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = bell;
+        self.moved.set();
+    }
+
+    /// What the protocol thread waits for; it clears that before it looks.
+    #[must_use]
+    pub fn moved(&self) -> &Event {
+        &self.moved
     }
 
     fn get(&self) -> Option<PortBell> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -259,7 +278,7 @@ mod tests {
             bells.iter().zip(&mut rung).for_each(|(bell, rung)| bell.poll(rung));
             rung
         };
-        let (place, slow) = (KickPlace::default(), Arc::new(SlowCalls::unreported()));
+        let (place, slow) = (KickPlace::new().unwrap(), Arc::new(SlowCalls::unreported()));
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let kick = || rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
         let mut ours = Kick::new(event.try_clone().unwrap(), &place, &slow).unwrap();

@@ -86,7 +86,7 @@ pub(super) struct Machine {
     admission: Admission,
     /// Where the protocol thread has the queues' kicks ring.
     kicks: Arc<KickPlace>,
-    /// Signals trouble to the protocol thread, or that kicks are to ring elsewhere.
+    /// Signals trouble to the protocol thread.
     trouble: Arc<Event>,
     /// Memory for announcements.
     intake: Intake,
@@ -236,7 +236,7 @@ impl Machine {
             }
             Err(NotPut::Dropped(why)) => Err(why),
             Err(NotPut::Broken(why)) => {
-                ring.trouble = Some(trouble_of(ring, why));
+                ring.trouble = Some(ring.trouble_of(why));
                 self.trouble.set();
                 Err(DropReason::LinkDown)
             }
@@ -321,7 +321,7 @@ impl Machine {
             if ring.trouble.is_none()
                 && let Err(why) = taking.drain(2 * pair + 1, ring, buffers)
             {
-                ring.trouble = Some(trouble_of(ring, why));
+                ring.trouble = Some(ring.trouble_of(why));
                 trouble.set();
             }
         }
@@ -456,12 +456,6 @@ fn tell(ring: &mut Ring) {
     {
         call.tell();
     }
-}
-
-/// The cause of an invalid queue: if memory was truncated, its zeros are.
-#[cold]
-fn trouble_of(ring: &Ring, why: Broken) -> Trouble {
-    if ring.is_lost() { Trouble::Lost } else { Trouble::Broken(why) }
 }
 
 /// Why a frame was not put into a queue.
@@ -680,14 +674,12 @@ impl Notify for Machine {
     fn watch(&mut self, bell: &dyn Any) -> bool {
         let bell = PortBell::of(bell);
         self.kicks.set(Some(bell.clone()));
-        self.trouble.set();
         said(bell.watch_edges(self.orders.signal.event()))
     }
 
     fn unwatch(&mut self, bell: &dyn Any) {
         PortBell::of(bell).unwatch(self.orders.signal.event());
         self.kicks.set(None);
-        self.trouble.set();
     }
 }
 

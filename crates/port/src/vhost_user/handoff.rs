@@ -59,6 +59,12 @@ impl Ring {
         self.memory.is_lost() || beside || self.queue.has_lost_track()
     }
 
+    /// The cause of an invalid queue: if memory was truncated, its zeros are.
+    #[cold]
+    pub(super) fn trouble_of(&self, why: Broken) -> Trouble {
+        if self.is_lost() { Trouble::Lost } else { Trouble::Broken(why) }
+    }
+
     /// Whether the switch can put frames into the queue.
     pub(super) fn is_usable(&self) -> bool {
         self.enabled && self.trouble.is_none()

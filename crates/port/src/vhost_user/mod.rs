@@ -68,7 +68,7 @@ pub fn open(
     let charge = spec.quota.take(Resource::Descriptors, DESCRIPTORS)?;
     let listener = Arc::new(Listener::of(spec, Beside::Descriptors)?);
     let system = failed(&spec.path);
-    let kicks = Arc::<KickPlace>::default();
+    let kicks = Arc::new(KickPlace::new().map_err(&system)?);
     let requests = Arc::new(Requests::new().map_err(&system)?);
     let trouble = Arc::new(Event::new().map_err(&system)?);
     let (handoff, orders) = handoff::pair().map_err(&system)?;
@@ -169,6 +169,7 @@ impl Server {
                 listener: &self.listener,
                 requests: &self.requests,
                 trouble: &self.trouble,
+                kicks: &self.shared.kicks,
                 status: &self.status,
                 rejected: RejectedPeers::new(&self.log, &self.status),
                 owes: Cell::new(false),
@@ -278,6 +279,7 @@ struct Conversation<'a> {
     listener: &'a Listener,
     requests: &'a Requests,
     trouble: &'a Event,
+    kicks: &'a KickPlace,
     status: &'a Status,
     rejected: RejectedPeers<'a>,
     /// The frontend was sent a descriptor.
@@ -381,12 +383,14 @@ impl Conversation<'_> {
         }
     }
 
-    fn wait(&self, session: Option<&mut Session<&mut Handoff>>) -> Result<(), End> {
+    fn wait(&self, mut session: Option<&mut Session<&mut Handoff>>) -> Result<(), End> {
         let trouble = session.as_ref().map(|_| self.trouble.as_fd());
         let pause = self.rejected.pause_ms(Instant::now());
         let listener = self.listener.fd().filter(|_| pause.is_none());
-        let fds = [Some(self.requests.as_fd()), Some(self.frontend.as_fd()), trouble, listener];
-        let [_, _, trouble, another] = wait(fds, pause)?;
+        let moved = session.as_ref().map(|_| self.kicks.moved().as_fd());
+        let (requests, frontend) = (Some(self.requests.as_fd()), Some(self.frontend.as_fd()));
+        let ready = wait([requests, frontend, trouble, moved, listener], pause)?;
+        let [_, _, trouble, moved, another] = ready;
         self.look_at_requests()?;
         // A frontend that reconnects closes its first connection before it opens the second, so the
         // first is checked again.
@@ -398,9 +402,12 @@ impl Conversation<'_> {
                 Err(_) => self.rejected.defer(),
             }
         }
+        if let Some(session) = session.as_mut().filter(|_| moved) {
+            self.kicks.moved().clear();
+            session.follow_port()?;
+        }
         if let Some(session) = session.filter(|_| trouble) {
             self.trouble.clear();
-            session.follow_port()?;
             for (queue, why) in session.find_trouble() {
                 if why == Trouble::Lost {
                     return Err(why.into());

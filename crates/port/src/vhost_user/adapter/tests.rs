@@ -60,7 +60,7 @@ impl Guest {
     fn machine_and_handoff(&self) -> (Machine, Handoff) {
         let (handoff, orders) = pair().expect("descriptors");
         let requests = Arc::new(Requests::new().expect("descriptors"));
-        let kicks = Arc::new(KickPlace::default());
+        let kicks = Arc::new(KickPlace::new().expect("descriptors"));
         let event = Arc::new(Event::new().expect("descriptors"));
         let made = Machine::new(4, None, orders, &requests, &kicks, &event);
         let mut machine = made.expect("memory");

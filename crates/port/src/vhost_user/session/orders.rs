@@ -108,7 +108,7 @@ fn event() -> Option<OwnedFd> {
 }
 
 fn session() -> Session<Shelf> {
-    let kicks = Arc::new(KickPlace::default());
+    let kicks = Arc::new(KickPlace::new().expect("descriptors"));
     let (quota, slow) = (Quota::new(0, Limits::NONE), Arc::new(SlowCalls::unreported()));
     Session::new(Shelf::default(), 2, &Shared { kicks, quota, slow })
 }

@@ -20,7 +20,7 @@ impl Queues for Shelf {
 }
 
 fn session(limits: Limits) -> Session<Shelf> {
-    let kicks = Arc::new(KickPlace::default());
+    let kicks = Arc::new(KickPlace::new().expect("descriptors"));
     let (quota, slow) = (Quota::new(0, limits), Arc::new(SlowCalls::unreported()));
     Session::new(Shelf::default(), 1, &Shared { kicks, quota, slow })
 }
