@@ -30,7 +30,7 @@
 use std::any::Any;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -269,13 +269,22 @@ impl Drop for Kick {
     }
 }
 
-/// Tries to watch what another daemon has handed over, which takes as long as its client makes it,
-/// or for an epoll set of a previous version as long as any process does.
+/// Tries to watch what another daemon has handed over, which takes as long as its client makes it.
 ///
 /// # Errors
-/// This is a file of another kind; no descriptors or memory left.
+/// This is no eventfd; no descriptors or memory left.
 pub fn try_to_watch(kick: &OwnedFd) -> io::Result<()> {
+    // Versions up to November 2026 hand over an epoll set, and to watch that may take for ever.
+    if !is_eventfd(kick) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     add(&epoll::create(epoll::CreateFlags::CLOEXEC)?, kick, NO_PORT, EDGE)
+}
+
+/// Whether a descriptor is an eventfd. To watch or poll another kind of file could block.
+pub(super) fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
 }
 
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
@@ -302,7 +311,6 @@ mod tests {
     use super::*;
     use crate::sys::aio::Signals;
     use rustix::pipe::{PipeFlags, pipe_with};
-    use std::os::fd::AsRawFd;
 
     fn rung(bell: &Doorbell) -> Vec<u32> {
         let mut rung = Vec::new();

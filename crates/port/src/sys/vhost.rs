@@ -7,7 +7,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -19,6 +19,7 @@ use rustix::net::{
 };
 
 use crate::sys::aio::Signals;
+use crate::sys::doorbell::is_eventfd;
 use crate::sys::{PortBell, SlowCalls};
 
 /// The most descriptors beside one message.
@@ -121,12 +122,6 @@ impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
-}
-
-/// Whether a descriptor is an eventfd. Polling another kind of file could block.
-fn is_eventfd(fd: &OwnedFd) -> bool {
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// Where the kicks of a port ring: at the worker that has it, if one has. The worker writes it and

@@ -8,6 +8,7 @@ use port::shm::PortMemory;
 use port::sys::{ClosedElsewhere, Closer, new_event};
 use protocol::{HandedOver, HandedPort, PageFrom};
 use ring::krings::Positions;
+use rustix::event::epoll::CreateFlags;
 
 use super::*;
 use crate::handed::{Handed, Successor};
@@ -157,7 +158,11 @@ fn test_copies_that_are_no_port_are_refused() {
     let socket = || OwnedFd::from(UnixStream::pair().unwrap().0);
     assert!(handed.add(port.clone(), vec![null(), event(), file(), socket()], ready).is_err());
     assert!(handed.add(port.clone(), vec![file(), event(), file(), file()], ready).is_err());
-    assert!(handed.add(port.clone(), vec![file(), file(), file(), socket()], ready).is_err());
+    let set = || rustix::event::epoll::create(CreateFlags::CLOEXEC).unwrap();
+    for kick in [file(), set()] {
+        let fds = vec![file(), kick, file(), socket()];
+        assert!(handed.add(port.clone(), fds, ready).is_err(), "no eventfd");
+    }
     let mut other = port.clone();
     other.attach.tx_slots = Some(64);
     assert!(handed.add(other, vec![file(), event(), file(), socket()], ready).is_err());
