@@ -298,8 +298,8 @@ end-to-end:
 	UVALA='$(debug)/uvala' $(CARGO) test --workspace --no-fail-fast --test '*'
 
 # Tests whose daemons then have three workers, and switches that all of them run.
-workers_tests = crash doorbells groups hostile many mirror offloads port_security ports programs \
-	restart see_drops see_frames siege slow_reader storms taps vhost_user vlan_escapes
+workers_tests = crash doorbells groups hostile many many_wake_ups mirror offloads port_security \
+	ports programs restart see_drops see_frames siege slow_reader storms taps vhost_user vlan_escapes
 
 .PHONY: end-to-end-workers
 end-to-end-workers:

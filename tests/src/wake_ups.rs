@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::Error;
 use client::control::{Connection, PortFds};
@@ -107,7 +107,8 @@ pub fn come_again(attack: &ReturnAttack) -> Result<Report, Error> {
     const SLOW: Duration = Duration::from_millis(200);
     feed(&attack.at)?;
     super::say(&Report::Ready);
-    loop {
+    let end = Instant::now() + Duration::from_secs(attack.seconds);
+    while Instant::now() < end {
         let (connection, attached, fds) = attach_again(attack)?;
         if attack.by_kicks {
             let _held = super::doorbells::watch(fds.kick.as_fd(), attack.watches);
@@ -123,12 +124,13 @@ pub fn come_again(attack: &ReturnAttack) -> Result<Report, Error> {
         victim.be_woken(2, SLOW);
         drop((held, fds, connection));
     }
+    Ok(Report::Ready)
 }
 
 /// Attaches, as soon as the daemon has seen that the last connection is over.
 fn attach_again(attack: &ReturnAttack) -> Result<(Connection, Attached, PortFds), Error> {
     loop {
-        match super::attach_for(&attack.at, attack.seconds) {
+        match super::attach_for(&attack.at, 2 * attack.seconds) {
             Err(error) if error.code() == Some(ErrorCode::InUse) => std::thread::sleep(LOOK),
             other => return other,
         }

@@ -34,7 +34,7 @@ pub struct Copies {
 pub struct Inherited {
     /// The memory, which is built and in use.
     pub memory: PortMemory,
-    /// What the client kicks by: an eventfd, or of a previous version the epoll set that it is in.
+    /// The eventfd by which the client kicks.
     pub kicks: ClosedElsewhere,
     /// The daemon's end of the client's doorbell.
     pub wake: OwnedFd,

@@ -20,8 +20,8 @@ use crate::machine::rejected::RejectedPeers;
 use crate::machine::requests::{Admission, Request, Requests};
 use crate::machine::socket::{Listener, connect_datagrams};
 use crate::machine::{MachinePort, RETRY_MS, Spec, State, Status, process_of};
-use crate::sys::PortBell;
 use crate::sys::vhost::{Event, wait};
+use crate::sys::{PortBell, said};
 
 /// How long a new peer waits while another one has the port. That one may have gone without the
 /// worker's notice.
@@ -181,15 +181,23 @@ impl PeerChannel {
 
     /// The socket of a datagram port, unless the port pauses or is evicted.
     pub(super) fn socket(&mut self) -> Option<BorrowedFd<'_>> {
+        let is_open = self.update_watch();
+        self.listener.fd().filter(|_| is_open)
+    }
+
+    /// Watches the socket of a datagram port, unless the port pauses or is evicted; whether it is
+    /// to be read. Whatever clears the connector's signal calls this after it, or the end of a
+    /// pause would be lost.
+    pub(super) fn update_watch(&mut self) -> bool {
         let is_open = !self.is_evicted() && !self.pause.load(Ordering::Acquire);
         self.watch_socket(is_open);
-        self.listener.fd().filter(|_| is_open)
+        is_open
     }
 
     fn watch_socket(&mut self, wanted: bool) {
         let (Some(bell), Some(socket)) = (&self.bell, self.listener.fd()) else { return };
         match (self.watches_socket, wanted) {
-            (false, true) => self.watches_socket = bell.watch(socket).is_ok(),
+            (false, true) => self.watches_socket = said(bell.watch(socket)),
             (true, false) => {
                 bell.unwatch(socket);
                 self.watches_socket = false;

@@ -245,8 +245,8 @@ impl Notify for Stream {
     fn watch(&mut self, bell: &dyn Any) -> bool {
         let rings = self.channel.ring_by(PortBell::of(bell));
         if let Some(peer) = &self.peer {
-            // Without a watch, the peer is served when frames are sent to it.
-            let _ = said(self.channel.watch(peer));
+            // Without a watch, nothing is received from the peer until it connects again.
+            said(self.channel.watch(peer));
             self.channel.watch_room(peer, self.waits_for_room);
         }
         rings

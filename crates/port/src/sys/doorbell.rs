@@ -142,6 +142,11 @@ impl PortBell {
         let _ = epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN | room);
     }
 
+    /// Has a descriptor that is watched ring no more. This takes no lock of those that have it.
+    pub(super) fn mute(&self, fd: impl AsFd) {
+        mute(&self.epoll, fd);
+    }
+
     /// Ends a watch.
     pub fn unwatch(&self, fd: impl AsFd) {
         // The call fails if the descriptor is not watched any more.
@@ -211,9 +216,6 @@ pub struct Kick {
 }
 
 impl Kick {
-    /// After a slow call, so many times as long nothing is taken out of a set.
-    const REST: u32 = 10;
-
     fn event(&self) -> &OwnedFd {
         self.event.as_ref().expect("open until it is dropped")
     }
@@ -228,10 +230,7 @@ impl Kick {
 
     /// From here on, kicks ring no more.
     pub fn disconnect(&self) {
-        // Errors are reported whatever a set asks for, so it stays edge-triggered.
-        let (data, none) = (epoll::EventData::new_u64(NO_PORT), epoll::EventFlags::ET);
-        let gone = epoll::modify(&self.epoll, self.event(), data, none);
-        debug_assert!(gone.is_ok(), "nothing can fail but what is a bug");
+        mute(&self.epoll, self.event());
     }
 
     /// Another copy of the eventfd.
@@ -256,17 +255,25 @@ impl Drop for Kick {
         let Some(event) = self.event.take() else { return };
         let (epoll, slow) = (self.epoll.clone(), self.slow.clone());
         self.closer.run(move || {
-            let begin = Instant::now();
-            let timing = slow.begin();
             // It is not there if it was never connected.
-            let _ = epoll::delete(&epoll, &event);
-            if slow.end(&timing) {
-                std::thread::sleep(begin.elapsed() * Self::REST);
-            }
+            let _ = at_leisure(&slow, || epoll::delete(&epoll, &event));
             drop((slow, epoll));
             drop(event);
         });
     }
+}
+
+/// Does a call that takes a lock of a client's, and takes the time. No worker does this: one that
+/// has events waits meanwhile, so after a slow call the thread rests for ten times as long.
+pub(super) fn at_leisure<R>(slow: &SlowCalls, call: impl FnOnce() -> R) -> R {
+    const REST: u32 = 10;
+    let begin = Instant::now();
+    let timing = slow.begin();
+    let outcome = call();
+    if slow.end(&timing) {
+        std::thread::sleep(begin.elapsed() * REST);
+    }
+    outcome
 }
 
 /// Tries to watch what another daemon has handed over, which takes as long as its client makes it.
@@ -285,6 +292,13 @@ pub fn try_to_watch(kick: &OwnedFd) -> io::Result<()> {
 pub(super) fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     std::fs::read_link(link).is_ok_and(|path| path.as_os_str() == "anon_inode:[eventfd]")
+}
+
+fn mute(set: &OwnedFd, fd: impl AsFd) {
+    // Errors are reported whatever a set asks for, so it stays edge-triggered.
+    let (data, none) = (epoll::EventData::new_u64(NO_PORT), epoll::EventFlags::ET);
+    let gone = epoll::modify(set, fd, data, none);
+    debug_assert!(gone.is_ok(), "nothing can fail but what is a bug");
 }
 
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);

@@ -8,7 +8,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::fs::OFlags;
@@ -19,7 +19,7 @@ use rustix::net::{
 };
 
 use crate::sys::aio::Signals;
-use crate::sys::doorbell::is_eventfd;
+use crate::sys::doorbell::{at_leisure, is_eventfd};
 use crate::sys::{PortBell, SlowCalls};
 
 /// The most descriptors beside one message.
@@ -124,14 +124,24 @@ impl AsFd for Event {
     }
 }
 
-/// Where the kicks of a port ring: at the worker that has it, if one has. The worker writes it and
-/// the protocol thread reads it; neither holds the lock in a system call. A kick that still rings
-/// where the port was has the worker look at the port that has the number by then, or at none.
+/// Where the kicks of a port ring: at the worker that has it, if one has.
+///
+/// The worker says where that is, and has kicks ring no more where it was: the protocol thread may
+/// be held up, and the port's number be another port's by then. That thread then takes them out
+/// there, and has them ring anew. The worker holds the lock while it changes registrations, which
+/// takes no lock of a frontend's; the protocol thread holds it in no system call.
 #[derive(Debug)]
 pub struct KickPlace {
-    bell: Mutex<Option<PortBell>>,
+    kicks: Mutex<Kicks>,
     /// Readable when the bell is another one.
     moved: Event,
+}
+
+#[derive(Debug, Default)]
+struct Kicks {
+    bell: Option<PortBell>,
+    /// The eventfds that ring there. A [`Kick`] has each, too, and drops its own last.
+    ringing: Vec<Arc<OwnedFd>>,
 }
 
 impl KickPlace {
@@ -140,12 +150,18 @@ impl KickPlace {
     /// # Errors
     /// No descriptors left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { bell: Mutex::default(), moved: Event::new()? })
+        Ok(Self { kicks: Mutex::default(), moved: Event::new()? })
     }
 
-    /// Has kicks ring there, as soon as the protocol thread looks.
+    /// Has kicks ring there, as soon as the protocol thread looks, and nowhere else from now on.
     pub fn set(&self, bell: Option<PortBell>) {
-        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = bell;
+        let mut kicks = self.lock();
+        let ringing = std::mem::take(&mut kicks.ringing);
+        if let Some(before) = std::mem::replace(&mut kicks.bell, bell) {
+            ringing.iter().for_each(|fd| before.mute(fd));
+        }
+        drop(ringing);
+        drop(kicks);
         self.moved.set();
     }
 
@@ -155,8 +171,26 @@ impl KickPlace {
         &self.moved
     }
 
-    fn get(&self) -> Option<PortBell> {
-        self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn bell(&self) -> Option<PortBell> {
+        self.lock().bell.clone()
+    }
+
+    /// Notes that an eventfd rings. `false`: the port is there no more.
+    fn note(&self, bell: &PortBell, fd: &Arc<OwnedFd>) -> bool {
+        let mut kicks = self.lock();
+        let is_there = kicks.bell.as_ref() == Some(bell);
+        if is_there {
+            kicks.ringing.push(fd.clone());
+        }
+        is_there
+    }
+
+    fn forget(&self, fd: &Arc<OwnedFd>) {
+        self.lock().ringing.retain(|ringing| !Arc::ptr_eq(ringing, fd));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kicks> {
+        self.kicks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,8 +201,9 @@ impl KickPlace {
 /// thread does that, and takes the time.
 #[derive(Debug)]
 pub struct Kick {
-    fd: OwnedFd,
-    /// The bell that it rings.
+    fd: Arc<OwnedFd>,
+    place: Arc<KickPlace>,
+    /// The bell that it rings, or rang until the port went.
     at: Option<PortBell>,
     slow: Arc<SlowCalls>,
 }
@@ -178,12 +213,13 @@ impl Kick {
     ///
     /// # Errors
     /// `EINVAL`: not an eventfd; no memory.
-    pub fn new(fd: OwnedFd, place: &KickPlace, slow: &Arc<SlowCalls>) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd, place: &Arc<KickPlace>, slow: &Arc<SlowCalls>) -> io::Result<Self> {
         if !is_eventfd(&fd) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut kick = Self { fd, at: None, slow: slow.clone() };
-        kick.follow(place)?;
+        let (fd, place, slow) = (Arc::new(fd), place.clone(), slow.clone());
+        let mut kick = Self { fd, place, at: None, slow };
+        kick.follow()?;
         Ok(kick)
     }
 
@@ -191,22 +227,30 @@ impl Kick {
     ///
     /// # Errors
     /// No memory.
-    pub fn follow(&mut self, place: &KickPlace) -> io::Result<()> {
-        let bell = place.get();
+    pub fn follow(&mut self) -> io::Result<()> {
+        let bell = self.place.bell();
         if self.at == bell {
             return Ok(());
         }
         self.leave();
-        if let Some(bell) = bell {
-            self.slow.time(|| bell.watch_edges(&self.fd))?;
-            self.at = Some(bell);
+        let Some(bell) = bell else { return Ok(()) };
+        let (fd, place) = (&self.fd, &self.place);
+        let watched = at_leisure(&self.slow, || {
+            bell.watch_edges(fd)?;
+            Ok::<_, io::Error>(place.note(&bell, fd))
+        });
+        self.at = Some(bell);
+        if !watched? {
+            // The port has gone on: its place says so, and this is called again.
+            self.leave();
         }
         Ok(())
     }
 
     fn leave(&mut self) {
         if let Some(bell) = self.at.take() {
-            self.slow.time(|| bell.unwatch(&self.fd));
+            self.place.forget(&self.fd);
+            at_leisure(&self.slow, || bell.unwatch(&self.fd));
         }
     }
 }
@@ -273,7 +317,8 @@ mod tests {
             bells.iter().zip(&mut rung).for_each(|(bell, rung)| bell.poll(rung));
             rung
         };
-        let (place, slow) = (KickPlace::new().unwrap(), Arc::new(SlowCalls::unreported()));
+        let place = Arc::new(KickPlace::new().unwrap());
+        let slow = Arc::new(SlowCalls::unreported());
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let kick = || rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap();
         let mut ours = Kick::new(event.try_clone().unwrap(), &place, &slow).unwrap();
@@ -281,15 +326,24 @@ mod tests {
         assert_eq!(rung(), [[0_u32; 0]; 2], "no worker has the port");
         for (at, other) in [(0, 1), (1, 0)] {
             place.set(Some(bells[at].bell(5)));
-            (0..2).for_each(|_| ours.follow(&place).unwrap());
+            (0..2).for_each(|_| ours.follow().unwrap());
             let found = rung();
             assert_eq!((&found[at][..], found[other].len()), (&[5][..], 0), "one came before");
             kick();
             assert_eq!(rung()[at], [5]);
         }
+        let gone = bells[0].bell(5);
+        place.set(None);
+        kick();
+        assert_eq!(rung(), [[0_u32; 0]; 2], "nor does it ring where the port was");
+        assert!(!place.note(&gone, &ours.fd), "one that is added just then is taken out");
+        place.set(Some(gone));
+        ours.follow().unwrap();
+        assert_eq!(rung()[0], [5], "the kick without a port");
         drop(ours);
         kick();
         assert_eq!(rung(), [[0_u32; 0]; 2]);
+        assert!(place.lock().ringing.is_empty());
     }
 
     #[test]

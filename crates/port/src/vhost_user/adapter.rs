@@ -673,8 +673,9 @@ impl Notify for Machine {
 
     fn watch(&mut self, bell: &dyn Any) -> bool {
         let bell = PortBell::of(bell);
-        self.kicks.set(Some(bell.clone()));
-        said(bell.watch_edges(self.orders.signal.event()))
+        let rings = said(bell.watch_edges(self.orders.signal.event()));
+        self.kicks.set(rings.then(|| bell.clone()));
+        rings
     }
 
     fn unwatch(&mut self, bell: &dyn Any) {

@@ -359,7 +359,7 @@ impl<Q: Queues> Session<Q> {
     /// No memory.
     pub fn follow_port(&mut self) -> std::io::Result<()> {
         let mut kicks = self.vrings.iter_mut().filter_map(|vring| vring.kick.as_mut());
-        kicks.try_for_each(|kick| kick.follow(&self.shared.kicks))
+        kicks.try_for_each(Kick::follow)
     }
 
     fn set_bell(&mut self, bell: Bell, queue: u32, fd: Option<OwnedFd>) -> Result<(), Fault> {

@@ -18,6 +18,7 @@ mod fake {
     use crate::control::fake::Fake;
     use crate::model::error::DatapathError;
     use crate::model::keys::PortKey;
+
     impl Moves for Fake {
         fn worker_of_port(&self, port: PortKey) -> Option<u32> {
             self.ports.contains_key(&port).then(|| self.moved.get(&port).copied().unwrap_or(0))

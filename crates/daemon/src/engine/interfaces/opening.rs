@@ -42,7 +42,6 @@ impl Workers {
         wanted: &HostIf,
         given: Vec<OwnedFd>,
     ) -> io::Result<(Opening, Build)> {
-        // First, so that nothing happens unseen between the two.
         let share = self.enrol(wanted)?;
         let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
         let (opening, job) =
