@@ -83,7 +83,8 @@ impl Stream {
     }
 }
 
-/// A machine and the peer of a stream port exchange frames, for stations that nobody knows.
+/// A machine and the peer of a stream port exchange frames, for stations that the switch has not
+/// learned.
 fn assert_exchange(machine: &mut Machine, stream: &mut Stream, seq: u64) {
     let (mut there, mut back) = (Vec::new(), Vec::new());
     fill(&mut there, mac(72), 71, seq, 60);
@@ -142,7 +143,7 @@ fn assert_goes_on(mut daemon: Daemon) {
     more.send(&announcement(3));
     while stream.receive() != announcement(3) {}
     done(&daemon, &["port", "del", "vale0:more"]);
-    // Its client goes on at another daemon.
+    // The client of the pair goes on at another daemon.
     daemon.replace();
     assert!(trips.beside(|| std::thread::sleep(QUIET)).1 > 0.0, "after a replacement");
     trips.finish();

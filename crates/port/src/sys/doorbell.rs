@@ -126,7 +126,7 @@ impl PortBell {
     }
 
     /// Watches a descriptor, edge-triggered: the bell rings each time that it becomes readable, and
-    /// nobody has to read it.
+    /// no thread has to read it.
     ///
     /// # Errors
     /// No memory, or too many watches.
@@ -255,7 +255,7 @@ impl Drop for Kick {
         let Some(event) = self.event.take() else { return };
         let (epoll, slow) = (self.epoll.clone(), self.slow.clone());
         self.closer.run(move || {
-            // It is not there if it was never connected.
+            // The eventfd is not there if it was never connected.
             let _ = at_leisure(&slow, || epoll::delete(&epoll, &event));
             drop((slow, epoll));
             drop(event);

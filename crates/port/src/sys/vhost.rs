@@ -257,7 +257,7 @@ impl Kick {
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // It would stay in the set for as long as the frontend has it.
+        // The eventfd would stay in the set for as long as the frontend has it.
         self.leave();
     }
 }

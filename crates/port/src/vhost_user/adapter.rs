@@ -32,7 +32,8 @@
 //! [evicted](crate::machine::requests): from then on it acts as if it had no queues, and touches
 //! them only to end a batch that it has taken, and to give them to the protocol thread.
 
-use std::any::Any;
+mod notify;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -45,12 +46,11 @@ use ring::frame::{ETHERNET, FRAME_MAX};
 use ring::guest::{Reader, Writer};
 use ring::intake::{self, Intake};
 use switch::receive::batch::{Batch, Delivery, Entry, prologue};
-use switch::{Adapter, DropReason, Drops, Notify, Sent};
+use switch::{Adapter, DropReason, Drops, Sent};
 
 use super::handoff::{Order, Orders, Ring, Trouble};
 use crate::machine::requests::{Admission, Requests};
 use crate::sys::vhost::{Event, KickPlace};
-use crate::sys::{PortBell, said};
 
 /// The most frames that a port takes in one turn.
 const FRAMES: usize = intake::FRAMES as usize;
@@ -627,60 +627,6 @@ impl Adapter for Machine {
     /// The room of the fullest queue, because the flow selects the queue.
     fn room(&mut self) -> u32 {
         self.usable_queues().map(|(_, ring)| ring.room()).min().unwrap_or(u32::MAX)
-    }
-}
-
-impl Notify for Machine {
-    fn owes_wake(&self) -> bool {
-        !self.owing.is_empty()
-    }
-
-    /// The worker has passed fences since.
-    fn wake_if_due(&mut self) {
-        if self.is_evicted() {
-            self.owing.clear();
-        }
-        for _ in 0..self.owing.len() {
-            let at = self.owing.swap_remove(0);
-            self.remind(at);
-        }
-    }
-
-    fn want_room(&mut self) {
-        self.receives_mut().for_each(|ring| ring.queue.want_kicks());
-    }
-
-    fn found_room(&mut self) {
-        self.receives_mut().for_each(|ring| ring.queue.want_none());
-    }
-
-    fn arm(&mut self) {
-        if !self.is_evicted() {
-            self.look_for_loss();
-        }
-        self.transmits_mut().for_each(|ring| ring.queue.want_kicks());
-    }
-
-    fn disarm(&mut self) {
-        self.transmits_mut().for_each(|ring| ring.queue.want_none());
-    }
-
-    fn pending(&mut self) -> bool {
-        self.orders.signal.is_set()
-            || self.announcement.is_some()
-            || self.transmits().any(|ring| ring.trouble.is_none() && ring.queue.pending())
-    }
-
-    fn watch(&mut self, bell: &dyn Any) -> bool {
-        let bell = PortBell::of(bell);
-        let rings = said(bell.watch_edges(self.orders.signal.event()));
-        self.kicks.set(rings.then(|| bell.clone()));
-        rings
-    }
-
-    fn unwatch(&mut self, bell: &dyn Any) {
-        PortBell::of(bell).unwatch(self.orders.signal.event());
-        self.kicks.set(None);
     }
 }
 

@@ -67,7 +67,7 @@ pub trait Interfaces {
     fn host_info(&self, port: PortKey) -> Option<HostIfInfo>;
 
     /// One is readable when an interface has changed: then call [`Interfaces::take_host_events`].
-    /// They are the same for as long as the daemon runs.
+    /// The descriptors are the same for as long as the daemon runs.
     fn host_bells(&self) -> Vec<BorrowedFd<'_>>;
 
     /// Handles what has happened to the interfaces.

@@ -10,6 +10,7 @@ use device::virtqueue::{Direction, Places, Queue};
 use ring::guest::{Extent, GuestMapping, GuestMemory, Window};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use switch::Notify;
 use switch::decide::bridge::TagAction;
 
 use super::super::handoff::{Handoff, Queues, pair};
