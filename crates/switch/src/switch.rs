@@ -90,30 +90,22 @@ impl Entry {
     /// Wakes the client of a port with rings, now or later; returns whether it was now.
     pub(crate) fn wake_or_owe(&mut self, heartbeat: &mut Heartbeat, id: PortId) -> bool {
         let Plug::Rings(_, wake) = &self.plug else { return false };
-        self.owes_wake = !wake.may_wake();
-        if !self.owes_wake {
-            heartbeat.beat(wake.stage(), id);
-            wake.wake();
-            self.stats.wakes += 1;
-        }
-        !self.owes_wake
+        let is_woken = wake.try_wake(&mut |stage| heartbeat.beat(stage, id));
+        self.owes_wake = !is_woken;
+        self.stats.wakes += u64::from(is_woken);
+        is_woken
     }
 
     /// Wakes the peer if it is owed that and may be woken. Returns whether it is owed that still.
-    fn wake_if_due(&mut self) -> bool {
+    fn wake_if_due(&mut self, heartbeat: &mut Heartbeat, id: PortId) -> bool {
         self.is_owing = match &mut self.plug {
             Plug::Adapter(adapter) => {
+                heartbeat.beat(Stage::Wake, id);
                 let mut adapter = adapter.lock();
                 adapter.wake_if_due();
                 adapter.owes_wake()
             }
-            Plug::Rings(_, wake) if self.owes_wake && wake.may_wake() => {
-                self.owes_wake = false;
-                wake.wake();
-                self.stats.wakes += 1;
-                false
-            }
-            Plug::Rings(..) => self.owes_wake,
+            Plug::Rings(..) => self.owes_wake && !self.wake_or_owe(heartbeat, id),
         };
         self.is_owing
     }
@@ -373,20 +365,11 @@ impl Switch {
         self.plug_mut(id).map_or(0, Plug::in_rings)
     }
 
-    /// The step in which [`wake_if_due`](Self::wake_if_due) wakes a port's peer.
-    #[must_use]
-    pub fn wake_stage(&self, id: PortId) -> Stage {
-        match self.ports.get(id.index()).and_then(Option::as_ref).map(|entry| &entry.plug) {
-            Some(Plug::Rings(_, wake)) => wake.stage(),
-            Some(Plug::Adapter(_)) | None => Stage::Wake,
-        }
-    }
-
     /// Wakes a port's peer, if it is owed that, and if its interrupt moderation timer has expired
-    /// or its client may be woken ([`Wake::may_wake`](crate::Wake::may_wake)). Returns whether the
+    /// or its client may be woken ([`Wake::try_wake`](crate::Wake::try_wake)). Returns whether the
     /// peer still waits for its wake-up.
-    pub fn wake_if_due(&mut self, id: PortId) -> bool {
-        self.entry_mut(id).is_some_and(Entry::wake_if_due)
+    pub fn wake_if_due(&mut self, id: PortId, heartbeat: &mut Heartbeat) -> bool {
+        self.entry_mut(id).is_some_and(|entry| entry.wake_if_due(heartbeat, id))
     }
 
     /// Owes the client of a port with rings a wake-up, which may have been lost. The caller asks

@@ -4,9 +4,13 @@
 //!
 //! A thread that loses its core in a call is no fault of the peer. So the first slow call for a
 //! user's peers is not reported. It puts the user on [`Probation`]: for ten seconds after each slow
-//! one, all calls for its peers are timed by the thread's own clock. Time is the measure, not the
+//! one, only what a call took of the thread's own clock makes it slow. Time is the measure, not the
 //! number of calls, and all peers of a user share it: quick calls, and peers that come and go, are
 //! cheap to have. So a user gets one slow call in ten seconds that is not reported.
+//!
+//! To read the thread's own clock is a system call. So for calls of a user on probation the thread
+//! reads it four times a millisecond at most ([`Mark`]), and after a call that took long by the
+//! clock on the wall.
 //!
 //! Wake-ups that are not slow add up, too. Where several users have peers, those of one user's
 //! clients may take half of the time ([`Bucket`]), and further ones wait: no port is to blame
@@ -23,12 +27,13 @@
 
 mod share;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use share::Bucket;
 
 /// How many users have peers whose calls are timed. The wake-ups of one that is alone wait for
@@ -53,7 +58,8 @@ impl UserCount {
 pub struct Probation {
     /// How long it lasts after a slow call.
     length: Duration,
-    /// Calls are timed by the thread's own clock until then, in nanoseconds of the monotonic clock.
+    /// Only the thread's own time makes a call slow until then, in nanoseconds of the monotonic
+    /// clock.
     ends: AtomicU64,
     /// No client is woken by futex until then, likewise.
     futexes_rest: AtomicU64,
@@ -90,7 +96,7 @@ impl Probation {
     }
 
     fn begin(&self) {
-        self.ends.store(self.after(nanos(now())), Ordering::Relaxed);
+        self.ends.store(self.after(now()), Ordering::Relaxed);
     }
 
     fn after(&self, now: u64) -> u64 {
@@ -100,7 +106,7 @@ impl Probation {
     /// Whether a slow call now would be reported, or futexes are left alone.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        let now = nanos(now());
+        let now = now();
         self.holds_at(now) || !self.allows_futex_at(now)
     }
 
@@ -113,7 +119,7 @@ impl Probation {
     }
 
     pub(super) fn rest_futexes(&self) {
-        let until = nanos(now()).saturating_add(u64_nanos(Self::REST));
+        let until = now().saturating_add(u64_nanos(Self::REST));
         self.futexes_rest.store(until, Ordering::Relaxed);
     }
 
@@ -126,8 +132,8 @@ impl Probation {
         !self.users.is_several() || Bucket(self.wakes.load(Ordering::Relaxed)).has_room(now)
     }
 
-    /// Counts a wake-up that took so long, by this clock.
-    fn count_wake(&self, now: u64, took: Duration, clock: ClockId) {
+    /// Counts a wake-up that took so long, by the thread's own clock or by the one on the wall.
+    fn count_wake(&self, now: u64, took: Duration, by_own: bool) {
         if !self.users.is_several() {
             return;
         }
@@ -137,7 +143,7 @@ impl Probation {
         if Bucket(before).after(now, took).has_room(now) {
             return;
         }
-        if clock != ClockId::ThreadCPUTime {
+        if !by_own {
             self.wakes.store(now, Ordering::Relaxed);
         }
         self.meters.store(self.after(now), Ordering::Relaxed);
@@ -212,9 +218,9 @@ impl SlowCalls {
         outcome
     }
 
-    /// Does a call that wakes a client and takes its time, also of the user's share.
-    pub(super) fn time_wake(&self, call: impl FnOnce()) {
-        if let (_, Some(took)) = self.meter(call) {
+    /// Does a call that wakes a client and takes its time from `now` on, also of the user's share.
+    pub(super) fn time_wake(&self, now: u64, call: impl FnOnce()) {
+        if let (_, Some(took)) = self.meter(now, call) {
             (self.report)(took);
         }
     }
@@ -223,8 +229,8 @@ impl SlowCalls {
     /// for any user may have made it slow: the user's futexes are left alone after it. To leave
     /// them alone costs little, so one that takes very long is enough, though the thread may have
     /// lost its core.
-    pub(super) fn time_futex(&self, call: impl FnOnce()) {
-        let (took, slow) = self.meter(call);
+    pub(super) fn time_futex(&self, now: u64, call: impl FnOnce()) {
+        let (took, slow) = self.meter(now, call);
         if slow.is_some() || took >= VERY_SLOW {
             self.probation().rest_futexes();
         }
@@ -232,22 +238,24 @@ impl SlowCalls {
 
     /// Does a wake-up and counts its time for the user's share. Returns that, and what
     /// [`note`](Self::note) says.
-    fn meter(&self, call: impl FnOnce()) -> (Duration, Option<Duration>) {
-        let timing = self.begin_wake();
+    fn meter(&self, now: u64, call: impl FnOnce()) -> (Duration, Option<Duration>) {
+        let own = self.probation().meters_at(now).then(own_time);
+        let timing = Timing { own, ..self.begin_at(now) };
         call();
-        let took = timing.took();
-        self.probation().count_wake(nanos(now()), took, timing.clock);
+        let end = self::now();
+        let took = timing.took_until(end);
+        self.probation().count_wake(end, took, own.is_some());
         (took, self.note(&timing, took))
     }
 
     /// Whether clients are to be woken by futex, if they ask for it.
-    pub(super) fn allows_futex(&self) -> bool {
-        self.probation().allows_futex_at(nanos(now()))
+    pub(super) fn allows_futex(&self, now: u64) -> bool {
+        self.probation().allows_futex_at(now)
     }
 
     /// Whether wake-ups of the user's clients have not had their share of the time.
-    pub(super) fn may_wake(&self) -> bool {
-        self.probation().may_wake_at(nanos(now()))
+    pub(super) fn may_wake(&self, now: u64) -> bool {
+        self.probation().may_wake_at(now)
     }
 
     fn probation(&self) -> &Probation {
@@ -256,24 +264,13 @@ impl SlowCalls {
 
     /// Begins one call, or several that count as one.
     pub(crate) fn begin(&self) -> Timing {
-        self.begin_by(|_| false)
+        self.begin_at(now())
     }
 
-    fn begin_wake(&self) -> Timing {
-        self.begin_by(|now| self.probation().meters_at(now))
-    }
-
-    /// Begins a call that may have another reason to be timed by the thread's own clock.
-    fn begin_by(&self, is_metered: impl FnOnce(u64) -> bool) -> Timing {
-        let (limit, at) = (self.limit, now());
-        let in_probation = self.probation().holds_at(nanos(at));
-        match in_probation || is_metered(nanos(at)) {
-            false => Timing { limit, clock: ClockId::Monotonic, at, in_probation },
-            true => {
-                let clock = ClockId::ThreadCPUTime;
-                Timing { limit, clock, at: clock_gettime(clock), in_probation }
-            }
-        }
+    fn begin_at(&self, now: u64) -> Timing {
+        let in_probation = self.probation().holds_at(now);
+        let mark = in_probation.then(|| Mark::recent(now));
+        Timing { limit: self.limit, began: now, mark, own: None }
     }
 
     /// Ends it. Returns whether it was slow.
@@ -292,7 +289,7 @@ impl SlowCalls {
             return None;
         }
         self.probation().begin();
-        timing.in_probation.then_some(took)
+        timing.mark.map(|_| took)
     }
 }
 
@@ -302,19 +299,30 @@ impl fmt::Debug for SlowCalls {
     }
 }
 
-/// Calls whose time is being taken.
+/// Calls whose time is being taken. All times are in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Timing {
     limit: Duration,
-    clock: ClockId,
-    at: Timespec,
-    /// The user was on probation when they began.
-    in_probation: bool,
+    /// When they began, by the monotonic clock.
+    began: u64,
+    /// The user was on probation then: a moment before that.
+    mark: Option<Mark>,
+    /// The thread's own clock then, if they are timed by it.
+    own: Option<u64>,
 }
 
 impl Timing {
     fn took(&self) -> Duration {
-        since(self.at, clock_gettime(self.clock))
+        self.took_until(now())
+    }
+
+    fn took_until(&self, end: u64) -> Duration {
+        let by_wall = Duration::from_nanos(end.saturating_sub(self.began));
+        match (self.own, self.mark) {
+            (Some(own), _) => Duration::from_nanos(own_time().saturating_sub(own)),
+            (None, Some(mark)) if by_wall >= self.limit => mark.own_since(self.began),
+            (None, _) => by_wall,
+        }
     }
 
     /// Whether they are slow already.
@@ -323,16 +331,49 @@ impl Timing {
     }
 }
 
-fn now() -> Timespec {
-    clock_gettime(ClockId::Monotonic)
+/// A moment of a thread's life, by both clocks.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    wall: u64,
+    own: u64,
 }
 
-fn since(begin: Timespec, end: Timespec) -> Duration {
-    end.checked_sub(begin).and_then(|took| took.try_into().ok()).unwrap_or_default()
+impl Mark {
+    /// How old the mark is at most that serves for a call.
+    const AGE: u64 = 250_000;
+
+    /// A moment of this thread shortly before `now`, or now.
+    fn recent(now: u64) -> Self {
+        thread_local!(static LAST: Cell<Mark> = const { Cell::new(Mark { wall: 0, own: 0 }) });
+        let last = LAST.get();
+        if now.saturating_sub(last.wall) <= Self::AGE {
+            return last;
+        }
+        let mark = Self { wall: self::now(), own: own_time() };
+        LAST.set(mark);
+        mark
+    }
+
+    /// The time that the thread has had since `began`, by its own clock. If it lost its core
+    /// between the mark and that moment, this is too short, by the mark's age at most.
+    fn own_since(self, began: u64) -> Duration {
+        let before = began.saturating_sub(self.wall);
+        Duration::from_nanos(own_time().saturating_sub(self.own).saturating_sub(before))
+    }
 }
 
-fn nanos(at: Timespec) -> u64 {
-    u64_nanos(at.try_into().unwrap_or_default())
+/// The monotonic clock, in nanoseconds.
+pub(super) fn now() -> u64 {
+    time(ClockId::Monotonic)
+}
+
+/// The thread's own clock: the time that it has had a core.
+fn own_time() -> u64 {
+    time(ClockId::ThreadCPUTime)
+}
+
+fn time(clock: ClockId) -> u64 {
+    u64_nanos(clock_gettime(clock).try_into().unwrap_or_default())
 }
 
 fn u64_nanos(time: Duration) -> u64 {
@@ -349,13 +390,14 @@ mod tests {
     const LENGTH: Duration = Duration::from_millis(50);
 
     const MS: u64 = 1_000_000;
-    const THREAD: ClockId = ClockId::ThreadCPUTime;
-    const WALL: ClockId = ClockId::Monotonic;
+    /// How a wake-up is timed.
+    const BY_OWN: bool = true;
+    const BY_WALL: bool = false;
 
-    /// Keeps the thread on a core for longer than a call may take.
+    /// Keeps the thread on a core for longer than a call may take, however old its mark is.
     fn slow() {
-        let begin = clock_gettime(ClockId::ThreadCPUTime);
-        while since(begin, clock_gettime(ClockId::ThreadCPUTime)) <= SlowCalls::SLOW {}
+        let end = own_time() + u64_nanos(SlowCalls::SLOW) + Mark::AGE;
+        while own_time() <= end {}
     }
 
     fn watch(probation: &Arc<Probation>) -> (SlowCalls, std::sync::mpsc::Receiver<Duration>) {
@@ -404,13 +446,26 @@ mod tests {
     }
 
     #[test]
+    fn the_own_time_of_a_call_is_what_has_passed_since_a_mark_but_for_the_time_before_it() {
+        let mark = Mark { wall: now(), own: own_time() };
+        std::thread::sleep(LENGTH);
+        assert!(mark.own_since(mark.wall) < LENGTH, "it was asleep");
+        assert_eq!(mark.own_since(now() + 60_000 * MS), Duration::ZERO, "never below nothing");
+        let began = now();
+        assert_eq!(Mark::recent(began).wall, Mark::recent(began + Mark::AGE).wall, "it serves");
+        slow();
+        let later = Mark::recent(now());
+        assert!(later.wall > began + Mark::AGE, "it is too old by then");
+    }
+
+    #[test]
     fn futexes_are_left_alone_after_slow_wake_ups_which_are_not_reported() {
         let (watch, reports) = watch(&Arc::default());
-        watch.time_futex(|| {});
-        watch.time_futex(slow);
-        assert!(watch.allows_futex(), "the thread may have lost its core");
-        watch.time_futex(slow);
-        assert!(!watch.allows_futex() && watch.probation().is_on());
+        watch.time_futex(now(), || {});
+        watch.time_futex(now(), slow);
+        assert!(watch.allows_futex(now()), "the thread may have lost its core");
+        watch.time_futex(now(), slow);
+        assert!(!watch.allows_futex(now()) && watch.probation().is_on());
         assert_eq!(reports.try_iter().count(), 0);
     }
 
@@ -424,14 +479,14 @@ mod tests {
     }
 
     /// Three wake-ups of a millisecond.
-    fn three_wakes(probation: &Probation, now: u64, clock: ClockId) {
-        (0..3).for_each(|_| probation.count_wake(now, Duration::from_millis(1), clock));
+    fn three_wakes(probation: &Probation, now: u64, by_own: bool) {
+        (0..3).for_each(|_| probation.count_wake(now, Duration::from_millis(1), by_own));
     }
 
     #[test]
     fn wake_ups_of_a_user_wait_for_their_share_and_those_of_others_do_not() {
         let [(first, _held), (second, _also)] = two_users();
-        three_wakes(&first, MS, THREAD);
+        three_wakes(&first, MS, BY_OWN);
         assert!(!first.may_wake_at(5 * MS) && second.may_wake_at(MS));
         assert!(first.may_wake_at(6 * MS), "two of them have drained");
     }
@@ -440,29 +495,28 @@ mod tests {
     fn a_user_that_is_alone_waits_for_nothing() {
         let [(first, held), (second, gone)] = two_users();
         drop(gone);
-        three_wakes(&first, MS, THREAD);
+        three_wakes(&first, MS, BY_OWN);
         let (back, _) = watch(&second);
         assert!(first.may_wake_at(MS), "what it took while it was alone does not count");
-        three_wakes(&first, MS, THREAD);
+        three_wakes(&first, MS, BY_OWN);
         assert!(!first.may_wake_at(MS));
         let (another, _) = watch(&second);
         drop(back);
         assert!(!first.may_wake_at(MS), "the other user has a peer still");
         drop(another);
-        assert!(first.may_wake_at(MS) && held.may_wake());
+        assert!(first.may_wake_at(MS) && held.may_wake(MS));
     }
 
     #[test]
     fn wake_ups_in_which_a_core_may_have_been_lost_delay_none() {
         let [(first, held), _other] = two_users();
-        let now = nanos(now());
-        assert_eq!(held.begin_wake().clock, WALL);
-        three_wakes(&first, now, WALL);
-        assert!(first.may_wake_at(now));
-        assert_eq!(held.begin_wake().clock, THREAD, "from now on they are looked at closely");
-        assert_eq!(held.begin().clock, WALL, "other calls are not");
-        three_wakes(&first, now, THREAD);
-        assert!(!first.may_wake_at(now));
+        let now = now();
+        assert!(!first.meters_at(now));
+        three_wakes(&first, now, BY_WALL);
+        assert!(held.may_wake(now));
+        assert!(first.meters_at(now), "from now on they are looked at closely");
+        three_wakes(&first, now, BY_OWN);
+        assert!(!held.may_wake(now));
     }
 
     #[test]
@@ -472,9 +526,9 @@ mod tests {
         let ((calls, reports), _other) = (watch(&first), watch(&second));
         calls.time(slow);
         assert_eq!(first.wakes.load(Ordering::Relaxed), 0);
-        three_wakes(&first, nanos(now()), THREAD);
-        calls.time_wake(|| {});
-        calls.time_futex(|| {});
+        three_wakes(&first, now(), BY_OWN);
+        calls.time_wake(now(), || {});
+        calls.time_futex(now(), || {});
         assert!(first.wakes.load(Ordering::Relaxed) > 0);
         assert_eq!(reports.try_iter().count(), 0);
     }

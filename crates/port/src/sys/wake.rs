@@ -15,7 +15,7 @@
 //! client's end, or passes by all that wait for futexes which its table has in the same place, of
 //! whatever process. So the time of each is taken ([`SlowCalls`]). After slow ones by futex, the
 //! clients of that user are woken by socket for a minute. Where those of a user have had their
-//! share of the time, the switch wakes its clients later ([`Wake::may_wake`]). To close the
+//! share of the time, the switch wakes its clients later ([`Wake::try_wake`]). To close the
 //! daemon's end calls those that watch it, too, and another thread than the worker does it
 //! ([`Closer`]).
 
@@ -36,7 +36,7 @@ use rustix::net::{
 use rustix::thread::futex;
 use switch::{Stage, Wake};
 
-use super::slow_calls::SlowCalls;
+use super::slow_calls::{self, SlowCalls};
 
 /// What a [`Closer`] does.
 pub type Closing = Box<dyn FnOnce() + Send>;
@@ -156,26 +156,36 @@ impl Waker {
     }
 
     /// Wakes one waiter of a futex.
-    fn wake_by_futex(&self, futex: &AtomicU32) {
+    fn wake_by_futex(&self, now: u64, futex: &AtomicU32) {
         // The call fails for an address that is not mapped, and this one is.
         let wake = || _ = futex::wake(futex, futex::Flags::empty(), 1);
         match &self.slow {
             None => wake(),
-            Some(slow) => slow.time_futex(wake),
+            Some(slow) => slow.time_futex(now, wake),
         }
     }
 
     /// Whether its client is to be woken by futex, if it asks for it.
-    fn allows_futex(&self) -> bool {
-        self.slow.as_ref().is_none_or(SlowCalls::allows_futex)
+    fn allows_futex(&self, now: u64) -> bool {
+        self.slow.as_ref().is_none_or(|slow| slow.allows_futex(now))
     }
 
     /// Rings. A full socket needs no more bytes: the client has been woken many times over.
     pub fn wake(&self) {
+        self.wake_at(self.now());
+    }
+
+    fn wake_at(&self, now: u64) {
         match &self.slow {
             None => self.send(),
-            Some(slow) => slow.time_wake(|| self.send()),
+            Some(slow) => slow.time_wake(now, || self.send()),
         }
+    }
+
+    /// The time in nanoseconds; one reading serves for all that a wake-up asks. Where nothing is
+    /// timed, none is read.
+    fn now(&self) -> u64 {
+        self.slow.as_ref().map_or(0, |_| slow_calls::now())
     }
 
     /// Rings, whatever share of the time the user's wake-ups have had, and counts for none.
@@ -187,8 +197,8 @@ impl Waker {
     }
 
     /// Whether the user's wake-ups have not had their share of the time.
-    fn may_wake(&self) -> bool {
-        self.slow.as_ref().is_none_or(SlowCalls::may_wake)
+    fn may_wake(&self, now: u64) -> bool {
+        self.slow.as_ref().is_none_or(|slow| slow.may_wake(now))
     }
 
     fn send(&self) {
@@ -248,26 +258,33 @@ impl PortWaker {
     }
 }
 
-impl Wake for PortWaker {
-    fn wake(&self) {
-        let allowed = self.waker.allows_futex();
+impl PortWaker {
+    fn wake_at(&self, now: u64, allowed: bool) {
         self.offer_futex(allowed);
         match self.words.words().ring() {
-            WakeBy::Futex if allowed => self.waker.wake_by_futex(self.words.futex()),
+            WakeBy::Futex if allowed => self.waker.wake_by_futex(now, self.words.futex()),
             // A client that sleeps by a futex that it was offered before looks soon by itself.
-            WakeBy::Futex | WakeBy::Descriptor => self.waker.wake(),
+            WakeBy::Futex | WakeBy::Descriptor => self.waker.wake_at(now),
         }
     }
+}
 
-    fn stage(&self) -> Stage {
-        match self.words.words().is_by_futex() && self.waker.allows_futex() {
-            true => Stage::WakeByFutex,
-            false => Stage::Wake,
-        }
+impl Wake for PortWaker {
+    fn wake(&self) {
+        let now = self.waker.now();
+        self.wake_at(now, self.waker.allows_futex(now));
     }
 
-    fn may_wake(&self) -> bool {
-        self.waker.may_wake()
+    fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
+        let now = self.waker.now();
+        if !self.waker.may_wake(now) {
+            return false;
+        }
+        let allowed = self.waker.allows_futex(now);
+        let by_futex = allowed && self.words.words().is_by_futex();
+        begin(if by_futex { Stage::WakeByFutex } else { Stage::Wake });
+        self.wake_at(now, allowed);
+        true
     }
 }
 
@@ -281,8 +298,13 @@ impl Wake for Wakers {
     }
 
     /// The clients are woken together, so all of them wait for one that has to.
-    fn may_wake(&self) -> bool {
-        self.0.iter().all(|waker| waker.may_wake())
+    fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
+        let may_wake = self.0.iter().all(|waker| waker.may_wake(waker.now()));
+        if may_wake {
+            begin(Stage::Wake);
+            self.wake();
+        }
+        may_wake
     }
 }
 

@@ -46,14 +46,12 @@ pub trait Wake: Send + Sync {
     /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
 
-    /// The step of the worker that does so.
-    fn stage(&self) -> Stage {
-        Stage::Wake
-    }
-
-    /// Whether the client may be woken now. If not, the switch owes it the wake-up: its user's
-    /// other wake-ups have had their share of the worker's time, and the client is woken later.
-    fn may_wake(&self) -> bool {
+    /// Does so if the client may be woken now, and says before in which step. `false`: the switch
+    /// owes it the wake-up, for its user's other wake-ups have had their share of the worker's
+    /// time.
+    fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
+        begin(Stage::Wake);
+        self.wake();
         true
     }
 }

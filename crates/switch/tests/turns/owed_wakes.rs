@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use switch::Stage;
+
 use super::*;
 
 /// A doorbell that may ring only at times, and counts.
@@ -27,8 +29,13 @@ impl Wake for Doorbell {
         self.rung.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn may_wake(&self) -> bool {
-        self.may_ring.load(Ordering::Relaxed)
+    fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
+        let may_ring = self.may_ring.load(Ordering::Relaxed);
+        if may_ring {
+            begin(Stage::Wake);
+            self.wake();
+        }
+        may_ring
     }
 }
 
@@ -49,6 +56,11 @@ impl Net {
         assert_eq!(self.look(0).slots, 1);
     }
 
+    /// Wakes the client of a port that is owed it; returns whether it is owed that still.
+    fn wake_if_due(&mut self, port: usize) -> bool {
+        self.switch.wake_if_due(id(port), self.scratch.heartbeat())
+    }
+
     fn wakes(&self, port: usize) -> u64 {
         self.switch.stats(id(port)).expect("a port").wakes
     }
@@ -59,12 +71,12 @@ fn a_receiver_that_may_not_be_woken_is_woken_later_and_once() {
     let (mut net, doorbell) = Net::with_doorbell(1);
     net.rouse();
     assert_eq!(net.scratch.owed_wakes(), [id(1)]);
-    assert!(net.scratch.woken().is_empty() && net.switch.wake_if_due(id(1)));
+    assert!(net.scratch.woken().is_empty() && net.wake_if_due(1));
     net.rouse();
     assert!(net.scratch.owed_wakes().is_empty(), "the worker knows");
     assert_eq!((doorbell.rung(), net.wakes(1)), (0, 0));
     doorbell.allow(true);
-    assert!(!net.switch.wake_if_due(id(1)) && !net.switch.wake_if_due(id(1)));
+    assert!(!net.wake_if_due(1) && !net.wake_if_due(1));
     assert_eq!((doorbell.rung(), net.wakes(1)), (1, 1));
     doorbell.allow(false);
     net.rouse();
@@ -78,9 +90,9 @@ fn a_sender_that_may_not_be_woken_for_its_room_is_woken_later_and_once() {
     assert!(net.clients[0].tx.arm(1), "it has no room");
     assert_eq!(net.look(0).slots, u32::from(BATCH));
     assert_eq!((net.scratch.owed_wakes(), doorbell.rung()), (&[id(0)][..], 0));
-    assert!(net.switch.wake_if_due(id(0)));
+    assert!(net.wake_if_due(0));
     doorbell.allow(true);
-    assert!(!net.switch.wake_if_due(id(0)) && !net.switch.wake_if_due(id(0)));
+    assert!(!net.wake_if_due(0) && !net.wake_if_due(0));
     assert_eq!((doorbell.rung(), net.wakes(0)), (1, 1));
 }
 
@@ -91,7 +103,7 @@ fn a_wake_up_by_a_later_turn_is_the_one_that_was_owed() {
     doorbell.allow(true);
     net.rouse();
     assert_eq!((net.scratch.woken(), doorbell.rung()), (&[id(1)][..], 1));
-    assert!(!net.switch.wake_if_due(id(1)));
+    assert!(!net.wake_if_due(1));
     assert_eq!((doorbell.rung(), net.wakes(1)), (1, 1));
 }
 
@@ -101,18 +113,18 @@ fn a_client_that_may_be_woken_is_woken_at_once() {
     doorbell.allow(true);
     net.rouse();
     assert_eq!((net.scratch.woken(), doorbell.rung()), (&[id(1)][..], 1));
-    assert!(net.scratch.owed_wakes().is_empty() && !net.switch.wake_if_due(id(1)));
+    assert!(net.scratch.owed_wakes().is_empty() && !net.wake_if_due(1));
 }
 
 #[test]
 fn a_wake_up_that_may_have_been_lost_is_owed() {
     let (mut net, doorbell) = Net::with_doorbell(1);
     net.switch.owe_wake(id(1));
-    assert!(net.switch.wake_if_due(id(1)));
+    assert!(net.wake_if_due(1));
     net.rouse();
     assert!(net.scratch.owed_wakes().is_empty(), "the worker knows");
     doorbell.allow(true);
-    assert!(!net.switch.wake_if_due(id(1)));
+    assert!(!net.wake_if_due(1));
     assert_eq!(doorbell.rung(), 1);
 }
 
@@ -127,6 +139,8 @@ fn a_port_that_is_given_away_leaves_its_wake_up_with_the_worker_that_owes_it() {
     let given = workers[0].give_port(id(1)).expect("a port");
     workers[1].take_port(id(1), given);
     doorbell.allow(true);
-    assert!(!workers[1].wake_if_due(id(1)) && doorbell.rung() == 0);
-    assert!(!workers[0].wake_if_due(id(1)) && doorbell.rung() == 1);
+    for (worker, rung) in [(1, 0), (0, 1)] {
+        assert!(!workers[worker].wake_if_due(id(1), net.scratch.heartbeat()));
+        assert_eq!(doorbell.rung(), rung);
+    }
 }

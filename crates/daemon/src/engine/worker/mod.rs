@@ -364,9 +364,7 @@ impl Worker {
             let Some((switch, id)) = self.owing.pop_front() else { break };
             self.scratch.heartbeat().enter(switch);
             let place = self.switches.get_mut(switch).and_then(Option::as_mut);
-            let stage = place.as_ref().map_or(Stage::Wake, |switch| switch.wake_stage(id));
-            self.scratch.heartbeat().beat(stage, id);
-            if place.is_some_and(|switch| switch.wake_if_due(id)) {
+            if place.is_some_and(|switch| switch.wake_if_due(id, self.scratch.heartbeat())) {
                 self.owing.push_back((switch, id));
             }
         }
