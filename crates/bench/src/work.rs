@@ -165,6 +165,9 @@ pub enum Traffic {
     Scrape,
     /// Another daemon takes over: milliseconds between two frames, at most.
     Replace,
+    /// A million frames at this rate, in thousand frames a second, all by default: million frames
+    /// that arrive in a second.
+    Offered(u16),
     /// A million frames, all by default: percent that are lost. They come at this rate, in thousand
     /// frames a second, or at once.
     Burst(Option<u16>),

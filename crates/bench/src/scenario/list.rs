@@ -462,6 +462,7 @@ fn operation() -> Vec<Scenario> {
         |traffic, idle_ports| Work { traffic, idle_ports, placement: Placement::ONE, ..COPY };
     let captured = Work { captured: true, ..COPY };
     let burst = |kpps, work| Work { traffic: Traffic::Burst(kpps), ..work };
+    let offered = |work| Work { traffic: Traffic::Offered(1000), ..work };
     vec![
         rate(
             "scrape-1000",
@@ -480,11 +481,21 @@ fn operation() -> Vec<Scenario> {
         .counts(Unit::Milliseconds),
         rate_lost(
             "capture-60",
-            "rate lost when uvala capture runs at the receiver's port, 60 B",
+            "rate lost of a million frames a second when uvala capture runs at their port, 60 B",
             5.0,
-            COPY,
-            captured,
+            offered(COPY),
+            offered(captured),
         ),
+        Scenario {
+            goal: None,
+            ..rate_lost(
+                "capture-full",
+                "rate lost of as many frames as go when uvala capture runs at their port, 60 B",
+                0.0,
+                COPY,
+                captured,
+            )
+        },
         rate(
             "capture-missed",
             "what uvala capture loses of a million frames in a second, 60 B",
@@ -557,6 +568,7 @@ mod tests {
             "scrape-1000",
             "restart-100",
             "capture-60",
+            "capture-full",
             "capture-missed",
             "burst-asleep",
         ];

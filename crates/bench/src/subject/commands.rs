@@ -24,21 +24,34 @@ const PORT: &str = "[switch.vale0.port.r0]\n";
 /// Percent of a burst that a receiver loses, which sleeps until the first frame comes.
 pub fn lost_by_receiver(kpps: Option<u16>) -> Result<f64> {
     let daemon = Daemon::with(PORT)?;
-    Ok(lost_percent(FRAMES, burst(daemon.dir(), kpps)?))
+    let (sent, received) = burst(daemon.dir(), kpps)?;
+    check_rate(&sent, kpps)?;
+    Ok(lost_percent(FRAMES, received.frames))
+}
+
+/// Million frames that arrive in a second, of those that are sent at a rate: what is sent more
+/// slowly, because a capture takes the sender's time, is lost, too.
+pub fn rate_at_receiver(kpps: u16, is_captured: bool) -> Result<f64> {
+    let daemon = Daemon::with(PORT)?;
+    let _capture = is_captured.then(|| Capture::start(daemon.dir())).transpose()?;
+    let (_, received) = burst(daemon.dir(), Some(kpps))?;
+    Ok(received.mpps)
 }
 
 /// Percent of a burst that a capture of the receiver's port loses.
 pub fn lost_by_capture(kpps: Option<u16>) -> Result<f64> {
     let daemon = Daemon::with(PORT)?;
     let capture = Capture::start(daemon.dir())?;
-    let received = burst(daemon.dir(), kpps)?;
+    let (sent, received) = burst(daemon.dir(), kpps)?;
+    check_rate(&sent, kpps)?;
     let [captured, missed] = capture.end()?;
     // What the capture has not read by its end, it has lost, too.
-    Ok(lost_percent(received.max(captured + missed), captured))
+    Ok(lost_percent(received.frames.max(captured + missed), captured))
 }
 
-/// Sends the frames, at a rate in thousand frames a second or at once. Returns how many arrive.
-fn burst(dir: &Path, kpps: Option<u16>) -> Result<u64> {
+/// Sends the frames, at a rate in thousand frames a second or at once. Returns what the sender and
+/// the receiver say.
+fn burst(dir: &Path, kpps: Option<u16>) -> Result<(Summary, Summary)> {
     let receiver = generate(dir, "-i vale0:r0 -f rx")?;
     let rate = kpps.map_or_else(String::new, |kpps| format!(" -R {kpps}k"));
     // The receiver falls asleep meanwhile.
@@ -47,12 +60,14 @@ fn burst(dir: &Path, kpps: Option<u16>) -> Result<u64> {
     interrupt(&receiver)?;
     let received: Summary = role::result(receiver)?;
     ensure!(sent.frames == FRAMES, "{} of {FRAMES} frames were sent", sent.frames);
-    if let Some(kpps) = kpps {
-        // What is sent more slowly is another work.
-        let reached = sent.mpps * 1e3;
-        ensure!(reached > 0.9 * f64::from(kpps), "{reached:.0} kpps were sent instead of {kpps}");
-    }
-    Ok(received.frames)
+    Ok((sent, received))
+}
+
+/// What is sent more slowly is another work.
+fn check_rate(sent: &Summary, kpps: Option<u16>) -> Result<()> {
+    let (reached, wanted) = (sent.mpps * 1e3, kpps.map_or(0.0, f64::from));
+    ensure!(reached > 0.9 * wanted, "{reached:.0} kpps were sent instead of {wanted}");
+    Ok(())
 }
 
 /// A command of this program, for the daemon in a directory. It ends with this process.

@@ -85,6 +85,7 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::Overrun => on_own_thread(|| guests::overrun(work, time)),
         Traffic::Slow(offer) => on_own_thread(|| slow::run(work, offer, time)),
         Traffic::Scrape => Ok(scrape::run(work.idle_ports, time)?.into()),
+        Traffic::Offered(kpps) => Ok(commands::rate_at_receiver(kpps, work.captured)?.into()),
         Traffic::Burst(kpps) if work.captured => Ok(commands::lost_by_capture(kpps)?.into()),
         Traffic::Burst(kpps) => Ok(commands::lost_by_receiver(kpps)?.into()),
         _ => run_parts(work, time),
@@ -131,6 +132,7 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         | Traffic::Latency
         | Traffic::Decision
         | Traffic::Scrape
+        | Traffic::Offered(_)
         | Traffic::Burst(_) => {
             unreachable!("without other processes")
         }
