@@ -249,6 +249,35 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
 }
 
 #[test]
+fn a_capture_makes_room_while_it_looks_at_many_frames() {
+    let daemon = Daemon::start();
+    let [mut a, mut b] = pair(&daemon);
+    let (of, stop) =
+        (CaptureOf { entering: true, leaving: false }, Stop::new().expect("an eventfd"));
+    let name = "vale0:a".parse().expect("a name");
+    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 512, &stop).expect("it may");
+    let mut pass = |count| {
+        let mut got = Vec::new();
+        for _ in 0..count {
+            a.send(&frame(2, 1, 60)).expect("room");
+            b.recv(&mut got).expect("it arrives");
+        }
+    };
+    pass(500);
+    let mut seen = 0;
+    let taken = eye.take(|_| {
+        seen += 1;
+        if seen == 300 {
+            pass(200);
+        }
+        true
+    });
+    assert_eq!(taken.expect("the daemon is there"), 500);
+    assert_eq!(eye.missed().expect("an answer"), 0);
+    assert_eq!(eye.take(|_| true).expect("the daemon is there"), 200);
+}
+
+#[test]
 fn a_capture_sees_what_all_workers_bring_to_a_port_also_after_it_has_moved() {
     let daemon = Setup::spread(&[("a", 0), ("b", 1), ("c", 2)]).start();
     let [mut a, mut b] = pair(&daemon);

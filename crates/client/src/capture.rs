@@ -14,6 +14,9 @@ use crate::port::halves;
 use crate::ptnet::DeviceError;
 use crate::{Error, Frame, Options, Receiver, Rx, Stop, WaitPolicy};
 
+/// Slots that go back to the switch at once: it may fill them while the caller has the next ones.
+const PIECE: u32 = 256;
+
 /// A running capture, of a port or of what a switch drops. No port waits for it: what finds no room
 /// is [missed](Self::missed). Of a permanent port the capture goes on with the port's next client;
 /// else it ends with the port ([`Error::CaptureEnded`]).
@@ -89,16 +92,22 @@ impl Capture {
     /// of frames.
     pub fn take(&mut self, mut each: impl FnMut(Captured<'_>) -> bool) -> Result<u64, Error> {
         let rx = self.receiver.rx(0);
-        let arrived = rx.available();
-        let (mut frames, mut slots) = (0, arrived);
-        for frame in rx.frames() {
-            frames += 1;
-            if !each(captured(rx, frame)) {
+        let (mut frames, mut goes_on) = (0, rx.available() > 0);
+        while goes_on {
+            let mut slots = 0;
+            for frame in rx.frames() {
+                frames += 1;
                 slots = frame.first_slot() + frame.slots();
-                break;
+                goes_on = each(captured(rx, frame));
+                if !goes_on || slots >= PIECE {
+                    break;
+                }
             }
+            // Behind the last frame there may be slots that the switch passed over.
+            let slots = if slots == 0 { rx.owned() } else { slots };
+            rx.release(slots)?;
+            goes_on &= rx.owned() > 0;
         }
-        rx.release(slots)?;
         Ok(frames)
     }
 
