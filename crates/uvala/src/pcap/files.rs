@@ -44,6 +44,9 @@ pub struct Files {
     missed_before: u64,
 }
 
+/// Bytes that are written at once. A system call for each few frames would take longer than they.
+const BLOCK: usize = 256 * 1024;
+
 /// Counts what is written.
 struct Counted {
     to: BufWriter<Box<dyn Write>>,
@@ -51,6 +54,7 @@ struct Counted {
 }
 
 impl Write for Counted {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.to.write(bytes)?;
         self.bytes += count as u64;
@@ -150,7 +154,7 @@ impl Files {
             Some(path) => Box::new(File::create(path).map_err(|error| self.named(error))?),
             None => Box::new(io::stdout()),
         };
-        self.to = Counted { to: BufWriter::new(to), bytes: 0 };
+        self.to = Counted { to: BufWriter::with_capacity(BLOCK, to), bytes: 0 };
         (self.opened, self.frames) = (Instant::now(), 0);
         self.ports.clear();
         write::begin(&mut self.to, &self.interface).map_err(|error| self.named(error))?;

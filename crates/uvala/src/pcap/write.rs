@@ -11,8 +11,8 @@
 
 use std::io::{self, Write};
 
-use super::Seen;
 use super::read::{ETHERNET, block};
+use super::{Lost, Seen};
 
 /// Codes of options.
 mod option {
@@ -61,26 +61,41 @@ pub fn interface(to: &mut impl Write, name: &str, snap: u32) -> io::Result<()> {
     write_block(to, block::INTERFACE, &fields, &options)
 }
 
-/// Writes a frame of the interface with this number, at most `snap` bytes of it.
+/// Writes a frame of the interface with this number, at most `snap` bytes of it. Only a comment
+/// allocates: there may be a million frames in a second.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn frame(to: &mut impl Write, interface: u32, snap: u32, seen: Seen<'_>) -> io::Result<()> {
     let snap = usize::try_from(snap).unwrap_or(usize::MAX);
     let kept = &seen.bytes[..seen.bytes.len().min(snap)];
-    let [len, kept_len] =
-        [seen.bytes, kept].map(|bytes| u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-    let time = time(seen.time_ns);
-    let head = [interface, time[0], time[1], kept_len, len].map(u32::to_le_bytes).concat();
-    let mut fields = [&head[..], kept].concat();
-    fields.resize(fields.len().next_multiple_of(4), 0);
+    let padding = kept.len().next_multiple_of(4) - kept.len();
+    let mut comment = Vec::new();
+    if let Some(Lost { reason, from, .. }) = seen.lost {
+        let text = format!("dropped: {reason}, from {from}");
+        add_option(&mut comment, option::COMMENT, text.as_bytes());
+    }
+    let [time_high, time_low] = time(seen.time_ns);
+    let length = len32(HEAD_BYTES + kept.len() + padding + comment.len() + TAIL_BYTES);
+    let lens = [len32(kept.len()), len32(seen.bytes.len())];
+    let head: [u32; HEAD_BYTES / 4] =
+        [block::PACKET, length, interface, time_high, time_low, lens[0], lens[1]];
     let direction = if seen.is_entering { INBOUND } else { OUTBOUND };
-    let direction = direction.to_le_bytes();
-    let comment = seen.lost.map(|lost| format!("dropped: {}, from {}", lost.reason, lost.from));
-    let comment = comment.as_ref().map(|comment| (option::COMMENT, comment.as_bytes()));
-    let flags = (option::PACKET_FLAGS, &direction[..]);
-    let options: Vec<_> = comment.into_iter().chain([flags]).collect();
-    write_block(to, block::PACKET, &fields, &options)
+    let flags = u32::from(option::PACKET_FLAGS) | 4 << 16;
+    let tail: [u32; TAIL_BYTES / 4] = [flags, direction, option::END.into(), length];
+    to.write_all(head.map(u32::to_le_bytes).as_flattened())?;
+    to.write_all(kept)?;
+    to.write_all(&[0; 3][..padding])?;
+    to.write_all(&comment)?;
+    to.write_all(tail.map(u32::to_le_bytes).as_flattened())
+}
+
+/// Bytes of a frame's block in front of the frame, and behind its comment.
+const HEAD_BYTES: usize = 28;
+const TAIL_BYTES: usize = 16;
+
+fn len32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// Writes the counters of the interface, at this time.
@@ -109,14 +124,20 @@ fn write_block(
 ) -> io::Result<()> {
     let mut body = fields.to_vec();
     for (code, value) in options {
-        let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
-        body.extend([code.to_le_bytes(), len.to_le_bytes()].concat());
-        body.extend_from_slice(&value[..usize::from(len)]);
-        body.resize(body.len().next_multiple_of(4), 0);
+        add_option(&mut body, *code, value);
     }
     body.extend([option::END.to_le_bytes(), [0; 2]].concat());
     let length = u32::try_from(body.len() + 12).map_err(io::Error::other)?.to_le_bytes();
     to.write_all(&[&kind.to_le_bytes()[..], &length, &body, &length].concat())
+}
+
+/// Adds an option to those in `to`, which end at a multiple of 4 bytes.
+fn add_option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
+    let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    to.extend_from_slice(&code.to_le_bytes());
+    to.extend_from_slice(&len.to_le_bytes());
+    to.extend_from_slice(&value[..usize::from(len)]);
+    to.resize(to.len().next_multiple_of(4), 0);
 }
 
 #[cfg(test)]
@@ -138,5 +159,27 @@ mod tests {
         let lens = [1, 2, 3].map(|number| read::frame(&file[..], number).unwrap().len());
         assert_eq!(lens, [60, 61, 100]);
         assert!(read::frame(&file[..], 4).is_err());
+    }
+
+    #[test]
+    fn test_a_block_has_the_frame_its_comment_and_its_length_at_both_ends() {
+        let lost = Lost { reason: "vlan", at: "vale0:a", from: "vale0:b" };
+        let bytes = [7; 61];
+        for (lost, comment) in [(None, 0), (Some(lost), 4 + 28)] {
+            let mut file = Vec::new();
+            let seen = Seen { bytes: &bytes, time_ns: 1 << 60, is_entering: true, lost };
+            frame(&mut file, 3, 50, seen).unwrap();
+            assert_eq!(file.len(), 28 + 52 + comment + 16);
+            let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+            let length = u32::try_from(file.len()).unwrap();
+            assert_eq!([0, 4, 8, file.len() - 4].map(word), [block::PACKET, length, 3, length]);
+            assert_eq!([12, 16, 20, 24].map(word), [1 << 28, 0, 50, 61]);
+            assert_eq!(file[28..80], [&[7; 50][..], &[0; 2]].concat());
+            let text = b"\x01\0\x1b\0dropped: vlan, from vale0:b\0";
+            assert_eq!(file[80..80 + comment], text[..comment]);
+            let tail = [option::PACKET_FLAGS.into(), INBOUND, option::END.into()];
+            let at = file.len() - 16;
+            assert_eq!([at, at + 4, at + 8].map(word), [tail[0] | 4 << 16, tail[1], tail[2]]);
+        }
     }
 }
