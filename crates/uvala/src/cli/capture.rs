@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use client::capture::Capture;
+use client::capture::{Capture, Captured};
 use client::control::Connection;
 use client::filter::Filter;
 use client::{Error, Stop};
@@ -16,15 +16,21 @@ use protocol::name::{PortName, SwitchName};
 use protocol::parse;
 use protocol::{CaptureOf, DropReasonName, DropsOf, PortInfo};
 
-use super::{Global, port};
+use super::{Global, port, time_slice};
 use crate::pcap::files::{Files, Rotation};
 use crate::pcap::{Lost, Seen, decode, write::Interface};
 use terminal::Usage;
 use terminal::say;
 
-/// Slots of the ring into which the switch copies frames.
-const SLOTS: u32 = 4096;
-/// How long frames may wait in the buffer of a file.
+/// Slots of the ring into which the switch copies frames, as many as a ring may have: 16 ms of a
+/// million frames in a second. This process waits for a core meanwhile, and for the disk.
+const SLOTS: u32 = 16_384;
+/// Frames that the ring may have at a look if the next one is to come after a [`REST`].
+const FEW: u64 = SLOTS as u64 / 8;
+/// How long this process rests while frames come. Were it ready for each frame, the switch would
+/// wake it for each batch, and the time for that is the port's.
+const REST: Duration = Duration::from_millis(1);
+/// How long frames may wait in the buffer of a file, and how long a wait may take.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How often the switch is asked how many frames it had no room for.
 const ASK: Duration = Duration::from_secs(1);
@@ -105,9 +111,12 @@ struct Session {
     /// Frames still wanted.
     left: u64,
     captured: u64,
-    frame: Vec<u8>,
+    /// Memory for frames that lie in several slots.
+    long: Vec<u8>,
     /// Frames that the switch had no room for, and when it said so.
     missed: (u64, Instant),
+    /// When the sink was written out.
+    flushed: Instant,
 }
 
 /// Runs `uvala capture`.
@@ -127,6 +136,7 @@ pub fn run(global: &Global, args: &Args) -> Result<()> {
     };
     // A file that is there is kept where there is nothing to capture.
     let mut session = Session { names, ..args.session()? };
+    time_slice::shorten();
     say::remark(format_args!("uvala: capturing {what}; Ctrl-C ends it"));
     let ended = session.capture(&mut capture, &stop);
     // Once the port is gone, the switch knows no more than it said before.
@@ -186,8 +196,9 @@ impl Args {
             Some(path) => Sink::Files(self.files(path.clone())?.into()),
         };
         let left = self.count.unwrap_or(u64::MAX);
-        let (frame, missed) = (Vec::new(), (0, Instant::now()));
-        Ok(Session { sink, filter, names: None, left, captured: 0, frame, missed })
+        let (long, flushed) = (Vec::new(), Instant::now());
+        let missed = (0, flushed);
+        Ok(Session { sink, filter, names: None, left, captured: 0, long, missed, flushed })
     }
 
     fn files(&self, path: PathBuf) -> Result<Files> {
@@ -209,34 +220,55 @@ impl Session {
     /// Captures until the frames that are wanted have come, or a signal has.
     fn capture(&mut self, capture: &mut Capture, stop: &Stop) -> Result<()> {
         while self.left > 0 && !stop.is_said() {
-            let mut failed = Ok(());
             if self.missed.1.elapsed() >= ASK {
                 self.missed = (capture.missed()?, Instant::now());
             }
-            let taken = capture.take(|seen| {
-                self.frame.clear();
-                seen.frame.parts().for_each(|part| self.frame.extend_from_slice(part));
-                failed = self.keep(seen.time_ns, seen.is_entering);
-                failed.is_ok() && self.left > 0
-            });
-            if let Err(error) = failed {
-                return unread(error).context("cannot write the capture");
-            }
-            if taken? == 0 {
+            let Some(taken) = self.take(capture)? else { break };
+            if taken == 0 || self.flushed.elapsed() >= PAUSE {
                 self.flush().or_else(unread).context("cannot write the capture")?;
-                match capture.wait(Some(PAUSE)) {
+                self.flushed = Instant::now();
+            }
+            match taken {
+                0 => match capture.wait(Some(PAUSE)) {
                     Ok(_) | Err(Error::Stopped) => {}
                     Err(error) => return Err(error.into()),
-                }
+                },
+                1..=FEW => std::thread::sleep(REST),
+                _ => {}
             }
         }
         Ok(())
     }
 
+    /// Keeps what the ring has. Returns the number of frames; `None`: nothing reads them any more.
+    fn take(&mut self, capture: &mut Capture) -> Result<Option<u64>> {
+        let (mut failed, mut long) = (Ok(()), std::mem::take(&mut self.long));
+        let taken = capture.take(|Captured { frame, time_ns, is_entering }| {
+            let bytes = match frame.as_slice() {
+                Some(bytes) => bytes,
+                None => {
+                    long.clear();
+                    frame.parts().for_each(|part| long.extend_from_slice(part));
+                    &long
+                }
+            };
+            failed = self.keep(Seen { bytes, time_ns, is_entering, lost: None });
+            failed.is_ok() && self.left > 0
+        });
+        self.long = long;
+        match failed {
+            Ok(()) => Ok(Some(taken?)),
+            Err(error) => {
+                unread(error).context("cannot write the capture")?;
+                Ok(None)
+            }
+        }
+    }
+
     /// Writes the frame, if it matches.
-    fn keep(&mut self, time_ns: u64, is_entering: bool) -> io::Result<()> {
-        let mut seen = Seen { bytes: &self.frame, time_ns, is_entering, lost: None };
+    fn keep(&mut self, seen: Seen<'_>) -> io::Result<()> {
         let lost = self.names.as_mut().and_then(|names| names.split(seen.bytes));
+        let mut seen = seen;
         if let Some((reason, [at, from], frame)) = &lost {
             let is_entering = at == from;
             seen = Seen { bytes: frame, is_entering, ..seen };

@@ -33,6 +33,7 @@ mod security;
 mod stats;
 mod switch;
 mod target;
+mod time_slice;
 mod top;
 mod trace;
 mod vm;
