@@ -17,16 +17,17 @@
 //! everything behind this module takes [`PortName`] and [`SwitchName`], never `&str`.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
 use packet::MacAddr;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 /// The name of a switch with its `vale` prefix: `vale0`, `valelab`, `vale`; or the switch in which
 /// an interface is alone: `netmap:v0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchName(String);
 
 /// The name of a port or of one end of a pipe.
@@ -37,8 +38,7 @@ pub struct SwitchName(String);
 /// assert_eq!((name.switch().as_str(), name.port()), ("vale0", "vm1"));
 /// assert!("vale0:vm-1".parse::<PortName>().is_err());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortName {
     switch: SwitchName,
     port: String,
@@ -431,9 +431,10 @@ impl fmt::Display for SwitchName {
 
 impl fmt::Display for PortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_interface() {
-            true => write!(f, "{}", self.switch)?,
-            false => write!(f, "{}:{}", self.switch, self.port)?,
+        f.write_str(&self.switch.0)?;
+        if !self.is_interface() {
+            f.write_str(":")?;
+            f.write_str(&self.port)?;
         }
         match &self.pipe {
             Some(end) => write!(f, "{}{}", end.side.brace(), end.id),
@@ -443,6 +444,40 @@ impl fmt::Display for PortName {
 }
 
 packet::text_form!(SwitchName, PortName);
+
+/// The text of a name in a message, which is no string of its own: a listing of a thousand ports
+/// has as many names.
+struct Text<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = NameError>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+macro_rules! in_messages {
+    ($($name:ty),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_str(Text(PhantomData))
+            }
+        }
+    )*};
+}
+
+in_messages!(SwitchName, PortName);
 
 #[cfg(test)]
 mod tests {
