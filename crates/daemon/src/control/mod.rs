@@ -409,18 +409,31 @@ fn page_from<T: FromStr>(from: Option<&str>) -> Result<Option<T>, Refusal> {
 /// As many rows as a message holds, and where the next page begins.
 fn page<T: Serialize>(rows: impl Iterator<Item = (impl Display, T)>) -> Page<T> {
     let mut page = Page { items: Vec::new(), next: None };
-    // Only its length is wanted.
-    let mut text = Vec::new();
+    let mut bytes = Length(0);
     for (name, row) in rows {
-        serde_json::to_writer(&mut text, &row).expect("replies are plain data");
-        text.push(b',');
-        if text.len() > PAGE_BYTES && !page.items.is_empty() {
+        serde_json::to_writer(&mut bytes, &row).expect("replies are plain data");
+        bytes.0 += ",".len();
+        if bytes.0 > PAGE_BYTES && !page.items.is_empty() {
             page.next = Some(name.to_string());
             break;
         }
         page.items.push(row);
     }
     page
+}
+
+/// The length of what is written.
+struct Length(usize);
+
+impl std::io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Rows of a page, in bytes of JSON: a message less ample room for what is around them.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use packet::{MacAddr, MacList, VlanId};
 use protocol::name::{PortName, SwitchName};
 use protocol::{Change, LoopInfo, Reply};
-use switch::{Disabled, PortConfig, SecurityState};
+use switch::{Disabled, PortSecurity, SecurityState};
 
 use super::Control;
 use crate::control::datapath::Datapath;
@@ -34,17 +34,16 @@ impl<D: Datapath> Control<D> {
         }
     }
 
-    /// The settings of a port with those of its switch.
-    pub(super) fn config_in_force(&self, name: &PortName, port: &Port) -> PortConfig {
+    /// Port security of a port: its own settings, with the switch's where it has none.
+    pub(super) fn security_in_force(&self, name: &PortName, port: &Port) -> PortSecurity {
         let switch = self.state.find_switch(name.switch()).map(|switch| switch.config);
-        let security = security_in_force(&port.config, &switch.unwrap_or_default());
-        PortConfig { security, ..port.config.clone() }
+        security_in_force(&port.config, &switch.unwrap_or_default())
     }
 
     /// What port security remembers of a port. Workers are asked where they remember something.
-    pub(super) fn security_state(&self, port: &Port, in_force: &PortConfig) -> SecurityState {
+    pub(super) fn security_state(&self, port: &Port, in_force: &PortSecurity) -> SecurityState {
         let kept = port.config.security_state;
-        let is_on = in_force.security.is_on() || kept.disabled.is_some();
+        let is_on = in_force.is_on() || kept.disabled.is_some();
         let asked = (is_on && port.is_live()).then(|| self.datapath.security_state(port.key));
         asked.flatten().unwrap_or(kept)
     }

@@ -66,7 +66,7 @@ use groups::{Charge, GroupWish};
 use index::{Index, visited};
 use leases::Leases;
 pub use port::{Holder, Port};
-use regions::regions_of;
+use regions::{charges, regions_of};
 use shared::Binder;
 use touched::Touched;
 use unswitched::UnswitchedPort;
@@ -652,8 +652,9 @@ impl State {
     }
 
     fn usage(&self, uid: u32) -> Usage {
-        let mut usage = Usage::default();
+        let (mut usage, mut regions) = (Usage::default(), Vec::new());
         for port in self.ports_of_user(uid) {
+            regions.extend(regions_of(port));
             usage.ports += u64::from(port.owner == uid);
             let held = port.holder.as_ref().filter(|holder| holder.uid == uid);
             let alone = held.filter(|holder| holder.group.is_none());
@@ -661,13 +662,16 @@ impl State {
             let queue = (port.owner == uid).then_some(port.config.queue_frames);
             usage.memory += queue.map_or(0, QueueMemory::bytes);
         }
-        usage.memory += self.charges_for_regions(uid);
         let groups = self.groups.values().filter(|charge| charge.uid == uid);
         usage.memory += groups.map(|charge| charge.memory).sum::<u64>();
         let programs = self.switches_of(uid).filter_map(|(_, switch)| switch.program.as_ref());
         usage.memory += programs.map(LoadedProgram::memory).sum::<u64>();
-        let unswitched = self.unswitched_of_user(uid).map(|conn| &self.unswitched[&conn].shared);
-        usage.ports += unswitched.filter(|shared| shared.uid == uid).count() as u64;
+        for conn in self.unswitched_of_user(uid) {
+            let shared = &self.unswitched[&conn].shared;
+            usage.ports += u64::from(shared.uid == uid);
+            regions.push(&shared.region);
+        }
+        usage.memory += charges(uid, regions);
         usage
     }
 }

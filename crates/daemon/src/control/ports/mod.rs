@@ -291,27 +291,28 @@ impl<D: Datapath> Control<D> {
 
     pub(super) fn port_list(&self, caller: &Caller, list: &PortList) -> Result<Reply, Refusal> {
         let visible = self.visible_ports(caller, list.switch.as_ref(), list.from.as_deref())?;
-        let row = |(name, port)| {
-            let mut info = self.port_info(name, port);
-            if list.brief {
-                info.settings = PortSettings { label: info.settings.label, ..Default::default() };
-            }
-            (name, info)
-        };
-        Ok(Reply::Ports(page(visible.map(row))))
+        Ok(Reply::Ports(page(visible.map(|(name, port)| (name, self.row(name, port, list.brief))))))
     }
 
     pub(super) fn port_show(&self, caller: &Caller, name: &PortName) -> Result<Reply, Refusal> {
         let name = &self.state.resolve(name);
         let port = self.state.port(caller, name, Access::Look)?;
-        Ok(Reply::Port(self.port_info(name, port)))
+        Ok(Reply::Port(self.row(name, port, false)))
     }
 
-    fn port_info(&self, name: &PortName, port: &Port) -> PortInfo {
+    /// A port as a listing has it; a brief one does not look at settings that it leaves out.
+    fn row(&self, name: &PortName, port: &Port, is_brief: bool) -> PortInfo {
         let holder = port.holder.as_ref().filter(|holder| holder.ready);
         let shared = port.bound.as_ref();
-        let config = self.config_in_force(name, port);
-        let state = self.security_state(port, &config);
+        let security = self.security_in_force(name, port);
+        let state = self.security_state(port, &security);
+        let settings = match is_brief {
+            true => PortSettings { label: port.config.label.clone(), ..PortSettings::default() },
+            false => {
+                let config = PortConfig { security, ..port.config.clone() };
+                settings::show_port(&config, self.shown_grant(name, port))
+            }
+        };
         PortInfo {
             port: name.clone(),
             kind: port.kind,
@@ -327,7 +328,7 @@ impl<D: Datapath> Control<D> {
             trust_group: holder
                 .and_then(Holder::shown_group)
                 .or_else(|| host::trust_group_of(port)),
-            settings: settings::show_port(&config, self.shown_grant(name, port)),
+            settings,
             disabled: state.disabled.map(|why| why.name().to_owned()),
             first_macs: state.first_macs.as_slice().to_vec(),
             host: self.host_info(port).map(Box::new),

@@ -51,6 +51,13 @@ pub(super) fn regions_of(port: &Port) -> impl Iterator<Item = &Region> {
     joined_by(port).map(|joined| joined.region)
 }
 
+/// What a user pays for of these regions. Several ports may be in one, which is charged for once.
+pub(super) fn charges<'a>(uid: u32, regions: impl IntoIterator<Item = &'a Region>) -> u64 {
+    let paid = regions.into_iter().filter(|region| region.charge.uid == uid);
+    let each: BTreeMap<_, _> = paid.map(|it| (it.mem_id, it.charge.memory)).collect();
+    each.values().sum()
+}
+
 impl State {
     fn joined(&self) -> impl Iterator<Item = Joined<'_>> {
         let unswitched = self.unswitched.values().map(|unswitched| joined(&unswitched.shared));
@@ -86,13 +93,6 @@ impl State {
     fn charged_regions(&self, uid: u32) -> impl Iterator<Item = &Region> {
         let regions = self.joined_of_user(uid).map(|joined| joined.region);
         regions.filter(move |region| region.charge.uid == uid)
-    }
-
-    /// What a user pays for regions.
-    pub(super) fn charges_for_regions(&self, uid: u32) -> u64 {
-        let regions = self.charged_regions(uid);
-        let each: BTreeMap<_, _> = regions.map(|it| (it.mem_id, it.charge.memory)).collect();
-        each.values().sum()
     }
 
     /// The most that a new region may have of a user's quota, and its share, which it has unless it

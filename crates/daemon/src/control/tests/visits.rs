@@ -46,3 +46,16 @@ fn visits(others: u64) -> Vec<(&'static str, u64)> {
 fn test_a_users_calls_look_at_no_more_ports_when_others_have_many() {
     assert_eq!(visits(10), visits(400));
 }
+
+#[test]
+fn what_a_user_has_is_counted_in_one_look_at_each_port() {
+    let mut bench = Bench::new();
+    for i in 0..4 {
+        bench.attach(1 + i, 1000, &format!("vale0:a{i}")).unwrap();
+        let bind = format!(r#"{{"bind":{{"port":"vale0:b{i}","kind":"port"}}}}"#);
+        bench.ask(10 + i, 1000, &bind).unwrap();
+    }
+    take_visits();
+    bench.ask(1, 1000, r#"{"user_list":{}}"#).unwrap();
+    assert_eq!(take_visits(), 8);
+}
