@@ -43,13 +43,27 @@ pub fn all<T: Listed>(
     call: impl Fn(Request) -> Result<Reply, ControlError>,
     ask: impl Fn(Option<String>) -> Request,
 ) -> Result<Vec<T>, ControlError> {
-    let (mut items, mut from) = (Vec::new(), None);
+    let mut items = Vec::new();
+    each(call, ask, |page| items.extend(page))?;
+    Ok(items)
+}
+
+/// Gives all of it to `take`, page by page: the memory of one is enough.
+///
+/// # Errors
+/// As [`all`].
+pub fn each<T: Listed>(
+    call: impl Fn(Request) -> Result<Reply, ControlError>,
+    ask: impl Fn(Option<String>) -> Request,
+    mut take: impl FnMut(Vec<T>),
+) -> Result<(), ControlError> {
+    let mut from = None;
     loop {
         let page = T::page(call(ask(from))?)?;
-        items.extend(page.items);
+        take(page.items);
         from = page.next;
         if from.is_none() {
-            return Ok(items);
+            return Ok(());
         }
     }
 }

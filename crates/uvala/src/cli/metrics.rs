@@ -11,12 +11,15 @@ mod page;
 mod programs;
 mod switches;
 
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
 use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
 use confine::{Access, Files, Mode, Thread};
 use protocol::{
     ChainInfo, DaemonInfo, FunctionInfo, Hello, PageFrom, PortInfo, PortList, PortRequest,
-    PortStats, ProgramInfo, Reply, Request, RuleInfo, SessionRequest, SwitchInfo, Usage,
+    ProgramInfo, Reply, Request, RuleInfo, SessionRequest, StatsQuery, SwitchInfo, Usage,
     UsageRequest, UserUsage, WorkerInfo,
 };
 
@@ -72,8 +75,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         say::remark("uvala: all who reach that address can read them: there is no password");
     }
     confine()?;
-    let global = global.clone();
-    server.run(page::CONTENT_TYPE, move || serve(&global));
+    let (global, page) = (global.clone(), Mutex::default());
+    server.run(page::CONTENT_TYPE, move || {
+        serve(&global, &mut page.lock().unwrap_or_else(PoisonError::into_inner))
+    });
     Ok(())
 }
 
@@ -95,7 +100,7 @@ fn confine() -> anyhow::Result<()> {
 /// Prints the text, also where there is no daemon: the one that was written before says that there
 /// is one.
 fn once(global: &Global) -> anyhow::Result<()> {
-    let said = said(global);
+    let said = text(global, &mut Page::default());
     if said.as_ref().is_err_and(is_down) {
         say::out(down())?;
     }
@@ -103,15 +108,11 @@ fn once(global: &Global) -> anyhow::Result<()> {
 }
 
 /// The text now; also where there is no daemon.
-fn serve(global: &Global) -> Result<String, String> {
-    said(global).or_else(|error| match is_down(&error) {
+fn serve(global: &Global, page: &mut Page) -> Result<String, String> {
+    text(global, page).or_else(|error| match is_down(&error) {
         true => Ok(down()),
         false => Err(format!("{error:#}")),
     })
-}
-
-fn said(global: &Global) -> anyhow::Result<String> {
-    text(&global.connect()?)
 }
 
 /// Whether no daemon answers.
@@ -123,15 +124,13 @@ fn is_down(error: &anyhow::Error) -> bool {
 /// The families of this module.
 const FAMILIES: [Family; 1] = [("up", Kind::Gauge, "Whether the daemon answers.")];
 
-/// All that a daemon says of itself.
+/// What a daemon says of itself, its ports apart.
 struct Seen {
     info: DaemonInfo,
     usage: Usage,
     users: Vec<UserUsage>,
     workers: Vec<WorkerInfo>,
     switches: Vec<(SwitchInfo, Option<Steering>)>,
-    ports: Vec<PortInfo>,
-    counters: Vec<PortStats>,
     programs: Vec<ProgramInfo>,
 }
 
@@ -142,17 +141,19 @@ struct Steering {
     rules: Vec<RuleInfo>,
 }
 
-/// The text for what the daemon behind a connection has.
-fn text(connection: &Connection) -> anyhow::Result<String> {
+/// The text for what the daemon has. The samples of the page go; its memory is used again.
+fn text(global: &Global, page: &mut Page) -> anyhow::Result<String> {
+    let connection = &global.connect()?;
     let seen = gather(connection)?;
-    let mut page = Page::default();
+    page.clear();
     page.add("up", &Labels::default(), 1);
-    daemon::add(&mut page, &seen);
-    switches::add(&mut page, &seen);
-    seen.programs.iter().for_each(|info| programs::add(&mut page, info));
+    daemon::add(page, &seen);
+    seen.switches.iter().for_each(|(info, _)| switches::switch(page, info));
+    ports(connection, &global.connect_quietly()?, page)?;
+    seen.programs.iter().for_each(|info| programs::add(page, info));
     for (info, steering) in &seen.switches {
         let own = Labels::of("switch", info.switch.as_str());
-        steering.iter().for_each(|steering| functions::add(&mut page, &own, steering));
+        steering.iter().for_each(|steering| functions::add(page, &own, steering));
     }
     Ok(page.text(families()))
 }
@@ -188,22 +189,26 @@ fn gather(connection: &Connection) -> anyhow::Result<Seen> {
         let steering = steering(connection, &info)?;
         switches.push((info, steering));
     }
-    Ok(Seen {
-        info,
-        usage,
-        users,
-        workers: worker::workers(connection)?,
-        switches,
-        ports: ports(connection)?,
-        counters: stats::all(connection)?,
-        programs,
-    })
+    Ok(Seen { info, usage, users, workers: worker::workers(connection)?, switches, programs })
 }
 
-/// All ports, without settings that no metric is of.
-fn ports(connection: &Connection) -> Result<Vec<PortInfo>, ControlError> {
+/// Adds all ports, without settings that no metric is of, and their counters, which come over a
+/// connection of their own: while one answer is read, the daemon makes another.
+fn ports(connection: &Connection, other: &Connection, page: &mut Page) -> anyhow::Result<()> {
     let list = |from| PortList { brief: true, from, ..PortList::default() };
-    listing::all(connection, |from| Request::Port(PortRequest::List(list(from))))
+    let ask = |from| Request::Port(PortRequest::List(list(from)));
+    let (give, counted) = mpsc::channel();
+    thread::scope(|scope| {
+        // Nobody takes them where the ports could not be had.
+        let ask_stats = move || {
+            stats::each(other, &StatsQuery::default(), |all| drop(give.send(all))).map(drop)
+        };
+        let asked = scope.spawn(ask_stats);
+        let add = |ports: Vec<PortInfo>| ports.iter().for_each(|info| switches::port(page, info));
+        client::listing::each(|request| connection.call(request), ask, add)?;
+        counted.iter().flatten().for_each(|stats| switches::counters(page, &stats));
+        asked.join().expect("no panic")
+    })
 }
 
 /// `None`: the switch has no chains, or is gone.

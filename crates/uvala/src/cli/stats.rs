@@ -81,19 +81,28 @@ pub fn all(connection: &Connection) -> anyhow::Result<Vec<PortStats>> {
 
 /// The counters that a query is for.
 pub fn snapshot(connection: &Connection, query: &StatsQuery) -> anyhow::Result<Snapshot> {
-    let mut snapshot = Snapshot { at_ns: 0, ports: Vec::new() };
+    let mut ports = Vec::new();
+    let at_ns = each(connection, query, |page| ports.extend(page))?;
+    Ok(Snapshot { at_ns, ports })
+}
+
+/// Gives the counters that a query is for to `take`, page by page. Returns the daemon's clock.
+pub fn each(
+    connection: &Connection,
+    query: &StatsQuery,
+    mut take: impl FnMut(Vec<PortStats>),
+) -> anyhow::Result<u64> {
     let mut query = query.clone();
     loop {
         match connection.call(Request::Port(PortRequest::Stats(query.clone())))? {
             Reply::Stats(page) => {
-                snapshot.at_ns = page.at_ns;
-                snapshot.ports.extend(page.items);
+                take(page.items);
                 query.from = page.next;
+                if query.from.is_none() {
+                    return Ok(page.at_ns);
+                }
             }
             other => return Err(unexpected(&other).into()),
-        }
-        if query.from.is_none() {
-            return Ok(snapshot);
         }
     }
 }

@@ -19,7 +19,7 @@
 mod head;
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -167,8 +167,12 @@ impl<A: Fn() -> Result<String, String>> Source<A> {
         let head = read_head(&mut stream, Instant::now() + PATIENCE)?;
         let (status, body) = self.answer(head.as_deref());
         let is_head = head.as_ref().is_ok_and(|head| head.starts_with(b"HEAD "));
-        let (text, deadline) = (self.message(status, &body, is_head), Instant::now() + PATIENCE);
-        write_all(&mut stream, text.as_bytes(), deadline)?;
+        let head = self.head(status, body.len());
+        let body = if is_head { "" } else { &**body };
+        let deadline = Instant::now() + PATIENCE;
+        // One message, and no copy of the text, which is long.
+        let mut message = [head.as_bytes(), body.as_bytes()].map(IoSlice::new);
+        write_all(&mut stream, &mut message, deadline)?;
         stream.shutdown(Shutdown::Write)?;
         // A close with unread bytes resets the connection, and the client may lose the answer.
         drain(&mut stream, deadline);
@@ -203,14 +207,13 @@ impl<A: Fn() -> Result<String, String>> Source<A> {
         page
     }
 
-    fn message(&self, status: Status, body: &str, is_head: bool) -> String {
-        let (len, kind) = (body.len(), self.content_type);
+    fn head(&self, status: Status, len: usize) -> String {
+        let kind = self.content_type;
         let allow = if status == Status::NOT_ALLOWED { "Allow: GET, HEAD\r\n" } else { "" };
-        let body = if is_head { "" } else { body };
         format!(
             "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n{allow}\
              Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
-             Connection: close\r\n\r\n{body}"
+             Connection: close\r\n\r\n"
         )
     }
 }
@@ -241,14 +244,18 @@ fn read_head(stream: &mut UnixStream, deadline: Instant) -> io::Result<Result<Ve
     }
 }
 
-fn write_all(stream: &mut UnixStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
-    while !bytes.is_empty() {
+fn write_all(
+    stream: &mut UnixStream,
+    mut parts: &mut [IoSlice<'_>],
+    deadline: Instant,
+) -> io::Result<()> {
+    while parts.iter().any(|part| !part.is_empty()) {
         let left = left(deadline).ok_or(io::ErrorKind::TimedOut)?;
         stream.set_write_timeout(Some(left))?;
-        match stream.write(bytes) {
+        match stream.write_vectored(parts) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            written => bytes = &bytes[written?..],
+            written => IoSlice::advance_slices(&mut parts, written?),
         }
     }
     Ok(())

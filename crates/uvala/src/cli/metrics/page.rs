@@ -36,10 +36,12 @@ impl Labels {
 
     /// Adds a label to a copy of these.
     pub fn and(&self, name: &str, value: impl AsRef<str>) -> Self {
-        let mut all = self.0.clone();
+        let value = value.as_ref();
+        let mut all = String::with_capacity(self.0.len() + name.len() + value.len() + 8);
+        all.push_str(&self.0);
         let comma = if all.is_empty() { "" } else { "," };
         all.extend([comma, name, "=\""]);
-        for letter in value.as_ref().chars() {
+        for letter in value.chars() {
             match letter {
                 '\n' => all.push_str("\\n"),
                 '"' | '\\' => all.extend(['\\', letter]),
@@ -56,6 +58,11 @@ impl Labels {
 pub struct Page(BTreeMap<&'static str, String>);
 
 impl Page {
+    /// Removes all samples, and keeps their memory for as many.
+    pub fn clear(&mut self) {
+        self.0.values_mut().for_each(String::clear);
+    }
+
     /// Adds a sample.
     pub fn add(&mut self, family: &'static str, labels: &Labels, value: impl Display) {
         self.sample(family, "", labels, value);
@@ -105,15 +112,20 @@ impl Page {
 
     /// The text of those of these families that have samples.
     pub fn text(&self, families: impl Iterator<Item = Family>) -> String {
-        let (mut text, mut known) = (String::new(), 0);
+        // A family's help is shorter. The text of many ports is not copied as it grows.
+        let bytes = self.0.values().map(|samples| samples.len() + 256).sum();
+        let (mut text, mut known) = (String::with_capacity(bytes), 0);
         for (name, kind, help) in families {
             let Some(samples) = self.0.get(name) else { continue };
+            known += 1;
+            if samples.is_empty() {
+                continue;
+            }
             let kind = match kind {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
                 Kind::Histogram => "histogram",
             };
-            known += 1;
             let _ =
                 write!(text, "# HELP uvala_{name} {help}\n# TYPE uvala_{name} {kind}\n{samples}");
         }
@@ -155,6 +167,17 @@ mod tests {
              uvala_turns_bucket{worker=\"0\",le=\"+Inf\"} 6\n\
              uvala_turns_sum{worker=\"0\"} 30\nuvala_turns_count{worker=\"0\"} 6\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn test_a_family_without_samples_is_not_in_the_text() {
+        let families = || [("a", Kind::Gauge, "A."), ("b", Kind::Gauge, "B.")].into_iter();
+        let mut page = Page::default();
+        page.add("a", &Labels::of("port", "n1"), 1);
+        page.add("b", &Labels::default(), 2);
+        page.clear();
+        page.add("b", &Labels::default(), 3);
+        assert_eq!(page.text(families()), "# HELP uvala_b B.\n# TYPE uvala_b gauge\nuvala_b 3\n");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use protocol::{
     LinkState, MachineState, McastCounters, PortInfo, PortStats, SwitchInfo, VxlanInfo,
 };
 
-use super::Seen;
 use super::page::Kind::{Counter, Gauge};
 use super::page::{Family, Labels, Page, billionths};
 
@@ -59,14 +58,8 @@ pub const FAMILIES: [Family; 38] = [
     ("port_rx_ring_slots", Gauge, "Slots of the receive rings of a program."),
 ];
 
-/// Adds the samples.
-pub fn add(page: &mut Page, seen: &Seen) {
-    seen.switches.iter().for_each(|(info, _)| switch(page, info));
-    seen.ports.iter().for_each(|info| port(page, info));
-    seen.counters.iter().for_each(|stats| counters(page, stats));
-}
-
-fn switch(page: &mut Page, info: &SwitchInfo) {
+/// Adds the samples of a switch.
+pub fn switch(page: &mut Page, info: &SwitchInfo) {
     let (own, fdb) = (Labels::of("switch", info.switch.as_str()), &info.fdb);
     page.add("switch_ports", &own, info.ports);
     page.add("switch_fdb_entries", &own, info.fdb_entries);
@@ -110,7 +103,8 @@ fn labels(port: &PortName) -> Labels {
     Labels::of("switch", switch).and("port", own)
 }
 
-fn port(page: &mut Page, info: &PortInfo) {
+/// Adds the samples of a port.
+pub fn port(page: &mut Page, info: &PortInfo) {
     let own = labels(&info.port);
     let about = own.and("kind", info.kind.name());
     let label = info.settings.label.as_ref();
@@ -147,7 +141,8 @@ fn tunnel(page: &mut Page, own: &Labels, info: &VxlanInfo) {
     }
 }
 
-fn counters(page: &mut Page, stats: &PortStats) {
+/// Adds the counters of a port.
+pub fn counters(page: &mut Page, stats: &PortStats) {
     let own = &labels(&stats.port);
     page.add("port_tx_frames_total", own, stats.tx.frames);
     page.add("port_tx_bytes_total", own, stats.tx.bytes);
