@@ -10,6 +10,7 @@ use harness::Random;
 use harness::byte_stream::{StreamPeer, is_up};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
+use harness::measure::holdings;
 use harness::{socket, wait};
 use protocol::MachineState;
 
@@ -162,6 +163,25 @@ fn a_complaint_is_over_with_the_next_peer() {
     let mut good = StreamPeer::connect(&daemon, "vale0:one");
     good.send_cut(&announcement(1), &mut Random::seeded(4));
     assert_eq!((machine().state, machine().complaint), (MachineState::Up, None));
+}
+
+/// As many descriptors as the quota counts for a port (docs/limits.md).
+#[test]
+fn a_port_has_no_more_descriptors_than_its_user_is_charged_for() {
+    const CHARGED: usize = 6;
+    let daemon = Setup::new(CONFIG).start();
+    let held = || holdings(daemon.pid()).descriptors;
+    let before = held();
+    let names: Vec<String> = (0..10).map(|number| format!("vale0:more{number}")).collect();
+    let add = |name: &String| {
+        let output = daemon.uvala(&["port", "add", name, "--kind", "stream"]);
+        assert!(output.status.success(), "{output:?}");
+        StreamPeer::connect(&daemon, name)
+    };
+    let peers: Vec<StreamPeer> = names.iter().map(add).collect();
+    // The sixth is a second peer, which waits for a moment and is rejected. Commands have one, too.
+    wait::until("few descriptors", || held() <= before + names.len() * (CHARGED - 1));
+    drop(peers);
 }
 
 #[test]
