@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 
 use packet::{MacAddr, PortId, VlanId};
 use port::shm::plug_resumed;
-use port::sys::{ClosedElsewhere, Closer, Ringer, Waker};
+use port::sys::{ClosedElsewhere, Ringer, Waker};
 use protocol::StallStage;
 use ring::krings::{Krings, Positions};
 use switch::PortConfig;
@@ -166,12 +166,6 @@ impl Workers {
     #[must_use]
     pub fn ringers(&self) -> Vec<Ringer> {
         (0..self.workers.len()).map(|worker| self.ringer_of(worker)).collect()
-    }
-
-    /// Closes descriptors of files that programs of this user have, too.
-    #[must_use]
-    pub fn closer_for(&self, user: u32) -> Closer {
-        self.reclaimer.closer_for(user)
     }
 
     fn handles_of(&self, port: PortKey) -> Option<(&PortPlace, &Handles)> {

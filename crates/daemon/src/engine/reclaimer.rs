@@ -179,6 +179,10 @@ impl Closings for Workers {
     fn unclosed(&self, user: u32) -> Option<Unclosed> {
         self.reclaimer.undone(user)
     }
+
+    fn closer_for(&self, user: u32) -> Closer {
+        self.reclaimer.closer_for(user)
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
+use daemon::control::datapath::closings::Closings;
 use daemon::engine::Workers;
 use daemon::handed::{Clients, Handed};
 use daemon::kept::{FdStore, Kept};
