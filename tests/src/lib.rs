@@ -32,6 +32,7 @@
 //! by side and leave nothing behind.
 
 pub mod browser;
+pub mod byte_stream;
 pub mod c;
 pub mod chain;
 pub mod daemon;

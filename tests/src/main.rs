@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Role::Returns(attack) => wake_ups::come_again(&attack),
         Role::WakeCrowd(crowd) => wake_crowd::run(&crowd),
         Role::Closings(attack) => closings::run(&attack),
+        Role::GivenTap(attack) => closings::give_tap(&attack),
         Role::NestedSets(attack) => nested_sets::run(&attack),
         Role::Interrupts(attack) => Ok(interrupts::run(&attack)),
         Role::Sockets(attack) => Ok(sockets::run(&attack)),

@@ -41,6 +41,8 @@ pub enum Role {
     WakeCrowd(WakeCrowd),
     /// Keeps what it had of pipes from being closed, until stdin ends.
     Closings(ClosingAttack),
+    /// Gives the daemon a TAP, and keeps it from being closed, until stdin ends.
+    GivenTap(GivenTap),
     /// Has no port, and holds the lock of nested epoll sets, until stdin ends.
     NestedSets(NestedSets),
     /// Attacks by the interrupts of a machine, until stdin ends.
@@ -322,6 +324,15 @@ pub struct ClosingAttack {
     pub at: At,
     /// How many pipes it leaves.
     pub pipes: u32,
+    /// After so long it ends by itself.
+    pub seconds: u64,
+}
+
+/// A process that gives the daemon a TAP and keeps it from being closed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct GivenTap {
+    /// The port to be.
+    pub at: At,
     /// After so long it ends by itself.
     pub seconds: u64,
 }

@@ -1,14 +1,16 @@
 //! Ports that any card of a machine reaches, `stream` and `dgram`, without a machine: honest peers
 //! and hostile ones.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
 
 use harness::Random;
+use harness::byte_stream::{StreamPeer, is_up};
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{announcement, fill, mac};
+use harness::measure::holdings;
 use harness::{socket, wait};
 use protocol::MachineState;
 
@@ -31,49 +33,17 @@ fn state(daemon: &Daemon, port: &str) -> MachineState {
     daemon.port(port).unwrap().machine.unwrap().state
 }
 
-fn is_up(daemon: &Daemon, port: &str) {
-    wait::until("a peer", || state(daemon, port) == MachineState::Up);
-}
-
-/// A peer by a byte stream, whose frames are cut anywhere.
-struct Peer(UnixStream);
-
-impl Peer {
-    fn connect(daemon: &Daemon, port: &str) -> Self {
-        let stream = UnixStream::connect(daemon.port(port).unwrap().machine.unwrap().socket);
-        let stream = stream.unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        is_up(daemon, port);
-        Self(stream)
-    }
-
-    fn send(&mut self, frame: &[u8], random: &mut Random) {
-        let bytes = [&u32::try_from(frame.len()).unwrap().to_be_bytes(), frame].concat();
-        let (first, second) = bytes.split_at(random.below(bytes.len() as u64).try_into().unwrap());
-        self.0.write_all(first).unwrap();
-        self.0.write_all(second).unwrap();
-    }
-
-    fn receive(&mut self) -> Vec<u8> {
-        let mut length = [0; 4];
-        self.0.read_exact(&mut length).unwrap();
-        let mut frame = vec![0; u32::from_be_bytes(length) as usize];
-        self.0.read_exact(&mut frame).unwrap();
-        frame
-    }
-}
-
 /// Frames of all lengths go from one to the other, and the other way round.
-fn assert_connected(one: &mut Peer, two: &mut Peer, random: &mut Random) {
-    one.send(&announcement(1), random);
+fn assert_connected(one: &mut StreamPeer, two: &mut StreamPeer, random: &mut Random) {
+    one.send_cut(&announcement(1), random);
     assert_eq!(two.receive(), announcement(1));
-    two.send(&announcement(2), random);
+    two.send_cut(&announcement(2), random);
     assert_eq!(one.receive(), announcement(2));
     for (seq, len) in (0..).zip([60, 61, 1514, 9000, 42].into_iter().cycle().take(500)) {
         let (there, back) = (frame(2, 1, seq, len.max(60)), frame(1, 2, seq, len.max(60)));
-        one.send(&there, random);
+        one.send_cut(&there, random);
         assert_eq!(two.receive(), there, "frame {seq}");
-        two.send(&back, random);
+        two.send_cut(&back, random);
         assert_eq!(one.receive(), back, "frame {seq}");
     }
 }
@@ -83,7 +53,8 @@ fn peers_exchange_frames_while_their_ports_move_between_workers() {
     let several = "[workers]\ncount = 3\n[switch.vale0]\nworkers = \"all\"\n";
     let daemon = Setup::new(&format!("{several}{CONFIG}")).start();
     let mut random = Random::seeded(2);
-    let [mut one, mut two] = ["vale0:one", "vale0:two"].map(|port| Peer::connect(&daemon, port));
+    let [mut one, mut two] =
+        ["vale0:one", "vale0:two"].map(|port| StreamPeer::connect(&daemon, port));
     for round in 0..6 {
         for (port, worker) in [("vale0:one", round % 3), ("vale0:two", round % 2)] {
             let output = daemon.uvala(&["worker", "move", port, &worker.to_string()]);
@@ -100,7 +71,7 @@ fn peers_of_both_kinds_exchange_frames() {
     let mut random = Random::seeded(1);
     for round in 0..2 {
         let [mut one, mut two] =
-            ["vale0:one", "vale0:two"].map(|port| Peer::connect(&daemon, port));
+            ["vale0:one", "vale0:two"].map(|port| StreamPeer::connect(&daemon, port));
         assert_connected(&mut one, &mut two, &mut random);
         let machine = daemon.port("vale0:three").unwrap().machine.unwrap();
         let three = machine.peer.unwrap();
@@ -113,7 +84,7 @@ fn peers_of_both_kinds_exchange_frames() {
         peer.send_to(&announcement(3), &machine.socket).unwrap();
         assert_eq!(one.receive(), announcement(3));
         let (there, back) = (frame(3, 1, 0, 1514), frame(1, 3, 0, 9000));
-        one.send(&there, &mut random);
+        one.send_cut(&there, &mut random);
         let mut got = vec![0; 2000];
         assert_eq!(peer.recv(&mut got).unwrap(), 1514);
         assert_eq!(got[..1514], there);
@@ -129,7 +100,8 @@ fn peers_of_both_kinds_exchange_frames() {
 fn hostile_peers_harm_themselves_only() {
     let daemon = Setup::new(CONFIG).start();
     let mut random = Random::seeded(2);
-    let [mut one, mut two] = ["vale0:one", "vale0:two"].map(|port| Peer::connect(&daemon, port));
+    let [mut one, mut two] =
+        ["vale0:one", "vale0:two"].map(|port| StreamPeer::connect(&daemon, port));
     assert_connected(&mut one, &mut two, &mut random);
     drop(two);
     let socket = daemon.port("vale0:two").unwrap().machine.unwrap().socket;
@@ -146,16 +118,16 @@ fn hostile_peers_harm_themselves_only() {
         let _ = hostile.write_all(&bytes);
     }
     // One that sends frames without end, and reads none.
-    let deaf = Peer::connect(&daemon, "vale0:two");
+    let deaf = StreamPeer::connect(&daemon, "vale0:two");
     deaf.0.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut stream = deaf.0.try_clone().unwrap();
     let flood = [&1514_u32.to_be_bytes()[..], &frame(0xff_ffff, 2, 0, 1514)].concat().repeat(100);
     (0..20).for_each(|_| stream.write_all(&flood).unwrap());
     one.0.shutdown(std::net::Shutdown::Both).unwrap();
     wait::until("its end", || state(&daemon, "vale0:one") == MachineState::Waiting);
-    let mut one = Peer::connect(&daemon, "vale0:one");
+    let mut one = StreamPeer::connect(&daemon, "vale0:one");
     for seq in 0..2000 {
-        one.send(&frame(0xff_fffe, 1, seq, 1514), &mut random);
+        one.send_cut(&frame(0xff_fffe, 1, seq, 1514), &mut random);
     }
     wait::until("frames that the deaf one lost", || {
         daemon.stats("vale0:one").drops.values().sum::<u64>() > 0
@@ -188,9 +160,28 @@ fn a_complaint_is_over_with_the_next_peer() {
     let complaint = wait::find("a complaint", || machine().complaint);
     assert!(complaint.contains("announced a frame"), "{complaint}");
     drop(hostile);
-    let mut good = Peer::connect(&daemon, "vale0:one");
-    good.send(&announcement(1), &mut Random::seeded(4));
+    let mut good = StreamPeer::connect(&daemon, "vale0:one");
+    good.send_cut(&announcement(1), &mut Random::seeded(4));
     assert_eq!((machine().state, machine().complaint), (MachineState::Up, None));
+}
+
+/// As many descriptors as the quota counts for a port (docs/limits.md).
+#[test]
+fn a_port_has_no_more_descriptors_than_its_user_is_charged_for() {
+    const CHARGED: usize = 6;
+    let daemon = Setup::new(CONFIG).start();
+    let held = || holdings(daemon.pid()).descriptors;
+    let before = held();
+    let names: Vec<String> = (0..10).map(|number| format!("vale0:more{number}")).collect();
+    let add = |name: &String| {
+        let output = daemon.uvala(&["port", "add", name, "--kind", "stream"]);
+        assert!(output.status.success(), "{output:?}");
+        StreamPeer::connect(&daemon, name)
+    };
+    let peers: Vec<StreamPeer> = names.iter().map(add).collect();
+    // The sixth is a second peer, which waits for a moment and is rejected. Commands have one, too.
+    wait::until("few descriptors", || held() <= before + names.len() * (CHARGED - 1));
+    drop(peers);
 }
 
 #[test]
@@ -204,7 +195,7 @@ fn the_daemon_connects_to_a_peer_that_listens() {
         let listener = UnixListener::bind(&path).unwrap();
         let (stream, _) = listener.accept().unwrap();
         is_up(&daemon, "vale0:vm");
-        Peer(stream).send(&announcement(1), &mut Random::seeded(3));
+        StreamPeer(stream).send_cut(&announcement(1), &mut Random::seeded(3));
         std::fs::remove_file(&path).unwrap();
         wait::until("its end", || state(&daemon, "vale0:vm") == MachineState::Waiting);
     }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use harness::daemon::{Daemon, Setup};
 use harness::frames::{BROADCAST, fill};
 use harness::lab::{Lab, add, becomes, delete, give_taps, host, inside, refusal};
+use harness::measure::holdings;
 use harness::net::{Namespace, ip, is_there, tcp};
-use harness::process::uvala;
-use harness::role::Become;
+use harness::process::{Peer, uvala};
+use harness::role::{Become, GivenTap, Report, Role};
 use harness::{is_root, skip, tap, wait};
 use protocol::{ErrorCode, HostIf, LinkState, PortKind, Queues};
 use rustix::process::Signal;
@@ -275,6 +276,33 @@ fn hand_over(daemon: &Daemon, fd: OwnedFd) -> Output {
     let words =
         ["port", "add", "vale0:lan", "--kind", "tap", "--fd", "0", "--dir", dir.to_str().unwrap()];
     uvala(Become::default(), &words, Some(NOBODY)).stdin(fd).output().unwrap()
+}
+
+/// The kernel takes a file out of all epoll sets where the last descriptor is closed, and waits for
+/// the lock of each, which who has given it may keep.
+#[test]
+fn a_giver_who_keeps_a_tap_from_being_closed_holds_up_nobody() {
+    let Some(lab) = Lab::new(0) else { return };
+    lab.tell(|daemon, _| {
+        let attack = GivenTap { at: daemon.at("vale0:given"), seconds: 60 };
+        let mut giver = Peer::launch(&Role::GivenTap(attack), None);
+        assert_eq!(giver.report(), Report::Ready);
+        let pid = daemon.pid();
+        let before = holdings(pid).descriptors;
+        delete(daemon, "vale0:given");
+        // Whatever the same user has made or closed by now goes by the thread that is held up.
+        for own in ["own0", "own1", "own2", "own3", "own4"] {
+            let own = HostIf { ifname: Some(own.to_owned()), ..HostIf::default() };
+            add(daemon, "vale0:own", PortKind::Tap, own).unwrap();
+            delete(daemon, "vale0:own");
+        }
+        for port in ["vale0:a", "vale0:b"] {
+            drop(daemon.open(port));
+        }
+        assert!(is_there("given0") && holdings(pid).descriptors >= before, "it is held up");
+        giver.process().kill();
+        wait::until("the TAP to go", || !is_there("given0"));
+    });
 }
 
 fn nobody(story: impl FnOnce(&Daemon, &Namespace) + Send) {

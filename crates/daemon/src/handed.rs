@@ -1,23 +1,24 @@
 //! Ports of clients that the daemon before this one hands over ([`model::handed`]).
 //!
-//! While that one runs, their memory is mapped here, which takes long. When it has stopped, only
-//! numbers are read.
+//! While that one runs, their memory is mapped here, which takes long, and their kicks are put into
+//! the sets of all workers. When it has stopped, only numbers are read.
 //!
 //! An ordinary user cannot keep this daemon from taking over, or make the pause long: so many of
-//! its ports are taken over, and so long is their memory waited for (`PORTS`, `PATIENCE`). The
-//! clients of its other ports attach again.
+//! its ports are taken over, and so long are they waited for (`PORTS`, `PATIENCE`). What is not
+//! taken over its closer closes. The clients of these ports attach again.
 //!
 //! [`model::handed`]: crate::model::handed
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
-use port::sys::{ClosedElsewhere, Closer, try_to_watch};
+use port::sys::{ClosedElsewhere, Closer, Kick, Ringer, SlowCalls, prepare_kicks};
 use protocol::HandedPort;
 use protocol::peer::Peer;
 
@@ -29,14 +30,18 @@ use crate::model::specs::RingSpec;
 
 /// Most ports of an ordinary user: each takes part of a millisecond of the pause.
 const PORTS: u32 = 128;
-/// Longest wait for the memory of a port: its client can hold it up.
+/// Longest wait for the memory of a port and its kicks: its client can hold it up.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Longest wait for the memory of all ports of an ordinary user.
+/// Longest wait for all ports of an ordinary user.
 const PATIENCE_OF_USER: Duration = Duration::from_secs(2);
+/// A number that the kernel gives to no user: whose files these are is not known.
+const NO_USER: u32 = u32::MAX;
 
 /// Ports of which the daemon before this one has sent copies.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Handed {
+    /// What rings the workers that will have the ports.
+    ringers: Vec<Ringer>,
     ports: BTreeMap<u32, Copied>,
     /// By user.
     taken: BTreeMap<u32, Taken>,
@@ -46,17 +51,17 @@ pub struct Handed {
 #[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     ports: u32,
-    /// How long their memory was waited for.
+    /// How long they were waited for.
     waited: Duration,
 }
 
 impl Taken {
-    /// How long the memory of one more port may take.
+    /// How long one more port may take.
     fn patience(self) -> io::Result<Duration> {
         let left = PATIENCE_OF_USER.saturating_sub(self.waited).min(PATIENCE);
         match self.ports < PORTS && !left.is_zero() {
             true => Ok(left),
-            false => Err(io::Error::other("its user has many ports, or their memory takes long")),
+            false => Err(io::Error::other("its user has many ports, or they take long")),
         }
     }
 }
@@ -66,9 +71,15 @@ impl Taken {
 struct Copied {
     port: HandedPort,
     rings: RingSpec,
-    connection: OwnedFd,
+    connection: ClosedElsewhere,
+    held: ClosedElsewhere<Held>,
+}
+
+/// What a worker needs of a port.
+#[derive(Debug)]
+struct Held {
     memory: PortMemory,
-    kicks: ClosedElsewhere,
+    kicks: Vec<Kick>,
     wake: OwnedFd,
 }
 
@@ -79,14 +90,24 @@ pub struct Successor {
     pub port: HandedPort,
     /// The rings and buffers of the port.
     pub rings: RingSpec,
-    /// What a worker needs.
-    pub inherited: Inherited,
+    /// What a worker needs. The user's closer closes it, if none gets it.
+    pub inherited: ClosedElsewhere<Inherited>,
     /// The addresses that were learned behind it.
     pub stations: Vec<(MacAddr, VlanId)>,
 }
 
+/// Ports to go on with, each with the daemon's end of its client's connection.
+pub type Clients = Vec<(ClosedElsewhere, Successor)>;
+
 impl Handed {
-    /// Adds a port, and maps its memory. What its user can keep from being closed has a closer.
+    /// No ports yet, for the workers that these ring.
+    #[must_use]
+    pub fn new(ringers: Vec<Ringer>) -> Self {
+        Self { ringers, ports: BTreeMap::new(), taken: BTreeMap::new() }
+    }
+
+    /// Adds a port, and has its memory mapped and its kicks prepared. Whatever fails, its user's
+    /// closer closes the descriptors, or the thread that makes a port of them.
     ///
     /// # Errors
     /// No port can be made of this, or there is no memory.
@@ -97,45 +118,67 @@ impl Handed {
         closer_for: impl FnOnce(u32) -> Closer,
     ) -> io::Result<()> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
-        let [region, kicks, wake, connection] = fds.try_into().map_err(|_| bad())?;
+        let peer = fds.last().ok_or_else(bad).and_then(|fd| Ok(Peer::of(fd)?));
+        let closer = closer_for(peer.as_ref().map_or(NO_USER, |peer| peer.uid));
+        let (fds, uid) = (ClosedElsewhere::new(fds, &closer), peer?.uid);
         let usual = RingSpec { stride: port.stride, ..Config::default().rings };
         let rings = settings::rings(&port.attach, &usual).map_err(|_| bad())?;
-        let RingSpec { counts, extra_bufs, stride } = rings;
-        let uid = Peer::of(&connection)?.uid;
-        let kicks = ClosedElsewhere::new(kicks, &closer_for(uid));
         let taken = self.taken.entry(uid).or_default();
         let patience = if is_privileged(uid) { PATIENCE } else { taken.patience()? };
         let (name, begin) = (port.attach.port.to_string(), Instant::now());
-        let map = move || {
-            try_to_watch(kicks.fd())?;
-            let memory = PortMemory::take_over(&name, counts, extra_bufs, stride, region)?;
-            Ok((memory, kicks))
-        };
-        let mapped = within(patience, map);
+        let (ringers, own) = (self.ringers.clone(), closer.clone());
+        let made = within(patience, move || hold(&name, &rings, fds.take(), &ringers, &own));
         taken.waited += begin.elapsed();
-        let (memory, kicks) = mapped?;
+        let (held, connection) = made?;
         taken.ports += 1;
-        self.ports.insert(port.key, Copied { port, rings, connection, memory, kicks, wake });
+        let held = ClosedElsewhere::new(held, &closer);
+        let connection = ClosedElsewhere::new(connection, &closer);
+        self.ports.insert(port.key, Copied { port, rings, connection, held });
         Ok(())
     }
 
-    /// The ports that were there until the other daemon stopped, which has ended, each with the
-    /// daemon's end of its client's connection. What the other one has said is in this file.
+    /// The ports that were there until the other daemon stopped, which has ended. What it has said
+    /// is in this file.
     ///
     /// # Errors
     /// The file cannot be read: all clients attach again.
-    pub fn at_the_end(mut self, said: OwnedFd) -> io::Result<Vec<(OwnedFd, Successor)>> {
+    pub fn at_the_end(mut self, said: OwnedFd) -> io::Result<Clients> {
         let successor = |stopped: StoppedPort| {
-            let Copied { port, rings, connection, memory, kicks, wake } =
-                self.ports.remove(&stopped.key)?;
-            memory.reservation.region().own();
-            let inherited = Inherited { memory, kicks, wake, at: stopped.positions() };
+            let Copied { port, rings, connection, held } = self.ports.remove(&stopped.key)?;
+            held.get().memory.reservation.region().own();
+            let at = stopped.positions();
+            let inherit = |Held { memory, kicks, wake }| Inherited { memory, kicks, wake, at };
+            let inherited = held.map(inherit);
             let station = |&(mac, vlan): &(MacAddr, u16)| Some((mac, VlanId::new(vlan)?));
             let stations = stopped.stations.iter().filter_map(station).collect();
             Some((connection, Successor { port, rings, inherited, stations }))
         };
         Ok(Parting::read(said)?.ports.into_iter().filter_map(successor).collect())
     }
+}
+
+/// Makes of descriptors what a worker needs, and the connection. Their client may hold all of this
+/// up: the memory, the kicks, and the closing of what is of no use.
+fn hold(
+    name: &str,
+    rings: &RingSpec,
+    fds: Vec<OwnedFd>,
+    ringers: &[Ringer],
+    closer: &Closer,
+) -> io::Result<(Held, OwnedFd)> {
+    let fds = <[OwnedFd; 4]>::try_from(fds);
+    let [region, event, wake, connection] =
+        fds.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let RingSpec { counts, extra_bufs, stride } = *rings;
+    let memory = PortMemory::take_over(name, counts, extra_bufs, stride, region)?;
+    // The last: to take kicks out of the sets again could hold up the control thread in the pause.
+    let kick = |ringer: &Ringer| {
+        let slow = Arc::new(SlowCalls::unreported());
+        Ok(ringer.kick(event.try_clone()?, closer, slow))
+    };
+    let mut kicks = ringers.iter().map(kick).collect::<io::Result<Vec<_>>>()?;
+    prepare_kicks(&mut kicks)?;
+    Ok((Held { memory, kicks, wake }, connection))
 }
 
 /// Does what a client may hold up in a thread of its own, and waits for it no longer than this.
@@ -149,7 +192,8 @@ fn within<T: Send + 'static>(
         let _ = sender.send(work());
     };
     std::thread::Builder::new().name("mapper".to_owned()).spawn(body)?;
-    done.recv_timeout(patience).map_err(|_| io::Error::other("its memory takes long to map"))?
+    done.recv_timeout(patience)
+        .map_err(|_| io::Error::other("its memory or its kicks take long"))?
 }
 
 #[cfg(test)]
@@ -163,7 +207,7 @@ mod tests {
             let _ = ended.recv();
             Ok(())
         });
-        assert!(stuck.unwrap_err().to_string().contains("takes long"));
+        assert!(stuck.unwrap_err().to_string().contains("take long"));
         assert_eq!(within(PATIENCE, || Ok(7)).unwrap(), 7);
         drop(end);
     }

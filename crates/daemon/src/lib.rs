@@ -76,7 +76,7 @@ impl<D: Datapath> Daemon<D> {
     }
 
     /// Goes on with the clients of the daemon before this one. Workers that wait go on.
-    pub fn succeed(&mut self, clients: Vec<(OwnedFd, handed::Successor)>) {
+    pub fn succeed(&mut self, clients: handed::Clients) {
         let all = clients.len();
         let lost = self.server.succeed(clients);
         tracing::info!("took over {} of {all} ports of clients", all - lost);

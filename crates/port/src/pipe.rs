@@ -98,7 +98,7 @@ impl Pipe {
             layout: mine.layout,
             peer: other.layout,
             extra_bufs: mine.extra_bufs,
-            socket: mine.socket.fd().try_clone()?,
+            socket: mine.socket.get().try_clone()?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ring::Region;
-use ring::krings::{Krings, Positions};
+use ring::krings::Krings;
 use ring::layout::{FIRST_BLOCK, PortLayout, RegionLayout, RingCounts};
 use ring::wake::PortWake;
 use switch::{Plug, Wake};
@@ -19,18 +19,6 @@ pub fn plug(region: &Arc<Region>, layout: &PortLayout, wake: impl Wake + 'static
     Plug::rings_with(Krings::new(region, layout), wake)
 }
 
-/// The switch's side of a client's port that the daemon before this one has served up to here.
-/// `None`: the port has no such rings or slots.
-#[must_use]
-pub fn plug_at(
-    region: &Arc<Region>,
-    layout: &PortLayout,
-    at: &Positions,
-    wake: impl Wake + 'static,
-) -> Option<Plug> {
-    Some(Plug::rings_with(Krings::resumed(region, layout, at)?, wake))
-}
-
 /// Wakes the client of the port, by its socket or in its memory.
 #[must_use]
 pub fn port_waker(
@@ -39,6 +27,14 @@ pub fn port_waker(
     waker: impl Into<Arc<Waker>>,
 ) -> PortWaker {
     PortWaker::new(PortWake::new(region, layout), waker)
+}
+
+/// The switch's side of a client's port that the daemon before this one has served up to where
+/// these rings are.
+#[must_use]
+pub fn plug_resumed(rings: Krings, waker: impl Into<Arc<Waker>>) -> Plug {
+    let wake = PortWake::new(rings.region(), rings.layout());
+    Plug::rings_with(rings, PortWaker::resumed(wake, waker))
 }
 
 /// The memory of a client's port.

@@ -11,6 +11,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use port::host::TapQueues;
 use protocol::name::SwitchName;
 use protocol::{HostIf, InterfaceRequest, PortKind, PortRequest, Reply, Request, SessionRequest};
 
@@ -61,7 +62,7 @@ impl<D: Datapath> Control<D> {
         let switch = self.state.find_switch(to.switch()).map(|switch| switch.key);
         let (mut openings, mut builds) = (Vec::new(), Vec::new());
         for (kind, host) in wanted {
-            let given = std::mem::take(&mut self.pending.given);
+            let given = self.pending.given.take();
             let Some((opening, build)) = self.datapath.begin_opening(switch, kind, &host, given)
             else {
                 self.cancel_openings(openings);
@@ -91,12 +92,22 @@ impl<D: Datapath> Control<D> {
         }
     }
 
+    /// Descriptors that came with a message of this user. What no request wants of them its closer
+    /// closes: another process may have them, too, and make that take long.
+    pub fn given(&self, user: u32, fds: Vec<OwnedFd>) -> Option<TapQueues> {
+        (!fds.is_empty()).then(|| TapQueues::new(fds, &self.datapath.closer_for(user)))
+    }
+
     /// As [`Control::call`], for one with which descriptors came.
-    pub fn call_given(&mut self, client: &mut Client, request: Request, fds: Vec<OwnedFd>) -> Step {
-        self.pending.given = fds;
+    pub fn call_given(
+        &mut self,
+        client: &mut Client,
+        request: Request,
+        given: Option<TapQueues>,
+    ) -> Step {
+        self.pending.given = given;
         let step = self.call(client, request);
-        // No request wants these any more: close them.
-        self.pending.given.clear();
+        self.pending.given = None;
         step
     }
 

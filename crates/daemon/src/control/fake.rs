@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use packet::{MacAddr, VlanId};
 use program::Program;
@@ -89,6 +89,8 @@ pub struct Fake {
     pub(super) is_halted: bool,
     /// Files of closed ports that are not closed yet, by user.
     pub(super) unclosed: BTreeMap<u32, Unclosed>,
+    /// The users whose closers have closed something.
+    pub(super) closed: Arc<Mutex<Vec<u32>>>,
     /// The next memory that is built cannot be had.
     pub(super) build_fails: bool,
 }

@@ -1,10 +1,10 @@
 //! The parts of [`Control`](super::Control) beside the state and the datapath.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use port::host::TapQueues;
 use protocol::name::PortName;
 use protocol::{Mode, RunBy};
 
@@ -48,7 +48,7 @@ pub(super) struct Pending {
     /// Network interfaces that another thread opened for the request in hand.
     pub(super) opened: Vec<Opened>,
     /// Descriptors that came with the request in hand.
-    pub(super) given: Vec<OwnedFd>,
+    pub(super) given: Option<TapQueues>,
     /// Chains and rules whose last part has not come yet.
     pub(super) drafts: HashMap<ConnKey, PartialPlan>,
     /// The next daemon has asked for ports of clients.

@@ -44,6 +44,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use port::host::TapQueues;
 use port::log_budget::Budget;
 use port::sys::descriptors;
 use protocol::name::SwitchName;
@@ -430,6 +431,7 @@ impl<D: Datapath> Server<D> {
             Ok(call) => call,
             Err(after) => return self.close_if(after, key),
         };
+        let given = self.control.given(payer.uid, given);
         self.close_hung_up();
         let call =
             call.and_then(|call| Ok(self.shares.afford(payer.privileged, call, &self.listener)?));
@@ -640,7 +642,7 @@ impl Connection {
         &mut self,
         control: &mut Control<D>,
         call: Result<Request, Refusal>,
-        given: Vec<OwnedFd>,
+        given: Option<TapQueues>,
     ) -> Result<(Answer, After), Wait> {
         match call {
             Ok(request) => match control.call_given(&mut self.client, request, given) {

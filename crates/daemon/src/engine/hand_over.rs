@@ -11,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use packet::{MacAddr, PortId, VlanId};
-use port::shm::{plug_at, port_waker};
-use port::sys::{Closer, Waker};
+use port::shm::plug_resumed;
+use port::sys::{ClosedElsewhere, Ringer, Waker};
 use protocol::StallStage;
-use ring::krings::Positions;
+use ring::krings::{Krings, Positions};
 use switch::PortConfig;
 
 use super::slow_calls::PeerOf;
@@ -57,6 +57,7 @@ impl HandOver for Workers {
     fn go_on(&mut self) {
         self.wait = false;
         self.on_all(Worker::go_on);
+        self.unused_kicks.clear();
     }
 
     fn leave(&mut self) {
@@ -97,21 +98,28 @@ impl HandOver for Workers {
         &mut self,
         spec: &ShmSpec,
         config: PortConfig,
-        inherited: Inherited,
+        inherited: ClosedElsewhere<Inherited>,
     ) -> Result<Lease, DatapathError> {
-        let Inherited { memory, kicks, wake, at } = inherited;
         let worker = self.next_worker(spec.switch, config.worker);
         let (id, number) = self.next_place(spec.switch, worker)?;
+        let Inherited { memory, kicks, at, .. } = inherited.get();
+        let bad = || io::Error::from(io::ErrorKind::InvalidData);
+        let reservation = &memory.reservation;
+        let rings = Krings::resumed(reservation.region(), reservation.layout(), at);
+        let rings = rings.ok_or_else(bad)?;
+        kicks.get(worker).ok_or_else(bad)?.connect(number)?;
+        // From here on nothing fails. All clients wait, so nothing here takes a lock of this one's
+        // or touches its memory.
+        let Inherited { memory, mut kicks, wake, .. } = inherited.take();
         let peer = PeerOf { port: spec.key, user: config.user, switch: Some(spec.switch) };
+        let mut kick = kicks.swap_remove(worker);
+        kick.time_by(self.slow_calls(peer, StallStage::Wake));
+        self.unused_kicks.append(&mut kicks);
+        self.tell(worker, move |worker| worker.keep_kick(number, kick));
         let slow = self.slow_calls(peer, StallStage::Wake);
         let waker = Arc::new(Waker::take_over(wake, &self.reclaimer.closer(), slow));
-        let (region, layout) = (memory.reservation.region(), *memory.reservation.layout());
-        let plug = plug_at(region, &layout, &at, port_waker(region, &layout, waker.clone()));
-        let plug = plug.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-        let kick = self.kick(worker, kicks.fd().try_clone()?, peer);
-        kick.connect(number)?;
-        // From here on nothing fails.
-        self.tell(worker, move |worker| worker.keep_kick(number, kick));
+        let plug = plug_resumed(rings, waker.clone());
+        let region = memory.reservation.region();
         let lease = Lease::new(region.clone());
         let waker = Arc::downgrade(&waker);
         let handles = Some(Handles { rings: spec.rings, region: memory.fd, waker });
@@ -154,10 +162,10 @@ impl Workers {
         pending.into_iter().for_each(PendingCall::wait);
     }
 
-    /// Closes descriptors of files that programs of this user have, too.
+    /// What rings each worker, in their order.
     #[must_use]
-    pub fn closer_for(&self, user: u32) -> Closer {
-        self.reclaimer.closer_for(user)
+    pub fn ringers(&self) -> Vec<Ringer> {
+        (0..self.workers.len()).map(|worker| self.ringer_of(worker)).collect()
     }
 
     fn handles_of(&self, port: PortKey) -> Option<(&PortPlace, &Handles)> {

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use port::netmap_region::{HolderMemory, NetmapRegion};
 use port::reservation::Reservation;
 use port::shm::plug;
-use port::sys::{ClosedElsewhere, Waker, Wakers, new_event};
+use port::sys::{Waker, Wakers, new_event};
 use protocol::name::PortName;
 use protocol::{Attached, Bound, BoundRings, HostBound, Pool, PortGeometry};
 use ring::abi::{NetmapRing, Slot};
@@ -65,8 +65,6 @@ pub struct BoundPlace {
     pub(super) region: u16,
     pub(super) reservation: Arc<Reservation>,
     pub(super) holders: BTreeMap<ConnKey, HolderPlace>,
-    /// The daemon's copy of what its holders kick by.
-    pub(super) kick: Option<ClosedElsewhere>,
 }
 
 /// Where the frames of a bound port go.
@@ -120,8 +118,7 @@ impl BoundPlace {
         region: u16,
         reservation: Arc<Reservation>,
     ) -> Self {
-        let (holders, kick) = (BTreeMap::new(), None);
-        Self { name, label, served_by, region, reservation, holders, kick }
+        Self { name, label, served_by, region, reservation, holders: BTreeMap::new() }
     }
 
     /// Sizes of the port's rings.
@@ -268,7 +265,9 @@ impl Workers {
 
     /// What a new process kicks a port by. A port that no switch serves is kicked in vain.
     fn kick_of(&self, port: PortKey) -> io::Result<OwnedFd> {
-        self.bound[&port].kick.as_ref().map_or_else(new_event, |kick| kick.fd().try_clone())
+        let Some(place) = self.ports.get(&port) else { return new_event() };
+        let number = place.number;
+        self.on_port(place, move |worker, _| worker.kick_copy(number))?.map_or_else(new_event, Ok)
     }
 
     /// A doorbell for a holder of a bound port, which is this user. Slow wake-ups of a monitor or a
@@ -385,13 +384,9 @@ impl NetmapPorts for Workers {
         // What programs bind is at the home of its switch: monitors mirror what this worker sees.
         let worker = self.place(switch).home;
         let (id, number) = self.next_place(switch, worker)?;
-        let event = new_event()?;
         let peer = PeerOf { port: key, user: config.user, switch: Some(switch) };
-        let kick = self.kick(worker, event.try_clone()?, peer);
+        let kick = self.kick(worker, new_event()?, peer);
         self.on_switch(switch, move |worker, _| worker.connect(number, kick))?;
-        // The holders get copies, and may make the close of the last one slow.
-        let kick = ClosedElsewhere::new(event, &self.reclaimer.closer_for(config.user));
-        self.bound.get_mut(&key).expect("looked at just now").kick = Some(kick);
         let port = plug(reservation.region(), reservation.layout(), Wakers(Vec::new()));
         let place = PortPlace { switch, id, worker, number, bytes: 0, memory: None, handles: None };
         self.plug(key, place, port, config);

@@ -94,9 +94,11 @@ pub(super) fn open(
     let Means { bell, helper, others, existing, .. } = means;
     others.admit_wanted(kind, requested, given.fds())?;
     if requested.fds > 0 {
-        return match given.fds().len() == usize::from(requested.fds) {
-            true => tap::with_client_queues(given.into_fds(), bell),
-            false => Err(HostError::NotGiven(requested.ifname.clone().unwrap_or_default())),
+        return match given {
+            Given::ByClient(queues) if queues.get().len() == usize::from(requested.fds) => {
+                tap::with_client_queues(queues, bell)
+            }
+            _ => Err(HostError::NotGiven(requested.ifname.clone().unwrap_or_default())),
         };
     }
     if let Given::Kept(name, queues) = given {

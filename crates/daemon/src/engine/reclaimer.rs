@@ -179,6 +179,10 @@ impl Closings for Workers {
     fn unclosed(&self, user: u32) -> Option<Unclosed> {
         self.reclaimer.undone(user)
     }
+
+    fn closer_for(&self, user: u32) -> Closer {
+        self.reclaimer.closer_for(user)
+    }
 }
 
 #[cfg(test)]
@@ -245,7 +249,7 @@ mod tests {
         let counted = reclaimer.undone(1).expect("one");
         let files = (0..9).map(|_| std::fs::File::open("/dev/null").expect("descriptors"));
         let closer = reclaimer.closer_for(1);
-        files.for_each(|file| closer.close(file.into()));
+        files.for_each(|file| closer.close(file));
         assert_eq!((undone(&reclaimer, 1), undone(&reclaimer, 2)), (10, 0));
         drop(let_go);
         assert!(is_empty_soon(&reclaimer, 1));

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use packet::{MacAddr, VlanId};
 use port::shm::{PortMemory, region_layout};
-use port::sys::{ClosedElsewhere, Closer};
+use port::sys::{ClosedElsewhere, Closer, Ringer, SlowCalls, prepare_kicks};
 use protocol::name::PortName;
 use ring::Region;
+use ring::krings::Positions;
 use ring::layout::{FIRST_BLOCK, PortLayout};
 use ring::user::TxRing;
 use switch::SwitchConfig;
@@ -176,6 +178,23 @@ fn attended() -> Attended {
     Attended { workers, tx, doorbells: [given.kick, given.wake] }
 }
 
+/// What workers get of a port of others.
+fn inherited(
+    next: &Workers,
+    memory: PortMemory,
+    event: OwnedFd,
+    wake: OwnedFd,
+    at: Positions,
+) -> ClosedElsewhere<Inherited> {
+    let kick = |ringer: Ringer| {
+        let slow = Arc::new(SlowCalls::unreported());
+        ringer.kick(event.try_clone().expect("descriptors"), &Closer::in_place(), slow)
+    };
+    let mut kicks: Vec<_> = next.ringers().into_iter().map(kick).collect();
+    prepare_kicks(&mut kicks).expect("an eventfd");
+    ClosedElsewhere::new(Inherited { memory, kicks, wake, at }, &Closer::in_place())
+}
+
 /// Others take over.
 fn replace(mut old: Workers) -> Workers {
     let copies = old.copies_of(PortKey(1)).expect("descriptors").expect("a port of its own");
@@ -187,8 +206,7 @@ fn replace(mut old: Workers) -> Workers {
     let (_, at) = old.positions(&[PortKey(1), PortKey(2)]).pop().expect("one of the two");
     let mut next = workers();
     next.wait();
-    let kicks = ClosedElsewhere::new(kicks, &Closer::in_place());
-    let inherited = Inherited { memory, kicks, wake, at };
+    let inherited = inherited(&next, memory, kicks, wake, at);
     let lease = next.take_over(&shm_spec(), PortConfig::default(), inherited).expect("room");
     next.go_on();
     std::mem::forget(lease);
@@ -230,9 +248,8 @@ fn a_port_goes_on_in_the_rings_that_it_has_only() {
     let memory = take(copy(), stride).expect("as it is");
     let mut at = workers.positions(&[PortKey(1)]).remove(0).1;
     at.rx[0].tail = counts.rx_slots.slots();
-    let kicks = ClosedElsewhere::new(kicks, &Closer::in_place());
-    let inherited = Inherited { memory, kicks, wake, at };
     let mut next = self::workers();
+    let inherited = inherited(&next, memory, kicks, wake, at);
     let refused = next.take_over(&shm_spec(), PortConfig::default(), inherited);
     assert!(matches!(refused, Err(DatapathError::System(_))));
     assert!(next.ports.is_empty());

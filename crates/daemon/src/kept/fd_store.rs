@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use hostif::tap::QUEUES_MAX;
+use port::host::TapQueues;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// How long a service manager may take for a message, and one that has taken longer before.
@@ -23,7 +24,7 @@ const PATIENCE_LATER: Duration = Duration::from_millis(100);
 const FDS_MAX: usize = QUEUES_MAX as usize;
 
 /// The descriptors of an interface, while the daemon has it open.
-pub type Queues = Weak<Vec<OwnedFd>>;
+pub type Queues = Weak<TapQueues>;
 
 /// The store of the service manager, if the daemon has one. The calls may wait, so the control
 /// thread makes none.
@@ -74,7 +75,7 @@ impl FdStore {
         if matches!(before, Some(None)) {
             return;
         }
-        if let Err(error) = manager.store(name, &fds) {
+        if let Err(error) = manager.store(name, fds.get()) {
             state.failed = true;
             tracing::warn!(
                 "the service manager takes no descriptors ({error}): {name} and interfaces that \
@@ -145,10 +146,13 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use port::sys::Closer;
+
     use super::*;
 
-    fn queues() -> Arc<Vec<OwnedFd>> {
-        Arc::new(vec![std::fs::File::open("/dev/null").expect("there is one").into()])
+    fn queues() -> Arc<TapQueues> {
+        let file = std::fs::File::open("/dev/null").expect("there is one");
+        Arc::new(TapQueues::new(vec![file.into()], &Closer::in_place()))
     }
 
     /// A service manager with an abstract name, and the store.

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 
 use packet::MacAddr;
 use port::shm::PortMemory;
-use port::sys::ClosedElsewhere;
+use port::sys::Kick;
 use ring::krings::{Positions, RxPosition, TxPosition};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -34,8 +34,8 @@ pub struct Copies {
 pub struct Inherited {
     /// The memory, which is built and in use.
     pub memory: PortMemory,
-    /// The eventfd by which the client kicks.
-    pub kicks: ClosedElsewhere,
+    /// What the client kicks by, at each worker, where it rings for no port yet.
+    pub kicks: Vec<Kick>,
     /// The daemon's end of the client's doorbell.
     pub wake: OwnedFd,
     /// Where the switch is in the rings.

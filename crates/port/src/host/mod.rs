@@ -42,7 +42,11 @@ use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Notify, Sent};
 
 use crate::group::Share;
-use crate::sys::Waker;
+use crate::sys::{ClosedElsewhere, Waker};
+
+/// The queues of a TAP. Who closes the last descriptor of one that a client has, too, may have to
+/// wait for it.
+pub type TapQueues = ClosedElsewhere<Vec<OwnedFd>>;
 
 /// The length of Ethernet header and VLAN tag, which the MTU does not include.
 const HEADERS: u32 = 14 + 4;
@@ -125,7 +129,7 @@ pub struct Link {
     /// The share of a trust group's buffers.
     share: OnceLock<Weak<Share>>,
     /// The descriptors of a TAP, which another process may keep when this one ends.
-    queues: OnceLock<Weak<Vec<OwnedFd>>>,
+    queues: OnceLock<Weak<TapQueues>>,
 }
 
 impl Link {
@@ -180,7 +184,7 @@ impl Link {
 
     /// The descriptors of the port's own TAP, as long as it is open.
     #[must_use]
-    pub fn queues(&self) -> Option<&Weak<Vec<OwnedFd>>> {
+    pub fn queues(&self) -> Option<&Weak<TapQueues>> {
         self.queues.get()
     }
 

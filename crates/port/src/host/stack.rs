@@ -11,8 +11,8 @@ use hostif::{HostError, check_name};
 use rustix::io::ReadWriteFlags;
 
 use super::tap::Tap;
-use super::{Link, Opened};
-use crate::sys::Waker;
+use super::{Link, Opened, TapQueues};
+use crate::sys::{Closer, Waker};
 
 /// Opens the stack's side of the interface `name` of `namespace`, or of the daemon's own.
 ///
@@ -27,6 +27,7 @@ pub fn open(name: &str, namespace: Option<&str>, bell: &Arc<Waker>) -> Result<Op
     let home = Home::of(target.as_ref());
     let link = Link::new(&interface, home.is_foreign(), bell);
     let flags = ReadWriteFlags::empty();
-    let tap = Tap::new(vec![relay], flags, programs, link.clone(), name)?;
+    let queues = TapQueues::new(vec![relay], &Closer::in_place());
+    let tap = Tap::new(queues, flags, programs, link.clone(), name)?;
     Ok(Opened { adapter: Box::new(tap), link, interface, home, undo: None })
 }

@@ -18,8 +18,8 @@ use rustix::io::ReadWriteFlags;
 
 pub(super) use adapter::Tap;
 
-use super::{Link, Opened};
-use crate::sys::Waker;
+use super::{Link, Opened, TapQueues};
+use crate::sys::{Closer, Waker};
 
 /// Opens the TAP of `spec`, or creates it, and makes a port of it.
 ///
@@ -42,21 +42,24 @@ pub fn with_queues(
     home: Home,
     bell: &Arc<Waker>,
 ) -> Result<Opened, HostError> {
+    // Whoever waits for the end of the port waits for that of the interface.
+    let queues = TapQueues::new(queues, &Closer::in_place());
     make(queues, interface, home, ReadWriteFlags::empty(), bell)
 }
 
-/// Makes a port of the queues of a TAP that a client opened, and may still have open.
+/// Makes a port of the queues of a TAP that a client opened, and may still have open: it can make
+/// the end of the last descriptor take long.
 ///
 /// # Errors
 /// [`HostError`], with what to do.
-pub fn with_client_queues(queues: Vec<OwnedFd>, bell: &Arc<Waker>) -> Result<Opened, HostError> {
-    let (home, interface) = identify(&queues)?;
+pub fn with_client_queues(queues: TapQueues, bell: &Arc<Waker>) -> Result<Opened, HostError> {
+    let (home, interface) = identify(queues.get())?;
     // The client may change their blocking mode at any time.
     make(queues, interface, home, ReadWriteFlags::NOWAIT, bell)
 }
 
 fn make(
-    queues: Vec<OwnedFd>,
+    queues: TapQueues,
     interface: Interface,
     home: Home,
     flags: ReadWriteFlags,

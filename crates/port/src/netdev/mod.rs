@@ -41,9 +41,9 @@ use connector::{Connector, Source};
 
 /// The most bytes that wait for a peer.
 pub const WAITING: usize = 256 << 10;
-/// The descriptors of a port: its socket, the connection, a connection that waits, five for worker
-/// and connector to signal each other.
-const DESCRIPTORS: u64 = 8;
+/// The descriptors of a port: its socket, the connection, a connection that waits, and three for
+/// control, connector and worker to signal each other.
+const DESCRIPTORS: u64 = 6;
 
 /// Takes the time of calls for a peer, by what they do: that is what a stall is named after.
 #[derive(Debug)]

@@ -13,12 +13,13 @@
 //! some of which it may keep locked. What that makes slow, and who does it:
 //!
 //! - To add the eventfd to a set takes its lock, tens of milliseconds: a worker, before a client
-//!   has the eventfd, or when the port moves; the daemon that takes over.
+//!   has the eventfd, or when the port moves; of a port that is taken over, a thread that nothing
+//!   waits for long, while the daemon before goes on ([`prepare_kicks`]).
 //! - To take it out takes the same, with the set's mutex held: the closer of the port's user.
 //! - To close it last takes as long as a client keeps a set locked: that closer, too.
 //!
 //! To change what a registration asks for takes nothing of the client's. So the worker ends the
-//! port's kicks.
+//! port's kicks, and the control thread has those of a port that is taken over ring.
 //!
 //! The first two are timed ([`SlowCalls`]), and after a slow one the closer rests: a worker that
 //! has events waits meanwhile. What is registered is taken out by the daemon, or it would stay in
@@ -200,7 +201,7 @@ impl Ringer {
     #[must_use]
     pub fn kick(&self, event: OwnedFd, closer: &Closer, slow: Arc<SlowCalls>) -> Kick {
         let (epoll, closer) = (self.epoll.clone(), closer.clone());
-        Kick { event: Some(event), epoll, closer, slow }
+        Kick { event: Some(event), epoll, is_added: false, closer, slow }
     }
 }
 
@@ -211,6 +212,8 @@ pub struct Kick {
     /// There until this is dropped. The set knows the file by this copy.
     event: Option<OwnedFd>,
     epoll: Arc<OwnedFd>,
+    /// The set has it, where it may ring for no port yet.
+    is_added: bool,
     closer: Closer,
     slow: Arc<SlowCalls>,
 }
@@ -220,12 +223,21 @@ impl Kick {
         self.event.as_ref().expect("open until it is dropped")
     }
 
-    /// From here on, a kick rings for `number`; so does one that has come before.
+    /// From here on, a kick rings for `number`; so does one that has come before. If it is
+    /// [prepared](prepare_kicks), this takes no lock of the client's.
     ///
     /// # Errors
     /// No memory, or too many watches.
     pub fn connect(&self, number: u32) -> io::Result<()> {
-        self.slow.time(|| add(&self.epoll, self.event(), number.into(), EDGE))
+        match self.is_added {
+            true => modify(&self.epoll, self.event(), number.into(), EDGE),
+            false => self.slow.time(|| add(&self.epoll, self.event(), number.into(), EDGE)),
+        }
+    }
+
+    /// Has the time of calls that the client can make slow taken by `slow` from here on.
+    pub fn time_by(&mut self, slow: SlowCalls) {
+        self.slow = Arc::new(slow);
     }
 
     /// From here on, kicks ring no more.
@@ -276,16 +288,30 @@ pub(super) fn at_leisure<R>(slow: &SlowCalls, call: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// Tries to watch what another daemon has handed over, which takes as long as its client makes it.
+/// Puts the kicks of a port that another daemon has handed over, one for each worker, into the sets
+/// of their workers, where they ring for no port yet. This takes as long as the client makes it, so
+/// a set that no worker waits for tells first whether that is long.
 ///
 /// # Errors
-/// This is no eventfd; no descriptors or memory left.
-pub fn try_to_watch(kick: &OwnedFd) -> io::Result<()> {
-    // Versions up to November 2026 hand over an epoll set, and to watch that may take for ever.
-    if !is_eventfd(kick) {
-        return Err(io::ErrorKind::InvalidInput.into());
+/// This is no eventfd, or a slow one; no descriptors or memory left.
+pub fn prepare_kicks(kicks: &mut [Kick]) -> io::Result<()> {
+    if let Some(kick) = kicks.first() {
+        // Versions up to November 2026 hand over an epoll set, and to watch that may take for ever.
+        if !is_eventfd(kick.event()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timing = kick.slow.begin_closely();
+        add(&set, kick.event(), NO_PORT, EDGE)?;
+        if kick.slow.end(&timing) {
+            return Err(io::Error::other("its client makes kicks slow"));
+        }
     }
-    add(&epoll::create(epoll::CreateFlags::CLOEXEC)?, kick, NO_PORT, EDGE)
+    for kick in kicks {
+        add(&kick.epoll, kick.event(), NO_PORT, MUTE)?;
+        kick.is_added = true;
+    }
+    Ok(())
 }
 
 /// Whether a descriptor is an eventfd. To watch or poll another kind of file could block.
@@ -295,13 +321,18 @@ pub(super) fn is_eventfd(fd: &OwnedFd) -> bool {
 }
 
 fn mute(set: &OwnedFd, fd: impl AsFd) {
-    // Errors are reported whatever a set asks for, so it stays edge-triggered.
-    let (data, none) = (epoll::EventData::new_u64(NO_PORT), epoll::EventFlags::ET);
-    let gone = epoll::modify(set, fd, data, none);
+    let gone = modify(set, fd, NO_PORT, MUTE);
     debug_assert!(gone.is_ok(), "nothing can fail but what is a bug");
 }
 
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+/// Errors are reported whatever a set asks for, so it stays edge-triggered.
+const MUTE: epoll::EventFlags = epoll::EventFlags::ET;
+
+/// Changes what a registration asks for, which takes no lock of those that have the file.
+fn modify(set: &OwnedFd, fd: impl AsFd, data: u64, flags: epoll::EventFlags) -> io::Result<()> {
+    Ok(epoll::modify(set, fd, epoll::EventData::new_u64(data), flags)?)
+}
 
 fn add(set: &OwnedFd, fd: impl AsFd, data: u64, flags: epoll::EventFlags) -> io::Result<()> {
     Ok(epoll::add(set, fd, epoll::EventData::new_u64(data), flags)?)
@@ -405,17 +436,58 @@ mod tests {
         let fd = kick.event().as_raw_fd();
         kick.disconnect();
         drop(kick);
-        let watched = || {
-            let path = format!("/proc/self/fdinfo/{}", bell.epoll.as_raw_fd());
-            std::fs::read_to_string(path).expect("ours").lines().any(|line| {
-                line.strip_prefix("tfd:")
-                    .is_some_and(|rest| rest.split_whitespace().next() == Some(&fd.to_string()))
-            })
-        };
+        let watched = || watched(&bell).contains(&fd);
         write_or_skip(&event);
         assert!(watched() && rung(&bell).is_empty(), "it rings no more");
         chores.recv().expect("one")();
         assert!(!watched());
+    }
+
+    /// The descriptors that a doorbell's set has.
+    fn watched(bell: &Doorbell) -> Vec<i32> {
+        let path = format!("/proc/self/fdinfo/{}", bell.epoll.as_raw_fd());
+        let text = std::fs::read_to_string(path).expect("ours");
+        let fd = |line: &str| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok();
+        text.lines().filter_map(fd).collect()
+    }
+
+    #[test]
+    fn a_kick_that_is_handed_over_is_in_all_sets_before_and_rings_at_one_for_its_port() {
+        let bells = [0, 1].map(|_| Doorbell::new().expect("descriptors"));
+        let (first, event) = kick(&bells[0]);
+        write_or_skip(&event);
+        let second = first.at(&bells[1].ringer()).expect("descriptors");
+        let mut kicks = vec![first, second];
+        let before = [0, 1].map(|at| watched(&bells[at]).len());
+        prepare_kicks(&mut kicks).expect("an eventfd");
+        for at in [0, 1] {
+            assert_eq!(watched(&bells[at]).len(), before[at] + 1);
+            write_or_skip(&event);
+            assert!(rung(&bells[at]).is_empty(), "for no port");
+        }
+        let kick = kicks.swap_remove(1);
+        kick.connect(7).expect("nothing is added");
+        assert_eq!(watched(&bells[1]).len(), before[1] + 1);
+        assert_eq!(rung(&bells[1]), [7], "one that has come before");
+        write_or_skip(&event);
+        assert_eq!((rung(&bells[0]), rung(&bells[1])), (vec![], vec![7]));
+        drop(kicks);
+        assert_eq!(watched(&bells[0]).len(), before[0], "the worker that has the port is another");
+    }
+
+    #[test]
+    fn what_is_handed_over_and_is_no_eventfd_or_a_slow_one_is_in_no_workers_set() {
+        let bell = Doorbell::new().expect("descriptors");
+        let before = watched(&bell);
+        let (read, _write) = pipe_with(PipeFlags::CLOEXEC).expect("descriptors");
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("descriptors");
+        let others = [read, set].map(|fd| (fd, SlowCalls::unreported()));
+        let slow = (new_event().expect("descriptors"), SlowCalls::all_slow());
+        for (fd, slow) in others.into_iter().chain([slow]) {
+            let mut kicks = [bell.ringer().kick(fd, &Closer::in_place(), Arc::new(slow))];
+            assert!(prepare_kicks(&mut kicks).is_err());
+            assert_eq!(watched(&bell), before);
+        }
     }
 
     /// Asynchronous I/O fills a counter further than a write does, which is an error to all that

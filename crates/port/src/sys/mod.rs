@@ -13,7 +13,7 @@ pub mod vhost;
 mod wake;
 pub mod xdp;
 
-pub use doorbell::{Doorbell, Kick, PortBell, Ringer, new_event, said, try_to_watch};
+pub use doorbell::{Doorbell, Kick, PortBell, Ringer, new_event, prepare_kicks, said};
 pub use slow_calls::{Probation, SlowCalls, UserCount};
 pub use wake::{
     ClosedElsewhere, Closer, Closing, MirrorWakers, PortWaker, Waker, Wakers, doorbell_pair,

@@ -210,6 +210,12 @@ impl SlowCalls {
         Self { limit: Duration::MAX, ..Self::unreported() }
     }
 
+    /// Finds each call slow.
+    #[cfg(test)]
+    pub(super) fn all_slow() -> Self {
+        Self { limit: Duration::ZERO, ..Self::unreported() }
+    }
+
     /// Does a call and takes its time.
     pub(super) fn time<R>(&self, call: impl FnOnce() -> R) -> R {
         let timing = self.begin();
@@ -265,6 +271,12 @@ impl SlowCalls {
     /// Begins one call, or several that count as one.
     pub(crate) fn begin(&self) -> Timing {
         self.begin_at(now())
+    }
+
+    /// Begins a call that counts as slow though it is the first of its user: it is timed by the
+    /// thread's own clock.
+    pub(super) fn begin_closely(&self) -> Timing {
+        Timing { own: Some(own_time()), ..self.begin() }
     }
 
     fn begin_at(&self, now: u64) -> Timing {

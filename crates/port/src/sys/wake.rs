@@ -19,11 +19,11 @@
 //! daemon's end calls those that watch it, too, and another thread than the worker does it
 //! ([`Closer`]).
 
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::{fmt, mem};
 
 use ring::doorbell::WakeBy;
 use ring::wake::PortWake;
@@ -41,7 +41,7 @@ use super::slow_calls::{self, SlowCalls};
 /// What a [`Closer`] does.
 pub type Closing = Box<dyn FnOnce() + Send>;
 
-/// Closes descriptors in a thread that may have to wait.
+/// Closes descriptors, and what holds any, in a thread that may have to wait.
 #[derive(Clone)]
 pub struct Closer(Arc<dyn Fn(Closing) + Send + Sync>);
 
@@ -57,9 +57,9 @@ impl Closer {
         Self::new(|closing| closing())
     }
 
-    /// Closes a descriptor.
-    pub fn close(&self, fd: OwnedFd) {
-        self.run(move || drop(fd));
+    /// Closes a descriptor, or drops what holds some.
+    pub fn close(&self, thing: impl Send + 'static) {
+        self.run(move || drop(thing));
     }
 
     /// Does what ends with a descriptor that is closed.
@@ -74,18 +74,19 @@ impl fmt::Debug for Closer {
     }
 }
 
-/// A descriptor that a [`Closer`] closes.
+/// A descriptor that a [`Closer`] closes, or what holds some, and memory.
 #[derive(Debug)]
-pub struct ClosedElsewhere {
-    fd: Option<OwnedFd>,
+pub struct ClosedElsewhere<T: Send + 'static = OwnedFd> {
+    /// There until this is dropped.
+    thing: Option<T>,
     closer: Closer,
 }
 
-impl ClosedElsewhere {
-    /// Leaves closing `fd` to `closer`.
+impl<T: Send + 'static> ClosedElsewhere<T> {
+    /// Leaves closing `thing` to `closer`.
     #[must_use]
-    pub fn new(fd: OwnedFd, closer: &Closer) -> Self {
-        Self { fd: Some(fd), closer: closer.clone() }
+    pub fn new(thing: T, closer: &Closer) -> Self {
+        Self { thing: Some(thing), closer: closer.clone() }
     }
 
     /// Leaves closing it to another closer.
@@ -93,20 +94,36 @@ impl ClosedElsewhere {
         self.closer = closer.clone();
     }
 
-    /// The descriptor.
+    /// The thing.
     ///
     /// # Panics
     /// Never: it is there until this is dropped.
     #[must_use]
-    pub fn fd(&self) -> &OwnedFd {
-        self.fd.as_ref().expect("open until it is dropped")
+    pub fn get(&self) -> &T {
+        self.thing.as_ref().expect("open until it is dropped")
+    }
+
+    /// The thing, which the caller closes.
+    ///
+    /// # Panics
+    /// Never, likewise.
+    #[must_use]
+    pub fn take(mut self) -> T {
+        self.thing.take().expect("open until it is dropped")
+    }
+
+    /// What is made of the thing, which the same closer closes.
+    #[must_use]
+    pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> U) -> ClosedElsewhere<U> {
+        let closer = self.closer.clone();
+        ClosedElsewhere::new(make(self.take()), &closer)
     }
 }
 
-impl Drop for ClosedElsewhere {
+impl<T: Send + 'static> Drop for ClosedElsewhere<T> {
     fn drop(&mut self) {
-        if let Some(fd) = mem::take(&mut self.fd) {
-            self.closer.close(fd);
+        if let Some(thing) = self.thing.take() {
+            self.closer.close(thing);
         }
     }
 }
@@ -144,7 +161,7 @@ impl Waker {
     /// # Errors
     /// No descriptors left.
     pub fn copy(&self) -> io::Result<OwnedFd> {
-        self.socket.fd().try_clone()
+        self.socket.get().try_clone()
     }
 
     /// A doorbell of the daemon's own threads.
@@ -203,14 +220,14 @@ impl Waker {
 
     fn send(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        while send(self.socket.fd(), &[0], flags) == Err(Errno::INTR) {}
+        while send(self.socket.get(), &[0], flags) == Err(Errno::INTR) {}
     }
 
     /// Whether no process can be woken by it any more.
     #[must_use]
     pub fn is_deserted(&self) -> bool {
         // Without requested events, poll reports only that the other end is closed.
-        let mut fds = [PollFd::new(self.socket.fd(), PollFlags::empty())];
+        let mut fds = [PollFd::new(self.socket.get(), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
@@ -242,6 +259,13 @@ impl PortWaker {
     #[must_use]
     pub fn new(words: PortWake, waker: impl Into<Arc<Waker>>) -> Self {
         words.words().offer_futex();
+        Self::resumed(words, waker)
+    }
+
+    /// The client of a port that another daemon has served: the words are as that one left them.
+    /// This touches no memory of the client's, which could be slow; the next wake-up does.
+    #[must_use]
+    pub fn resumed(words: PortWake, waker: impl Into<Arc<Waker>>) -> Self {
         Self { words, waker: waker.into() }
     }
 }
@@ -400,6 +424,16 @@ mod tests {
         client.words().sleep_by(WakeBy::Descriptor);
         port.wake();
         assert!(readable(&read));
+    }
+
+    #[test]
+    fn the_memory_of_a_port_that_is_taken_over_is_touched_by_the_first_wake_up_only() {
+        let (region, words) = port_words();
+        let (_read, waker) = Waker::of_daemon().expect("descriptors");
+        let port = PortWaker::resumed(words(&region), waker);
+        assert!(!words(&region).words().offers_futex(), "as it was");
+        port.wake();
+        assert!(words(&region).words().offers_futex());
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,8 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
+use daemon::control::datapath::closings::Closings;
 use daemon::engine::Workers;
-use daemon::handed::{Handed, Successor};
+use daemon::handed::{Clients, Handed};
 use daemon::kept::{FdStore, Kept};
 use daemon::lockfile;
 use daemon::log::LogFormat;
@@ -148,12 +148,8 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// Ends the daemon that runs, and takes what it leaves with its lock. A client whose port cannot be
 /// taken over attaches again.
-fn succeed(
-    before: Predecessor,
-    workers: &Workers,
-    lock: &Path,
-) -> anyhow::Result<(Kept, Vec<(OwnedFd, Successor)>)> {
-    let mut handed = Handed::default();
+fn succeed(before: Predecessor, workers: &Workers, lock: &Path) -> anyhow::Result<(Kept, Clients)> {
+    let mut handed = Handed::new(workers.ringers());
     let add = |port: HandedPort, fds| {
         let name = port.attach.port.clone();
         if let Err(error) = handed.add(port, fds, |user| workers.closer_for(user)) {

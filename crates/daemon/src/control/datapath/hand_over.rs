@@ -3,6 +3,7 @@
 use std::io;
 
 use packet::{MacAddr, VlanId};
+use port::sys::ClosedElsewhere;
 use ring::krings::Positions;
 use switch::PortConfig;
 
@@ -40,7 +41,7 @@ pub trait HandOver {
         &mut self,
         spec: &ShmSpec,
         config: PortConfig,
-        inherited: Inherited,
+        inherited: ClosedElsewhere<Inherited>,
     ) -> Result<Lease, DatapathError>;
 
     /// Learns addresses as if their stations had just sent a frame by this port.
@@ -52,6 +53,7 @@ mod fake {
     use std::io;
 
     use packet::{MacAddr, VlanId};
+    use port::sys::ClosedElsewhere;
     use ring::krings::Positions;
     use switch::PortConfig;
 
@@ -92,7 +94,7 @@ mod fake {
             &mut self,
             spec: &ShmSpec,
             config: PortConfig,
-            _: Inherited,
+            _: ClosedElsewhere<Inherited>,
         ) -> Result<Lease, DatapathError> {
             self.allocate()?;
             assert!(self.ports.insert(spec.key, (spec.switch, config)).is_none());

@@ -1,5 +1,6 @@
 //! Ports with a network interface of the host.
 
+use port::host::TapQueues;
 use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, PortKind};
 use std::io;
@@ -23,7 +24,7 @@ pub trait Interfaces {
         _switch: Option<SwitchKey>,
         _kind: PortKind,
         _host: &HostIf,
-        _given: Vec<OwnedFd>,
+        _given: Option<TapQueues>,
     ) -> Option<(Opening, Build)> {
         None
     }
@@ -77,8 +78,9 @@ pub trait Interfaces {
 #[cfg(test)]
 mod fake {
     use hostif::HostError;
+    use port::host::TapQueues;
     use protocol::{HostIf, HostIfInfo, PortKind};
-    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::os::fd::BorrowedFd;
 
     use super::Interfaces;
     use crate::control::datapath::ports::Ports;
@@ -95,7 +97,7 @@ mod fake {
             _: Option<SwitchKey>,
             _: PortKind,
             _: &HostIf,
-            _: Vec<OwnedFd>,
+            _: Option<TapQueues>,
         ) -> Option<(Opening, Build)> {
             let opening = Opening::default();
             opening.put(Err(HostError::NoTun));

@@ -1,6 +1,7 @@
 //! Ports of clients that the daemon before this one had: they are checked as if they were attached
 //! now, and go on where that one has stopped.
 
+use port::sys::ClosedElsewhere;
 use protocol::HandedPort;
 use switch::PortConfig;
 
@@ -42,7 +43,7 @@ impl<D: Datapath> Control<D> {
         key: PortKey,
         port: &HandedPort,
         rings: RingSpec,
-        inherited: Inherited,
+        inherited: ClosedElsewhere<Inherited>,
     ) -> Result<(), Refusal> {
         let (caller, name) = (&client.caller, &port.attach.port);
         let memory = self.price(name, &rings)?;

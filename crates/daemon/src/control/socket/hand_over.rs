@@ -2,14 +2,15 @@
 //!
 //! A call that has not been read yet is read by the next daemon: the kernel has it in the socket.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
+use port::sys::ClosedElsewhere;
 use protocol::{Page, Reply};
 
 use super::{After, Server, sys};
 use crate::control::Answer;
 use crate::control::datapath::Datapath;
-use crate::handed::Successor;
+use crate::handed::{Clients, Successor};
 use crate::model::keys::ConnKey;
 
 impl<D: Datapath> Server<D> {
@@ -36,26 +37,29 @@ impl<D: Datapath> Server<D> {
 
     /// Goes on with the clients of the daemon before this one; returns how many attach again. The
     /// workers wait for them.
-    pub fn succeed(&mut self, all: Vec<(OwnedFd, Successor)>) -> usize {
+    pub fn succeed(&mut self, all: Clients) -> usize {
         let go_on = all.into_iter().map(|(socket, one)| self.succeed_one(socket, one));
-        let lost = go_on.filter(Option::is_none).count();
+        let lost: Vec<Option<u64>> = go_on.filter_map(Result::err).collect();
         self.control.go_on();
-        lost
+        // The clients may make that slow, and the others wait no more.
+        lost.iter().flatten().for_each(|&key| self.close_if(After::Closes, key));
+        lost.len()
     }
 
-    /// Goes on with a client, or closes its connection.
-    fn succeed_one(&mut self, socket: OwnedFd, one: Successor) -> Option<()> {
+    /// Goes on with a client.
+    ///
+    /// # Errors
+    /// The client's port is lost: the connection is to be closed, if there is one.
+    fn succeed_one(&mut self, socket: ClosedElsewhere, one: Successor) -> Result<(), Option<u64>> {
         let name = one.port.attach.port.clone();
-        let caller = sys::caller(socket.as_fd(), ConnKey(self.next_key)).ok()?;
-        let key = self.enter(socket, caller)?;
-        let connection = self.connections.get_mut(&key)?;
+        let caller = sys::caller(socket.get().as_fd(), ConnKey(self.next_key)).map_err(|_| None)?;
+        let key = self.enter(socket.take(), caller).ok_or(None)?;
+        let connection = self.connections.get_mut(&key).ok_or(None)?;
         connection.client.name.clone_from(&one.port.client);
         let client = connection.client.clone();
-        if let Err(why) = self.control.succeed(&client, one) {
+        self.control.succeed(&client, one).map_err(|why| {
             tracing::warn!("{name}: its client attaches again: {why}");
-            self.close_if(After::Closes, key);
-            return None;
-        }
-        Some(())
+            Some(key)
+        })
     }
 }

@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
-use port::sys::{ClosedElsewhere, Closer, new_event};
+use port::sys::{ClosedElsewhere, Closer, Doorbell, new_event};
 use protocol::{HandedOver, HandedPort, PageFrom};
 use ring::krings::Positions;
 use rustix::event::epoll::CreateFlags;
@@ -105,13 +106,13 @@ fn successor(name: &str, bytes_of: &Bench) -> Successor {
     let memory = PortMemory::reserve(name, rings.counts, 0, rings.stride).unwrap();
     let file = || memory.fd.as_fd().try_clone_to_owned().unwrap();
     let at = Positions { bell: 1, tx: Vec::new(), rx: Vec::new() };
-    let kicks = ClosedElsewhere::new(new_event().unwrap(), &Closer::in_place());
-    let wake = file();
+    let (kicks, wake) = (Vec::new(), file());
     let attach = Attach::new(name.parse().unwrap());
+    let inherited = Inherited { memory, kicks, wake, at };
     Successor {
         port: HandedPort { key: 1, client: "one".to_owned(), attach, stride: rings.stride },
         rings,
-        inherited: Inherited { memory, kicks, wake, at },
+        inherited: ClosedElsewhere::new(inherited, &Closer::in_place()),
         stations: vec![(MacAddr::new([2, 0, 0, 0, 0, 1]), VlanId::DEFAULT)],
     }
 }
@@ -150,8 +151,9 @@ fn test_a_successor_that_is_refused_leaves_nothing() {
 fn test_copies_that_are_no_port_are_refused() {
     let bench = Bench::new();
     let Successor { port, inherited, .. } = successor("vale0:a", &bench);
-    let file = || inherited.memory.fd.try_clone().unwrap();
-    let (mut handed, ready) = (Handed::default(), |_| Closer::in_place());
+    let file = || inherited.get().memory.fd.try_clone().unwrap();
+    let bell = Doorbell::new().unwrap();
+    let (mut handed, ready) = (Handed::new(vec![bell.ringer()]), |_| Closer::in_place());
     let event = || new_event().unwrap();
     assert!(handed.add(port.clone(), vec![file(), file(), file()], ready).is_err());
     let null = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
@@ -168,4 +170,43 @@ fn test_copies_that_are_no_port_are_refused() {
     assert!(handed.add(other, vec![file(), event(), file(), socket()], ready).is_err());
     handed.add(port, vec![file(), event(), file(), socket()], ready).unwrap();
     assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
+}
+
+/// A client has the same files, and may keep the thread that closes them.
+#[test]
+fn test_what_is_not_taken_over_is_closed_by_its_users_closer() {
+    let bench = Bench::new();
+    let Successor { port, inherited, .. } = successor("vale0:a", &bench);
+    let region = || inherited.get().memory.fd.try_clone().unwrap();
+    let (later, chores) = channel();
+    let closer = |user| {
+        let later = later.clone();
+        Closer::new(move |closing| later.send((user, closing)).unwrap())
+    };
+    let bell = Doorbell::new().unwrap();
+    let mut handed = Handed::new(vec![bell.ringer(), bell.ringer()]);
+    let own = rustix::process::geteuid().as_raw();
+    // All ends of the client's; what sees that one is closed.
+    let files = || {
+        let ((ours, theirs), (connection, client)) =
+            (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        let fds = vec![region(), new_event().unwrap(), ours.into(), connection.into()];
+        (fds, [theirs, client])
+    };
+    let are_open = |ends: &[UnixStream; 2]| {
+        ends.iter().all(|end| {
+            end.set_nonblocking(true).unwrap();
+            std::io::Read::read(&mut &*end, &mut [0]).is_err()
+        })
+    };
+    let mut odd = port.clone();
+    odd.attach.tx_slots = Some(3);
+    let ((fds, ends), (mut few, few_ends)) = (files(), files());
+    assert!(handed.add(odd, fds, closer).is_err() && are_open(&ends));
+    few.swap_remove(0);
+    assert!(handed.add(port.clone(), few, closer).is_err());
+    handed.add(port, files().0, closer).unwrap();
+    drop((handed, few_ends));
+    let users: Vec<u32> = chores.try_iter().map(|(user, _)| user).collect();
+    assert!(users.len() > 2 && users.iter().all(|user| *user == own), "{users:?}");
 }

@@ -51,6 +51,28 @@ fn test_what_is_opened_for_nothing_is_not_closed_here() {
     assert_eq!(bench.control.datapath.unwanted, 3);
 }
 
+/// Another process may have the same file, and make it take long to close it last.
+#[test]
+fn test_descriptors_that_no_call_wants_are_closed_by_their_users_closer() {
+    let mut bench = Bench::new();
+    let closed = bench.control.datapath.closed.clone();
+    let files = || vec![std::fs::File::open("/dev/null").unwrap().into()];
+    let add = r#"{"port_add":{"port":"vale0:a","kind":"tap","host":{"fds":1}}}"#;
+    let calls = [r#"{"port_add":{"port":"vale0:b"}}"#, add, &add.replace(":a", ":b")];
+    for (at, call) in calls.iter().enumerate() {
+        let given = bench.control.given(0, files());
+        let step =
+            bench.control.call_given(&mut client(1, 0), serde_json::from_str(call).unwrap(), given);
+        let _ = bench.follow(1, step);
+        assert_eq!(*closed.lock().unwrap(), vec![0; at + 1], "{call}");
+        bench.control.datapath.opens_elsewhere = true;
+    }
+    // The message was none.
+    drop(bench.control.given(7, files()));
+    assert_eq!(closed.lock().unwrap().pop(), Some(7));
+    assert!(bench.control.given(0, Vec::new()).is_none());
+}
+
 #[test]
 fn test_interfaces_that_programs_name_are_not_opened_here_either() {
     let mut bench = Bench::new();

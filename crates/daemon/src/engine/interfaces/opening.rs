@@ -3,7 +3,7 @@
 //! port's worker, shown, and handed over.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use hostif::HostError;
 use hostif::namespace::{self, Home};
 use hostif::netlink::Interface;
-use port::host::{Absent, Link, Opened};
+use port::host::{Absent, Link, Opened, TapQueues};
 use protocol::name::PortName;
 use protocol::{HostIf, HostIfInfo, LinkState, PortKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::geteuid;
 use switch::{Adapter, Flush, Plug};
 
 use super::place::HostPlace;
@@ -40,12 +41,12 @@ impl Workers {
         switch: Option<SwitchKey>,
         kind: PortKind,
         wanted: &HostIf,
-        given: Vec<OwnedFd>,
+        given: Option<TapQueues>,
     ) -> io::Result<(Opening, Build)> {
         let share = self.enrol(wanted)?;
         let others = switch.map(|switch| self.others(switch)).unwrap_or_default();
-        let (opening, job) =
-            self.host.begin(kind, wanted.clone(), Given::ByClient(given), share, others, false);
+        let given = given.map_or_else(Given::default, Given::ByClient);
+        let (opening, job) = self.host.begin(kind, wanted.clone(), given, share, others, false);
         let build = move || {
             job();
             Ok(())
@@ -148,7 +149,9 @@ impl Workers {
             Err(error) => return self.put_off(key, &format!("no place in its group: {error}")),
         };
         let others = self.others(self.ports[&key].switch);
-        let given = self.host.inherited(key);
+        // Only root and the daemon's user give any.
+        let closer = self.reclaimer.closer_for(geteuid().as_raw());
+        let given = self.host.inherited(key, &closer);
         if given.fds().is_empty() && self.host.ports[&key].only_inherited {
             return;
         }
@@ -227,7 +230,7 @@ impl Interfaces for Workers {
         switch: Option<SwitchKey>,
         kind: PortKind,
         host: &HostIf,
-        given: Vec<OwnedFd>,
+        given: Option<TapQueues>,
     ) -> Option<(Opening, Build)> {
         self.begin_host(switch, kind, host, given).ok()
     }
@@ -285,7 +288,7 @@ impl Interfaces for Workers {
     }
 
     fn discard_inherited(&mut self) {
-        self.host.discard_rest(&self.reclaimer);
+        self.host.discard_rest(geteuid().as_raw(), &self.reclaimer);
     }
 
     fn hand_over(&self, from: PortKey) -> io::Result<Option<(PortKey, Copies)>> {

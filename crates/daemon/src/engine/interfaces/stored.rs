@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostif::tap::Ending;
+use port::host::TapQueues;
+use port::sys::Closer;
 use protocol::name::PortName;
 use protocol::{HostIf, PortKind};
 
@@ -22,27 +24,24 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Descriptors of an interface that are open already.
 #[derive(Debug)]
 pub(in crate::engine) enum Given {
-    /// The client passed them with the call.
-    ByClient(Vec<OwnedFd>),
+    /// The client passed them with the call, to this daemon or the one before.
+    ByClient(TapQueues),
     /// The daemon before this one left them, under this name.
     Kept(String, Vec<OwnedFd>),
 }
 
 impl Default for Given {
     fn default() -> Self {
-        Self::ByClient(Vec::new())
+        Self::ByClient(TapQueues::new(Vec::new(), &Closer::in_place()))
     }
 }
 
 impl Given {
     pub fn fds(&self) -> &[OwnedFd] {
-        let (Self::ByClient(fds) | Self::Kept(_, fds)) = self;
-        fds
-    }
-
-    pub fn into_fds(self) -> Vec<OwnedFd> {
-        let (Self::ByClient(fds) | Self::Kept(_, fds)) = self;
-        fds
+        match self {
+            Self::ByClient(queues) => queues.get(),
+            Self::Kept(_, fds) => fds,
+        }
     }
 }
 
@@ -60,7 +59,7 @@ impl Stored {
     /// Deletes the TAP, unless it was there before: `close` closes the descriptors of the port.
     pub fn delete(self, close: impl FnOnce()) {
         let queues = self.queues.upgrade().filter(|_| self.is_own);
-        let ending = queues.as_ref().and_then(|queues| Ending::of(queues));
+        let ending = queues.as_ref().and_then(|queues| Ending::of(queues.get()));
         drop(queues);
         close();
         // A next port may want its name at once.
@@ -74,6 +73,7 @@ impl Stored {
 
 /// Closes descriptors that the daemon before this one left and no port has.
 pub(in crate::engine) fn discard(fd_store: &FdStore, name: String, queues: Vec<OwnedFd>) {
+    let queues = TapQueues::new(queues, &Closer::in_place());
     let (queues, fd_store) = (Arc::new(queues), fd_store.clone());
     let stored = Stored { fd_store, name, queues: Arc::downgrade(&queues), is_own: true };
     stored.delete(|| drop(queues));
@@ -106,14 +106,19 @@ impl HostPorts {
         }
     }
 
-    /// What the daemon before this one left for a port.
-    pub fn inherited(&mut self, port: PortKey) -> Given {
+    /// What the daemon before this one left for a port. What a client had given to that one is
+    /// left to `closer`.
+    pub fn inherited(&mut self, port: PortKey, closer: &Closer) -> Given {
         let tap = self.ports.get_mut(&port).filter(|place| place.kind == PortKind::Tap);
         let Some(place) = tap else { return Given::default() };
         let name = name_of(&place.name, &place.wanted);
         let kept = self.kept.take(&name);
         place.inherited = kept.is_some();
-        kept.map_or_else(Given::default, |fds| Given::Kept(name, fds))
+        match kept {
+            None => Given::default(),
+            Some(fds) if place.wanted.fds > 0 => Given::ByClient(TapQueues::new(fds, closer)),
+            Some(fds) => Given::Kept(name, fds),
+        }
     }
 
     /// Whether the daemon before this one left the interface of a port.
@@ -130,16 +135,16 @@ impl HostPorts {
         else {
             return Ok(None);
         };
-        let copies = queues.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        let copies = queues.get().iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
         Ok(Some((key, (name_of(&place.name, &place.wanted), copies))))
     }
 
-    /// Closes what no port has taken: all ports are made.
-    pub fn discard_rest(&mut self, reclaimer: &Reclaimer) {
+    /// Closes what no port has taken: all ports are made. A client of this user may have it, too.
+    pub fn discard_rest(&mut self, user: u32, reclaimer: &Reclaimer) {
         for (name, queues) in self.kept.take_rest() {
             tracing::info!("{name}: closed: no port is to have this interface any more");
             let fd_store = self.fd_store.clone();
-            reclaimer.run(move || discard(&fd_store, name, queues));
+            reclaimer.run_for(user, move || discard(&fd_store, name, queues));
         }
     }
 }

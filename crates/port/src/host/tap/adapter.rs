@@ -9,7 +9,6 @@
 
 use std::any::Any;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use hostif::HostError;
@@ -23,7 +22,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2, retry_on_intr};
 use switch::receive::batch::{Batch, Delivery};
 use switch::{Adapter, DropReason, Drops, Notify, Sent};
 
-use crate::host::{HEADERS, Link, State, write_out};
+use crate::host::{HEADERS, Link, State, TapQueues, write_out};
 use crate::sys::PortBell;
 use crate::sys::tun::Pieces;
 
@@ -39,7 +38,7 @@ pub(in crate::host) struct Tap {
     /// The queues. The adapter does not close them, because the kernel closes one interface at a
     /// time, and another program that changes an interface would block the worker. The control
     /// thread passes copies on.
-    queues: Arc<Vec<OwnedFd>>,
+    queues: Arc<TapQueues>,
     /// Flags of each read and write.
     flags: ReadWriteFlags,
     /// The interface was deleted.
@@ -59,17 +58,17 @@ pub(in crate::host) struct Tap {
 impl Tap {
     /// The adapter of these queues, which are read and written with these flags.
     pub(in crate::host) fn new(
-        queues: Vec<OwnedFd>,
+        queues: TapQueues,
         flags: ReadWriteFlags,
         programs: Vec<Attached>,
         link: Arc<Link>,
         name: &str,
     ) -> Result<Self, HostError> {
         let failed = |errno: Errno| HostError::system("set up the offloads of", name)(errno.into());
-        let has_uso = enable_offloads(&queues[0]).map_err(failed)?;
+        let has_uso = enable_offloads(&queues.get()[0]).map_err(failed)?;
         let accepts = if has_uso { Offloads::ALL } else { Offloads::ALL.without(Offloads::USO) };
-        if queues.len() > 1 {
-            let _ = link.how.set(format!("{} queues", queues.len()));
+        if queues.get().len() > 1 {
+            let _ = link.how.set(format!("{} queues", queues.get().len()));
         }
         let mut tap = Self::with(queues, link).map_err(HostError::system("memory for", name))?;
         (tap.flags, tap.accepts, tap.programs) = (flags, accepts, programs);
@@ -77,7 +76,7 @@ impl Tap {
     }
 
     /// A TAP without offloads, whose descriptors do not block.
-    fn with(queues: Vec<OwnedFd>, link: Arc<Link>) -> io::Result<Self> {
+    fn with(queues: TapQueues, link: Arc<Link>) -> io::Result<Self> {
         Ok(Self {
             queues: Arc::new(queues),
             flags: ReadWriteFlags::empty(),
@@ -93,7 +92,7 @@ impl Tap {
     }
 
     /// The queues, for as long as the adapter lives.
-    pub(in crate::host) fn queues(&self) -> Weak<Vec<OwnedFd>> {
+    pub(in crate::host) fn queues(&self) -> Weak<TapQueues> {
         Arc::downgrade(&self.queues)
     }
 
@@ -105,7 +104,7 @@ impl Tap {
             *left -= 1;
             let mut header = [0; HEADER];
             let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(self.intake.space())];
-            match preadv2(&self.queues[at], &mut room, NO_PLACE, self.flags) {
+            match preadv2(&self.queues.get()[at], &mut room, NO_PLACE, self.flags) {
                 Ok(len) => {
                     if let Err(why) = push(header, len, batch, &mut self.intake) {
                         drops.add(why, 1);
@@ -124,7 +123,7 @@ impl Tap {
 
     /// Writes a frame; returns its length.
     fn write(&mut self, batch: &Batch, delivery: Delivery) -> Result<usize, DropReason> {
-        let queue = match self.queues.len() {
+        let queue = match self.queues.get().len() {
             1 => 0,
             count => batch.flow(&batch.frames()[usize::from(delivery.frame)]) as usize % count,
         };
@@ -133,7 +132,7 @@ impl Tap {
         let written = if bytes < LONG {
             self.copied.clear();
             write_out(batch, delivery, HEADER, &self.link, &mut self.copied)?;
-            let (queue, copied) = (&self.queues[queue], [IoSlice::new(&self.copied)]);
+            let (queue, copied) = (&self.queues.get()[queue], [IoSlice::new(&self.copied)]);
             retry_on_intr(|| pwritev2(queue, &copied, NO_PLACE, self.flags))
         } else {
             let left = batch.offload(delivery);
@@ -142,7 +141,7 @@ impl Tap {
             }
             let mut header = [0; HEADER];
             header[..VNET_LEN].copy_from_slice(&left.map_or([0; VNET_LEN], PendingOffload::bytes));
-            self.pieces.write(&self.queues[queue], &header, frame, &head, self.flags)
+            self.pieces.write(&self.queues.get()[queue], &header, frame, &head, self.flags)
         };
         match written {
             Ok(bytes) => Ok(bytes.saturating_sub(HEADER)),
@@ -183,12 +182,12 @@ impl Adapter for Tap {
         self.intake.clear();
         batch.restart(self.intake.region());
         let mut left = FRAMES;
-        for _ in 0..self.queues.len() {
+        for _ in 0..self.queues.get().len() {
             if self.gone {
                 return self.link.seen(State::Gone);
             }
             let at = self.next;
-            self.next = (at + 1) % self.queues.len();
+            self.next = (at + 1) % self.queues.get().len();
             if !self.read(at, &mut left, batch, drops) {
                 break;
             }
@@ -223,11 +222,11 @@ impl Adapter for Tap {
 
 impl Notify for Tap {
     fn watch(&mut self, bell: &dyn Any) -> bool {
-        PortBell::of(bell).watch_all(&*self.queues)
+        PortBell::of(bell).watch_all(self.queues.get())
     }
 
     fn unwatch(&mut self, bell: &dyn Any) {
-        PortBell::of(bell).unwatch_all(&*self.queues);
+        PortBell::of(bell).unwatch_all(self.queues.get());
     }
 
     fn is_over(&self) -> bool {
@@ -238,18 +237,20 @@ impl Notify for Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         // A TAP that existed before stays, and the next program may not know virtio-net headers.
-        self.queues.iter().take(1).for_each(disable_offloads);
+        self.queues.get().iter().take(1).for_each(disable_offloads);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
     use rustix::net::{recv, send, socketpair};
     use switch::TagAction;
 
     use super::*;
-    use crate::sys::Waker;
+    use crate::sys::{Closer, Waker};
     use hostif::netlink::Interface;
 
     /// This many queues, and their other ends.
@@ -263,6 +264,7 @@ mod tests {
     fn tap(queues: Vec<OwnedFd>) -> Tap {
         let (_, bell) = Waker::of_daemon().expect("descriptors");
         let interface = Interface { mtu: 1500, ..Interface::default() };
+        let queues = TapQueues::new(queues, &Closer::in_place());
         Tap::with(queues, Link::new(&interface, false, &Arc::new(bell))).expect("memory")
     }
 
@@ -298,7 +300,7 @@ mod tests {
         let (mut batch, mut drops) = (Batch::new(256), Drops::default());
         tap.recv(&mut batch, &mut drops);
         assert!(tap.is_over());
-        assert_eq!((tap.link.state(), tap.queues.len()), (State::Gone, 2));
+        assert_eq!((tap.link.state(), tap.queues.get().len()), (State::Gone, 2));
         send(&theirs[0], &[0; HEADER + ETHERNET], SendFlags::empty()).expect("room");
         tap.recv(&mut batch, &mut drops);
         assert_eq!((batch.frames().len(), drops.total()), (0, 0), "not looked at any more");
