@@ -46,7 +46,7 @@ pub trait Wake: Send + Sync {
     /// Rings the client's doorbell. This never blocks.
     fn wake(&self);
 
-    /// Does so if the client may be woken now, and says before in which step. `false`: the switch
+    /// Rings if the client may be woken now, and says before in which step. `false`: the switch
     /// owes it the wake-up, for its user's other wake-ups have had their share of the worker's
     /// time.
     fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
