@@ -74,7 +74,7 @@ use port::group::{Group, Size};
 use port::netmap_region::NetmapRegion;
 use port::pipe::Pipe;
 use port::shm::PortMemory;
-use port::sys::{Kick, Ringer};
+use port::sys::Ringer;
 use port::vxlan::address::Addresses;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::gettid;
@@ -153,9 +153,6 @@ pub struct Workers {
     closing: Vec<Closing>,
     /// The workers take no frames before all ports are there.
     wait: bool,
-    /// Kicks of ports that were taken over, at workers that do not have the ports. To take them out
-    /// of the sets of these workers, their closers wait for the end of the pause.
-    unused_kicks: Vec<Kick>,
 }
 
 /// A worker and the places that are taken in it.
@@ -302,7 +299,6 @@ impl Workers {
             notices,
             closing: Vec::new(),
             wait: false,
-            unused_kicks: Vec::new(),
         })
     }
 

@@ -118,6 +118,7 @@ impl Handed {
         closer_for: impl FnOnce(u32) -> Closer,
     ) -> io::Result<()> {
         let bad = || io::Error::from(io::ErrorKind::InvalidData);
+        // The connection is the last.
         let peer = fds.last().ok_or_else(bad).and_then(|fd| Ok(Peer::of(fd)?));
         let closer = closer_for(peer.as_ref().map_or(NO_USER, |peer| peer.uid));
         let (fds, uid) = (ClosedElsewhere::new(fds, &closer), peer?.uid);
@@ -127,7 +128,7 @@ impl Handed {
         let patience = if is_privileged(uid) { PATIENCE } else { taken.patience()? };
         let (name, begin) = (port.attach.port.to_string(), Instant::now());
         let (ringers, own) = (self.ringers.clone(), closer.clone());
-        let made = within(patience, move || hold(&name, &rings, fds.take(), &ringers, &own));
+        let made = within(patience, move || hold(&name, &rings, fds.into_inner(), &ringers, &own));
         taken.waited += begin.elapsed();
         let (held, connection) = made?;
         taken.ports += 1;
@@ -171,12 +172,10 @@ fn hold(
         fds.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let RingSpec { counts, extra_bufs, stride } = *rings;
     let memory = PortMemory::take_over(name, counts, extra_bufs, stride, region)?;
-    // The last: to take kicks out of the sets again could hold up the control thread in the pause.
-    let kick = |ringer: &Ringer| {
-        let slow = Arc::new(SlowCalls::unreported());
-        Ok(ringer.kick(event.try_clone()?, closer, slow))
-    };
-    let mut kicks = ringers.iter().map(kick).collect::<io::Result<Vec<_>>>()?;
+    let (first, others) = ringers.split_first().expect("a worker at least");
+    let first = first.kick(event, closer, Arc::new(SlowCalls::unreported()));
+    let mut kicks: Vec<_> = others.iter().map(|ringer| first.also_at(ringer)).collect();
+    kicks.insert(0, first);
     prepare_kicks(&mut kicks)?;
     Ok((Held { memory, kicks, wake }, connection))
 }

@@ -387,24 +387,27 @@ impl<D: Datapath> Server<D> {
         if caller.privileged {
             let _ = descriptors::accept(&socket);
         }
-        self.enter(socket, caller);
+        drop(self.enter(socket, caller));
     }
 
     /// Listens to a connection; returns its key, the next one.
-    fn enter(&mut self, socket: OwnedFd, caller: Caller) -> Option<u64> {
+    ///
+    /// # Errors
+    /// No memory to listen to it: the socket.
+    fn enter(&mut self, socket: OwnedFd, caller: Caller) -> Result<u64, OwnedFd> {
         let (key, gone) = (self.next_key, epoll::EventFlags::RDHUP);
         self.next_key += 1;
         let listened = [(&self.epoll, SPOKEN), (&self.farewells, gone)];
         let data = epoll::EventData::new_u64(key);
         if !listened.iter().all(|(epoll, flags)| epoll::add(epoll, &socket, data, *flags).is_ok()) {
-            return None;
+            return Err(socket);
         }
         let client = Client { conn: ConnKey(key), caller, name: String::new() };
         *self.control.connections.entry(client.caller.uid).or_default() += 1;
         let (waits, ready, owes, parked, gone) = (false, false, false, false, false);
         let connection = Connection { socket, client, waits, ready, owes, parked, gone };
         self.connections.insert(key, connection);
-        Some(key)
+        Ok(key)
     }
 
     fn admit(&self, caller: &Caller, socket: BorrowedFd<'_>) -> Result<(), QuotaRefusal> {

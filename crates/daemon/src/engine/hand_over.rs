@@ -57,7 +57,7 @@ impl HandOver for Workers {
     fn go_on(&mut self) {
         self.wait = false;
         self.on_all(Worker::go_on);
-        self.unused_kicks.clear();
+        self.reclaimer.let_closers_go();
     }
 
     fn leave(&mut self) {
@@ -103,18 +103,17 @@ impl HandOver for Workers {
         let worker = self.next_worker(spec.switch, config.worker);
         let (id, number) = self.next_place(spec.switch, worker)?;
         let Inherited { memory, kicks, at, .. } = inherited.get();
-        let bad = || io::Error::from(io::ErrorKind::InvalidData);
         let reservation = &memory.reservation;
         let rings = Krings::resumed(reservation.region(), reservation.layout(), at);
-        let rings = rings.ok_or_else(bad)?;
-        kicks.get(worker).ok_or_else(bad)?.connect(number)?;
+        let rings = rings.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+        assert_eq!(kicks.len(), self.workers.len(), "one for each worker");
+        kicks[worker].connect(number)?;
         // From here on nothing fails. All clients wait, so nothing here takes a lock of this one's
-        // or touches its memory.
-        let Inherited { memory, mut kicks, wake, .. } = inherited.take();
+        // or touches its memory: its closer takes the kicks at other workers out after the pause.
+        let Inherited { memory, mut kicks, wake, .. } = inherited.into_inner();
         let peer = PeerOf { port: spec.key, user: config.user, switch: Some(spec.switch) };
         let mut kick = kicks.swap_remove(worker);
         kick.time_by(self.slow_calls(peer, StallStage::Wake));
-        self.unused_kicks.append(&mut kicks);
         self.tell(worker, move |worker| worker.keep_kick(number, kick));
         let slow = self.slow_calls(peer, StallStage::Wake);
         let waker = Arc::new(Waker::take_over(wake, &self.reclaimer.closer(), slow));
@@ -149,9 +148,12 @@ impl HandOver for Workers {
 
 impl Workers {
     /// Has the workers wait until all ports are there ([`HandOver::go_on`]): a frame for a port
-    /// that is not there yet would be lost.
+    /// that is not there yet would be lost. The closers wait, too: one that takes a kick out of a
+    /// worker's set holds the set's mutex as long as a client makes it, and the control thread
+    /// would wait for that.
     pub fn wait(&mut self) {
         self.wait = true;
+        self.reclaimer.hold_closers();
         self.on_all(Worker::wait);
     }
 

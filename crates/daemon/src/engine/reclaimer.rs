@@ -12,6 +12,8 @@
 //! user's programs may have, too, is closed by a thread of that user, which ends when the line is
 //! empty. What waits in the line is counted ([`Closings`]), and control gives the user no more.
 //!
+//! While a daemon takes over from another one, no closer is started (`Workers::wait`).
+//!
 //! The reclaimer starts the closers, after each of its chores. If the system has no thread left,
 //! the line waits until the reclaimer's next chore: no other thread may close instead.
 //!
@@ -85,10 +87,21 @@ impl Reclaimer {
         Closer::new(move |closing| reclaimer.run_for(user, closing))
     }
 
+    /// Starts no closers until [`let_closers_go`](Self::let_closers_go).
+    pub fn hold_closers(&self) {
+        self.closers.lines().are_held = true;
+    }
+
+    /// Starts those that are missing.
+    pub fn let_closers_go(&self) {
+        self.closers.lines().are_held = false;
+        self.run(|| {});
+    }
+
     /// How many chores of a user are not done yet, now and later; `None`: none now.
     #[must_use]
     pub fn undone(&self, user: u32) -> Option<Unclosed> {
-        self.closers.lines().get(&user).map(|line| line.undone.clone())
+        self.closers.lines().of.get(&user).map(|line| line.undone.clone())
     }
 
     /// Drops a value that holds `bytes` bytes: here if they are few, else in the thread.
@@ -111,7 +124,15 @@ impl fmt::Debug for Reclaimer {
 
 /// Chores of users that have any, each done by a thread of the user.
 #[derive(Default)]
-struct Closers(Mutex<BTreeMap<u32, Line>>);
+struct Closers(Mutex<Lines>);
+
+#[derive(Default)]
+struct Lines {
+    /// By user.
+    of: BTreeMap<u32, Line>,
+    /// None of them gets a thread now.
+    are_held: bool,
+}
 
 /// What one user's thread has to do. The line is there as long as the thread is.
 #[derive(Default)]
@@ -122,31 +143,34 @@ struct Line {
     has_thread: bool,
 }
 
+impl Lines {
+    /// The users whose lines get a thread now.
+    fn take_waiting(&mut self) -> Vec<u32> {
+        let lines = self.of.iter_mut().filter(|(_, line)| !self.are_held && !line.has_thread);
+        lines.map(|(&user, line)| (line.has_thread = true, user).1).collect()
+    }
+}
+
 impl Closers {
     /// No thread holds the lock while it does a chore or starts a thread.
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<u32, Line>> {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn queue(&self, user: u32, chore: Chore) {
         let mut lines = self.lines();
-        let line = lines.entry(user).or_default();
+        let line = lines.of.entry(user).or_default();
         line.undone.fetch_add(1, Ordering::Relaxed);
         line.chores.push_back(chore);
     }
 
     /// Starts the threads of lines that have none.
     fn start_threads(self: &Arc<Self>) {
-        let mut missing = Vec::new();
-        for (user, line) in self.lines().iter_mut().filter(|(_, line)| !line.has_thread) {
-            line.has_thread = true;
-            missing.push(*user);
-        }
-        for user in missing {
+        for user in self.lines().take_waiting() {
             let own = self.clone();
             let body = move || own.serve(user);
             if std::thread::Builder::new().name("closer".to_owned()).spawn(body).is_err()
-                && let Some(line) = self.lines().get_mut(&user)
+                && let Some(line) = self.lines().of.get_mut(&user)
             {
                 line.has_thread = false;
             }
@@ -164,11 +188,11 @@ impl Closers {
     /// The next chore of a user; removes the line if there is none.
     fn next(&self, user: u32) -> Option<(Chore, Unclosed)> {
         let mut lines = self.lines();
-        let line = lines.get_mut(&user)?;
+        let line = lines.of.get_mut(&user)?;
         match line.chores.pop_front() {
             Some(chore) => Some((chore, line.undone.clone())),
             None => {
-                lines.remove(&user);
+                lines.of.remove(&user);
                 None
             }
         }
@@ -215,6 +239,20 @@ mod tests {
             Some(user) => reclaimer.run_for(user, chore),
         }
         wait.recv_timeout(LONG).is_ok()
+    }
+
+    #[test]
+    fn closers_that_are_held_do_their_chores_when_they_are_let_go() {
+        let reclaimer = Reclaimer::start().expect("threads");
+        reclaimer.hold_closers();
+        let (done, wait) = channel();
+        reclaimer.run_for(1, move || done.send(()).expect("listening"));
+        // The reclaimer has looked for lines without a thread since.
+        assert!(is_done(&reclaimer, None) && is_done(&reclaimer, None));
+        assert!(wait.try_recv().is_err() && undone(&reclaimer, 1) == 1);
+        reclaimer.let_closers_go();
+        wait.recv_timeout(LONG).expect("it is done");
+        assert!(is_empty_soon(&reclaimer, 1));
     }
 
     fn undone(reclaimer: &Reclaimer, user: u32) -> u32 {

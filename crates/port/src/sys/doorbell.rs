@@ -13,8 +13,9 @@
 //! some of which it may keep locked. What that makes slow, and who does it:
 //!
 //! - To add the eventfd to a set takes its lock, tens of milliseconds: a worker, before a client
-//!   has the eventfd, or when the port moves; of a port that is taken over, a thread that nothing
-//!   waits for long, while the daemon before goes on ([`prepare_kicks`]).
+//!   has the eventfd, or when the port moves; of a port that is taken over, a thread of its own,
+//!   for which the daemon waits a second at most, while the one before goes on
+//!   ([`prepare_kicks`]).
 //! - To take it out takes the same, with the set's mutex held: the closer of the port's user.
 //! - To close it last takes as long as a client keeps a set locked: that closer, too.
 //!
@@ -200,6 +201,10 @@ impl Ringer {
     /// A port's kick, which rings for no port yet: the daemon's copy of an eventfd.
     #[must_use]
     pub fn kick(&self, event: OwnedFd, closer: &Closer, slow: Arc<SlowCalls>) -> Kick {
+        self.kick_by(Arc::new(event), closer, slow)
+    }
+
+    fn kick_by(&self, event: Arc<OwnedFd>, closer: &Closer, slow: Arc<SlowCalls>) -> Kick {
         let (epoll, closer) = (self.epoll.clone(), closer.clone());
         Kick { event: Some(event), epoll, is_added: false, closer, slow }
     }
@@ -209,8 +214,9 @@ impl Ringer {
 /// worker's set, and closes it.
 #[derive(Debug)]
 pub struct Kick {
-    /// There until this is dropped. The set knows the file by this copy.
-    event: Option<OwnedFd>,
+    /// There until this is dropped. The set knows the file by this copy, which the kicks of a port
+    /// that is handed over share.
+    event: Option<Arc<OwnedFd>>,
     epoll: Arc<OwnedFd>,
     /// The set has it, where it may ring for no port yet.
     is_added: bool,
@@ -253,12 +259,20 @@ impl Kick {
         self.event().try_clone()
     }
 
-    /// The kick of the same port at another worker.
+    /// The kick of the same port at another worker, by a copy of its own: the port may come back
+    /// before this one is taken out of the set.
     ///
     /// # Errors
     /// No descriptors left.
     pub fn at(&self, ringer: &Ringer) -> io::Result<Self> {
         Ok(ringer.kick(self.copy()?, &self.closer, self.slow.clone()))
+    }
+
+    /// The kick of the same port at another worker, by the same copy. Only one of them is kept.
+    #[must_use]
+    pub fn also_at(&self, ringer: &Ringer) -> Self {
+        let event = self.event.clone().expect("open until it is dropped");
+        ringer.kick_by(event, &self.closer, self.slow.clone())
     }
 }
 
@@ -289,8 +303,8 @@ pub(super) fn at_leisure<R>(slow: &SlowCalls, call: impl FnOnce() -> R) -> R {
 }
 
 /// Puts the kicks of a port that another daemon has handed over, one for each worker, into the sets
-/// of their workers, where they ring for no port yet. This takes as long as the client makes it, so
-/// a set that no worker waits for tells first whether that is long.
+/// of their workers, where they ring for no port yet. A client can make this slow. So a set that no
+/// worker waits for gets the eventfd first, and it is refused if that takes long.
 ///
 /// # Errors
 /// This is no eventfd, or a slow one; no descriptors or memory left.
@@ -456,7 +470,7 @@ mod tests {
         let bells = [0, 1].map(|_| Doorbell::new().expect("descriptors"));
         let (first, event) = kick(&bells[0]);
         write_or_skip(&event);
-        let second = first.at(&bells[1].ringer()).expect("descriptors");
+        let second = first.also_at(&bells[1].ringer());
         let mut kicks = vec![first, second];
         let before = [0, 1].map(|at| watched(&bells[at]).len());
         prepare_kicks(&mut kicks).expect("an eventfd");

@@ -273,8 +273,7 @@ impl SlowCalls {
         self.begin_at(now())
     }
 
-    /// Begins a call that counts as slow though it is the first of its user: it is timed by the
-    /// thread's own clock.
+    /// Begins a call that is timed by the thread's own clock: the first slow one counts, too.
     pub(super) fn begin_closely(&self) -> Timing {
         Timing { own: Some(own_time()), ..self.begin() }
     }

@@ -58,8 +58,8 @@ impl Closer {
     }
 
     /// Closes a descriptor, or drops what holds some.
-    pub fn close(&self, thing: impl Send + 'static) {
-        self.run(move || drop(thing));
+    pub fn close(&self, value: impl Send + 'static) {
+        self.run(move || drop(value));
     }
 
     /// Does what ends with a descriptor that is closed.
@@ -74,56 +74,63 @@ impl fmt::Debug for Closer {
     }
 }
 
-/// A descriptor that a [`Closer`] closes, or what holds some, and memory.
+/// A value that a [`Closer`] drops: a descriptor, or what holds descriptors or memory of a
+/// client's.
 #[derive(Debug)]
 pub struct ClosedElsewhere<T: Send + 'static = OwnedFd> {
     /// There until this is dropped.
-    thing: Option<T>,
+    value: Option<T>,
     closer: Closer,
 }
 
 impl<T: Send + 'static> ClosedElsewhere<T> {
-    /// Leaves closing `thing` to `closer`.
+    /// Leaves dropping `value` to `closer`.
     #[must_use]
-    pub fn new(thing: T, closer: &Closer) -> Self {
-        Self { thing: Some(thing), closer: closer.clone() }
+    pub fn new(value: T, closer: &Closer) -> Self {
+        Self { value: Some(value), closer: closer.clone() }
     }
 
-    /// Leaves closing it to another closer.
+    /// Leaves it to another closer.
     pub fn leave_to(&mut self, closer: &Closer) {
         self.closer = closer.clone();
     }
 
-    /// The thing.
+    /// What drops it.
+    #[must_use]
+    pub fn closer(&self) -> &Closer {
+        &self.closer
+    }
+
+    /// The value.
     ///
     /// # Panics
     /// Never: it is there until this is dropped.
     #[must_use]
     pub fn get(&self) -> &T {
-        self.thing.as_ref().expect("open until it is dropped")
+        self.value.as_ref().expect("there until it is dropped")
     }
 
-    /// The thing, which the caller closes.
+    /// The value: from here on the caller drops it.
     ///
     /// # Panics
     /// Never, likewise.
     #[must_use]
-    pub fn take(mut self) -> T {
-        self.thing.take().expect("open until it is dropped")
+    pub fn into_inner(mut self) -> T {
+        self.value.take().expect("there until it is dropped")
     }
 
-    /// What is made of the thing, which the same closer closes.
+    /// Another value made of this one, for the same closer.
     #[must_use]
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> U) -> ClosedElsewhere<U> {
         let closer = self.closer.clone();
-        ClosedElsewhere::new(make(self.take()), &closer)
+        ClosedElsewhere::new(make(self.into_inner()), &closer)
     }
 }
 
 impl<T: Send + 'static> Drop for ClosedElsewhere<T> {
     fn drop(&mut self) {
-        if let Some(thing) = self.thing.take() {
-            self.closer.close(thing);
+        if let Some(value) = self.value.take() {
+            self.closer.close(value);
         }
     }
 }
@@ -268,9 +275,7 @@ impl PortWaker {
     pub fn resumed(words: PortWake, waker: impl Into<Arc<Waker>>) -> Self {
         Self { words, waker: waker.into() }
     }
-}
 
-impl PortWaker {
     /// Offers the futex, or takes the offer back.
     fn offer_futex(&self, allowed: bool) {
         let words = self.words.words();
@@ -280,9 +285,8 @@ impl PortWaker {
             (false, false) | (true, true) => {}
         }
     }
-}
 
-impl PortWaker {
+    /// Wakes the client, whose user's futexes are allowed or not, at this time.
     fn wake_at(&self, now: u64, allowed: bool) {
         self.offer_futex(allowed);
         match self.words.words().ring() {
@@ -323,10 +327,11 @@ impl Wake for Wakers {
 
     /// The clients are woken together, so all of them wait for one that has to.
     fn try_wake(&self, begin: &mut dyn FnMut(Stage)) -> bool {
-        let may_wake = self.0.iter().all(|waker| waker.may_wake(waker.now()));
+        let now = slow_calls::now();
+        let may_wake = self.0.iter().all(|waker| waker.may_wake(now));
         if may_wake {
             begin(Stage::Wake);
-            self.wake();
+            self.0.iter().for_each(|waker| waker.wake_at(slow_calls::now()));
         }
         may_wake
     }

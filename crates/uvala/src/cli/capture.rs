@@ -25,8 +25,8 @@ use terminal::say;
 /// Slots of the ring into which the switch copies frames, as many as a ring may have: 16 ms of a
 /// million frames in a second. This process waits for a core meanwhile, and for the disk.
 const SLOTS: u32 = 16_384;
-/// Frames that the ring may have at a look if the next one is to come after a [`REST`].
-const FEW: u64 = SLOTS as u64 / 8;
+/// Slots that the ring may have at a look if the next one is to come after a [`REST`].
+const FEW: u32 = SLOTS / 8;
 /// How long this process rests while frames come. Were it ready for each frame, the switch would
 /// wake it for each batch, and the time for that is the port's.
 const REST: Duration = Duration::from_millis(1);
@@ -240,10 +240,12 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps what the ring has. Returns the number of frames; `None`: nothing reads them any more.
-    fn take(&mut self, capture: &mut Capture) -> Result<Option<u64>> {
+    /// Keeps what the ring has. Returns the number of slots; `None`: nothing reads them any more.
+    fn take(&mut self, capture: &mut Capture) -> Result<Option<u32>> {
         let (mut failed, mut long) = (Ok(()), std::mem::take(&mut self.long));
+        let mut slots = 0;
         let taken = capture.take(|Captured { frame, time_ns, is_entering }| {
+            slots += frame.slots();
             let bytes = match frame.as_slice() {
                 Some(bytes) => bytes,
                 None => {
@@ -257,7 +259,7 @@ impl Session {
         });
         self.long = long;
         match failed {
-            Ok(()) => Ok(Some(taken?)),
+            Ok(()) => taken.map(|_| Some(slots)).map_err(Into::into),
             Err(error) => {
                 unread(error).context("cannot write the capture")?;
                 Ok(None)

@@ -122,6 +122,9 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let mut workers = Workers::start(&config)?;
     workers.set_helper(config.helper.clone());
     let is_successor = before.is_some();
+    if is_successor {
+        workers.wait();
+    }
     let (kept, clients) = match before {
         // What the service manager has passed as well is the same, and closed here.
         Some(before) => {
@@ -131,9 +134,6 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         None => (kept, Vec::new()),
     };
     workers.set_kept(kept, fd_store);
-    if is_successor {
-        workers.wait();
-    }
     let mut daemon = Daemon::start(&config, workers)?;
     if is_successor {
         daemon.succeed(clients);

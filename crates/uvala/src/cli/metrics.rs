@@ -12,7 +12,7 @@ mod programs;
 mod switches;
 
 use std::sync::{Mutex, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, Builder};
 
 use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
@@ -199,11 +199,11 @@ fn ports(connection: &Connection, other: &Connection, page: &mut Page) -> anyhow
     let ask = |from| Request::Port(PortRequest::List(list(from)));
     let (give, counted) = mpsc::channel();
     thread::scope(|scope| {
-        // Nobody takes them where the ports could not be had.
         let ask_stats = move || {
-            stats::each(other, &StatsQuery::default(), |all| drop(give.send(all))).map(drop)
+            let give = |all| give.send(all).expect("the receiver outlives the thread");
+            stats::each(other, &StatsQuery::default(), give).map(drop)
         };
-        let asked = scope.spawn(ask_stats);
+        let asked = Builder::new().name("counters".to_owned()).spawn_scoped(scope, ask_stats)?;
         let add = |ports: Vec<PortInfo>| ports.iter().for_each(|info| switches::port(page, info));
         client::listing::each(|request| connection.call(request), ask, add)?;
         counted.iter().flatten().for_each(|stats| switches::counters(page, &stats));

@@ -7,6 +7,10 @@ use rustix::process::getpriority_process;
 /// The shortest time slice of Linux, in nanoseconds.
 const SHORTEST_NS: u64 = 100_000;
 
+/// Bytes of the first version of the structure, which every kernel knows.
+const SIZE: u32 = 48;
+const _: () = assert!(size_of::<libc::sched_attr>() == SIZE as usize);
+
 /// Gives this thread the shortest time slice. It gets no more of a core for that, but sooner: a
 /// thread that wakes up takes the core from one with a longer slice, and need not wait for its end,
 /// which may be 8 ms away. Before Linux 6.12 nothing changes.
@@ -16,8 +20,7 @@ pub fn shorten() {
     let nice = getpriority_process(None);
     let (libc::SCHED_OTHER, Ok(sched_nice)) = (policy, nice) else { return };
     let attributes = libc::sched_attr {
-        // The first version of the structure, which every kernel knows.
-        size: 48,
+        size: SIZE,
         sched_policy: 0,
         sched_flags: 0,
         sched_nice,
@@ -45,6 +48,12 @@ mod tests {
         let before = state();
         shorten();
         assert_eq!(state(), before);
-        assert_eq!(size_of::<libc::sched_attr>(), 48);
+        // SAFETY: all fields are numbers.
+        let mut now: libc::sched_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the structure lives, and has that size.
+        let said = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, SIZE, 0) };
+        assert_eq!(said, 0);
+        // Before Linux 6.12 a thread of this policy has no slice of its own.
+        assert!([0, SHORTEST_NS].contains(&now.sched_runtime), "{}", now.sched_runtime);
     }
 }

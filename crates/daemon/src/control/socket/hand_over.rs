@@ -13,6 +13,19 @@ use crate::control::datapath::Datapath;
 use crate::handed::{Clients, Successor};
 use crate::model::keys::ConnKey;
 
+/// A port that is not taken over.
+struct LostPort {
+    why: String,
+    /// The connection of its client, if it has been entered: it is to be closed.
+    entered: Option<u64>,
+}
+
+impl LostPort {
+    fn of(why: &impl ToString, entered: Option<u64>) -> Self {
+        Self { why: why.to_string(), entered }
+    }
+}
+
 impl<D: Datapath> Server<D> {
     /// Adds its connection to a port that the answer hands over. One that owes is the daemon's
     /// account, so its client attaches again.
@@ -38,28 +51,32 @@ impl<D: Datapath> Server<D> {
     /// Goes on with the clients of the daemon before this one; returns how many attach again. The
     /// workers wait for them.
     pub fn succeed(&mut self, all: Clients) -> usize {
-        let go_on = all.into_iter().map(|(socket, one)| self.succeed_one(socket, one));
-        let lost: Vec<Option<u64>> = go_on.filter_map(Result::err).collect();
+        let go_on = all.into_iter().map(|(socket, one)| {
+            let name = one.port.attach.port.clone();
+            let lost = self.succeed_one(socket, one).err()?;
+            tracing::warn!("{name}: its client attaches again: {}", lost.why);
+            Some(lost)
+        });
+        let lost: Vec<_> = go_on.flatten().collect();
         self.control.go_on();
         // The clients may make that slow, and the others wait no more.
-        lost.iter().flatten().for_each(|&key| self.close_if(After::Closes, key));
+        let entered: Vec<u64> = lost.iter().filter_map(|lost| lost.entered).collect();
+        entered.into_iter().for_each(|key| self.close_if(After::Closes, key));
         lost.len()
     }
 
     /// Goes on with a client.
-    ///
-    /// # Errors
-    /// The client's port is lost: the connection is to be closed, if there is one.
-    fn succeed_one(&mut self, socket: ClosedElsewhere, one: Successor) -> Result<(), Option<u64>> {
-        let name = one.port.attach.port.clone();
-        let caller = sys::caller(socket.get().as_fd(), ConnKey(self.next_key)).map_err(|_| None)?;
-        let key = self.enter(socket.take(), caller).ok_or(None)?;
-        let connection = self.connections.get_mut(&key).ok_or(None)?;
+    fn succeed_one(&mut self, socket: ClosedElsewhere, one: Successor) -> Result<(), LostPort> {
+        let caller = sys::caller(socket.get().as_fd(), ConnKey(self.next_key));
+        let caller = caller.map_err(|error| LostPort::of(&error, None))?;
+        let closer = socket.closer().clone();
+        let key = self.enter(socket.into_inner(), caller).map_err(|socket| {
+            closer.close(socket);
+            LostPort::of(&"no memory to listen to it", None)
+        })?;
+        let connection = self.connections.get_mut(&key).expect("it has just been entered");
         connection.client.name.clone_from(&one.port.client);
         let client = connection.client.clone();
-        self.control.succeed(&client, one).map_err(|why| {
-            tracing::warn!("{name}: its client attaches again: {why}");
-            Some(key)
-        })
+        self.control.succeed(&client, one).map_err(|error| LostPort::of(&error, Some(key)))
     }
 }

@@ -112,7 +112,7 @@ impl Page {
 
     /// The text of those of these families that have samples.
     pub fn text(&self, families: impl Iterator<Item = Family>) -> String {
-        // A family's help is shorter. The text of many ports is not copied as it grows.
+        // 256 is more than the help and type of a family take: the text is not copied as it grows.
         let bytes = self.0.values().map(|samples| samples.len() + 256).sum();
         let (mut text, mut known) = (String::with_capacity(bytes), 0);
         for (name, kind, help) in families {
