@@ -85,9 +85,13 @@ fn no_descriptors_left() {
         assert!(granted < 60, "no limit is reached");
     };
     assert_eq!(refused.exit_code(), exit::NO_MEMORY, "{refused}");
+    // A few of these may be of the attach that was refused: a thread closes them.
     let before = daemon.holdings();
-    assert!(attach("valeother:more").is_err());
-    daemon.assert_holds(before);
+    (0..8).for_each(|_| assert!(attach("valeother:more").is_err()));
+    wait::until("what they opened to go", || {
+        let now = daemon.holdings();
+        now.descriptors <= before.descriptors && now.regions <= before.regions
+    });
     assert_eq!(daemon.switch("valeother"), None);
     assert_eq!(daemon.ports().len(), granted);
     drop(connection);
