@@ -220,14 +220,19 @@ fn a_port_without_rings_is_captured_filtered_and_piped_into_tcpdump() {
     assert_eq!((lengths, frames), (vec![true, true], 2), "{text}");
 }
 
+/// A capture of what enters by port a, with a ring of so many slots.
+fn capture_of_a(daemon: &Daemon, slots: u32, stop: &Stop) -> Capture {
+    let of = CaptureOf { entering: true, leaving: false };
+    let name = "vale0:a".parse().expect("a name");
+    Capture::open(Some(&daemon.dir()), name, of, slots, stop).expect("it may")
+}
+
 #[test]
 fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
     let daemon = Daemon::start();
     let [mut a, mut b] = pair(&daemon);
-    let (of, stop) =
-        (CaptureOf { entering: true, leaving: false }, Stop::new().expect("an eventfd"));
-    let name = "vale0:a".parse().expect("a name");
-    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 64, &stop).expect("it may");
+    let stop = Stop::new().expect("an eventfd");
+    let mut eye = capture_of_a(&daemon, 64, &stop);
     let mut got = Vec::new();
     for _ in 0..500 {
         a.send(&frame(2, 1, 60)).expect("room");
@@ -252,10 +257,8 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
 fn a_capture_makes_room_while_it_looks_at_many_frames() {
     let daemon = Daemon::start();
     let [mut a, mut b] = pair(&daemon);
-    let (of, stop) =
-        (CaptureOf { entering: true, leaving: false }, Stop::new().expect("an eventfd"));
-    let name = "vale0:a".parse().expect("a name");
-    let mut eye = Capture::open(Some(&daemon.dir()), name, of, 512, &stop).expect("it may");
+    let stop = Stop::new().expect("an eventfd");
+    let mut eye = capture_of_a(&daemon, 512, &stop);
     let mut pass = |count| {
         let mut got = Vec::new();
         for _ in 0..count {

@@ -279,7 +279,7 @@ fn hand_over(daemon: &Daemon, fd: OwnedFd) -> Output {
 }
 
 /// The kernel takes a file out of all epoll sets where the last descriptor is closed, and waits for
-/// the lock of each, which who has given it may keep.
+/// the lock of each. The program that gave the TAP may keep such a lock.
 #[test]
 fn a_giver_who_keeps_a_tap_from_being_closed_holds_up_nobody() {
     let Some(lab) = Lab::new(0) else { return };
