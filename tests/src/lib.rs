@@ -59,6 +59,7 @@ pub mod service;
 pub mod siege;
 pub mod socket;
 pub mod stack;
+pub mod systemd;
 pub mod tap;
 pub mod unprivileged;
 pub mod wait;

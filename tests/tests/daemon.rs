@@ -299,6 +299,47 @@ fn a_daemon_in_the_background_leaves_the_callers_stderr_alone() {
 }
 
 #[test]
+fn a_daemon_is_upgraded_to_one_with_the_same_options_and_directory() {
+    let place = Scratch::new("upgrade");
+    let dir = place.path().join("run");
+    let config = place.path().join("uvala.toml");
+    std::fs::write(&config, "[switch.vale7]\n").unwrap();
+    let run = |args: &[&str]| {
+        let args = [&["--dir", dir.to_str().unwrap()], args].concat();
+        uvala(Become::default(), &args, None).stdin(Stdio::null()).output().unwrap()
+    };
+    let args = ["daemon", "--dir", "run", "-c", "uvala.toml", "--background", "--forget"];
+    let mut first = uvala(Become::default(), &args, None);
+    let first = first.current_dir(place.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(first.status.success(), "{first:?}");
+    let pid = || -> i32 {
+        let text = std::fs::read_to_string(dir.join("uvala.lock")).unwrap();
+        text.trim().parse().unwrap()
+    };
+    let old = pid();
+    assert!(run(&["port", "add", "vale7:kept"]).status.success());
+    let said = run(&["upgrade"]);
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let new = pid();
+    assert_ne!(new, old);
+    let list = run(&["port", "list", "--json"]);
+    assert!(String::from_utf8_lossy(&list.stdout).contains("vale7:kept"), "nothing is forgotten");
+    let words = std::fs::read(format!("/proc/{new}/cmdline")).unwrap();
+    let words = String::from_utf8_lossy(&words).replace('\0', " ");
+    let expected = "daemon --dir run -c uvala.toml --log-file run/uvala.log --replace ";
+    assert!(words.ends_with(expected), "{words}");
+    // One that cannot start changes nothing.
+    std::fs::write(&config, "wrong = 1\n").unwrap();
+    let refused = run(&["upgrade"]);
+    assert_eq!(refused.status.code(), Some(exit::BAD_CONFIG.into()), "{refused:?}");
+    assert_eq!(pid(), new);
+    let process = rustix::process::Pid::from_raw(new).unwrap();
+    rustix::process::kill_process(process, Signal::TERM).unwrap();
+    wait::until("its end", || !std::fs::exists(dir.join("uvala.sock")).unwrap());
+    assert_eq!(run(&["upgrade"]).status.code(), Some(exit::NO_DAEMON.into()));
+}
+
+#[test]
 fn strangers_neither_see_nor_change_what_is_not_theirs() {
     if !is_root() {
         return skip("only root can be several users");

@@ -406,16 +406,16 @@ fn a_next_daemon_that_ends_on_its_way_changes_nothing() {
 }
 
 /// What is typed there: the namespace has a route that no setting knows.
-const REPLACE: &str = "
+const UPGRADE: &str = "
     $within ip route add 10.8.0.0/16 via 10.0.0.254
     before=$($within ip -o link; $within ip route; ip -o link show host)
     old=$(cat $UVALA_DIR/uvala.lock)
-    $UVALA daemon --replace --background > /dev/null
+    $UVALA upgrade > /dev/null
     test $old != $(cat $UVALA_DIR/uvala.lock)
     test \"$before\" = \"$($within ip -o link; $within ip route; ip -o link show host)\"
 ";
 
 #[test]
-fn an_ordinary_users_daemon_is_replaced_as_well() {
-    unprivileged::run(REPLACE);
+fn an_ordinary_users_daemon_is_upgraded_as_well() {
+    unprivileged::run(UPGRADE);
 }

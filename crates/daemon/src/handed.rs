@@ -96,6 +96,15 @@ pub struct Successor {
     pub stations: Vec<(MacAddr, VlanId)>,
 }
 
+/// What the daemon that has ended leaves.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The ports of its clients.
+    pub clients: Clients,
+    /// The time in which systemd wants to hear that the service goes on; zero: it does not.
+    pub watchdog: Duration,
+}
+
 /// Ports to go on with, each with the daemon's end of its client's connection.
 pub type Clients = Vec<(ClosedElsewhere, Successor)>;
 
@@ -138,12 +147,12 @@ impl Handed {
         Ok(())
     }
 
-    /// The ports that were there until the other daemon stopped, which has ended. What it has said
-    /// is in this file.
+    /// What was there until the other daemon stopped, which has ended. What it has said is in this
+    /// file.
     ///
     /// # Errors
     /// The file cannot be read: all clients attach again.
-    pub fn at_the_end(mut self, said: OwnedFd) -> io::Result<Clients> {
+    pub fn at_the_end(mut self, said: OwnedFd) -> io::Result<Left> {
         let successor = |stopped: StoppedPort| {
             let Copied { port, rings, connection, held } = self.ports.remove(&stopped.key)?;
             held.get().memory.reservation.region().own();
@@ -154,7 +163,9 @@ impl Handed {
             let stations = stopped.stations.iter().filter_map(station).collect();
             Some((connection, Successor { port, rings, inherited, stations }))
         };
-        Ok(Parting::read(said)?.ports.into_iter().filter_map(successor).collect())
+        let Parting { watchdog_us, ports } = Parting::read(said)?;
+        let clients = ports.into_iter().filter_map(successor).collect();
+        Ok(Left { clients, watchdog: Duration::from_micros(watchdog_us) })
     }
 }
 

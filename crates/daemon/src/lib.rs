@@ -120,8 +120,10 @@ impl<D: Datapath> Daemon<D> {
         }
         let (result, lost) = self.server.run();
         tracing::info!("stopping");
+        // The next daemon, which waits for this one's lock, is the service's process from here on.
+        let change = self.server.successor().map(sd_notify::NotifyState::MainPid);
         // An error changes nothing any more: systemd sees the daemon end.
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let _ = sd_notify::notify(&[change.unwrap_or(sd_notify::NotifyState::Stopping)]);
         for (switch, why) in &lost {
             tracing::error!("{switch}: what commands have changed is lost: {why}");
         }

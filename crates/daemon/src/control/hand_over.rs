@@ -76,7 +76,7 @@ impl<D: Datapath> Control<D> {
         check(caller)?;
         self.check_saved()?;
         tracing::info!("{} takes over", shown_process(caller.pid, caller.uid));
-        self.pending.end = true;
+        self.pending.successor = Some(caller.pid);
         let mut said = Vec::new();
         if self.pending.ports_are_handed {
             // What is learned from here on is learned again.
@@ -97,7 +97,9 @@ impl<D: Datapath> Control<D> {
         let stopped = |(key, at): (PortKey, _)| {
             StoppedPort::new(key.0, at, stations.remove(&key).unwrap_or_default())
         };
-        Parting { ports: positions.into_iter().map(stopped).collect() }
+        let limit = self.datapath.watchdog_limit().unwrap_or_default();
+        let watchdog_us = limit.as_micros().try_into().unwrap_or(u64::MAX);
+        Parting { watchdog_us, ports: positions.into_iter().map(stopped).collect() }
     }
 
     /// The addresses that were learned, with their VLANs.
@@ -150,16 +152,16 @@ impl<D: Datapath> Control<D> {
     /// Gives up what the next daemon makes anew, if that has the rest; whether it has. The workers
     /// have stopped by then.
     pub fn leave(&mut self) -> bool {
-        let leaves = self.pending.end && self.pending.ports_are_handed;
+        let leaves = self.successor().is_some() && self.pending.ports_are_handed;
         if leaves {
             self.datapath.leave();
         }
         leaves
     }
 
-    /// Whether it is time to end.
-    pub fn is_ending(&self) -> bool {
-        self.pending.end
+    /// The process of the daemon that takes over, if it is time to end.
+    pub fn successor(&self) -> Option<u32> {
+        self.pending.successor
     }
 }
 

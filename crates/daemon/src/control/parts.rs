@@ -55,8 +55,8 @@ pub(super) struct Pending {
     pub(super) ports_are_handed: bool,
     /// The connection of the port that is being handed over.
     pub(super) handed: Option<ConnKey>,
-    /// A client has asked for the daemon's end.
-    pub(super) end: bool,
+    /// The process of the next daemon, which has asked for the end of this one.
+    pub(super) successor: Option<u32>,
 }
 
 /// What control remembers of some ports beside the state.

@@ -207,6 +207,11 @@ impl<D: Datapath> Server<D> {
         (served, self.control.end_saving())
     }
 
+    /// The process of the daemon that takes over.
+    pub fn successor(&self) -> Option<u32> {
+        self.control.successor()
+    }
+
     /// Gives up what the next daemon makes anew; whether there is one that has asked for the rest.
     pub fn leave(&mut self) -> bool {
         self.control.leave()
@@ -220,7 +225,7 @@ impl<D: Datapath> Server<D> {
             }
             self.tell_listeners();
             self.control.log_suppressed(Instant::now());
-            if self.control.is_ending() {
+            if self.control.successor().is_some() {
                 break;
             }
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use packet::{MacAddr, PortId, VlanId};
 use port::shm::plug_resumed;
@@ -48,6 +49,10 @@ impl HandOver for Workers {
         };
         let fds = [handles.region.try_clone()?, kicks, waker.copy()?];
         Ok(Some(Copies { rings: handles.rings, fds }))
+    }
+
+    fn watchdog_limit(&self) -> Option<Duration> {
+        self.watchdog.limit()
     }
 
     fn halt(&mut self) {
@@ -155,6 +160,11 @@ impl Workers {
         self.wait = true;
         self.reclaimer.hold_closers();
         self.on_all(Worker::wait);
+    }
+
+    /// Reports to systemd as often as the daemon before this one did.
+    pub fn report_within(&self, limit: Duration) {
+        self.watchdog.set_limit(limit);
     }
 
     /// Has all workers do this; none waits for another.

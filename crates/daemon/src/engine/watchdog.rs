@@ -26,7 +26,7 @@ mod thread_account;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
@@ -118,6 +118,9 @@ struct AlarmState {
     sleeps: AtomicBool,
     /// The watchdog is to end. Writer: its owner.
     ends: AtomicBool,
+    /// Microseconds in which systemd wants a report (`WatchdogSec=`); 0: it wants none. Writer: the
+    /// watchdog's owner. Relaxed: at the next look is soon enough.
+    limit_us: AtomicU64,
     thread: OnceLock<Thread>,
 }
 
@@ -136,6 +139,14 @@ impl Alarm {
         if let Some(thread) = self.0.thread.get() {
             thread.unpark();
         }
+    }
+}
+
+impl AlarmState {
+    /// The time in which systemd wants a report.
+    fn limit(&self) -> Option<Duration> {
+        let us = self.limit_us.load(Ordering::Relaxed);
+        (us > 0).then(|| Duration::from_micros(us))
     }
 }
 
@@ -159,11 +170,11 @@ impl Watchdog {
         let bell = StallBell::new()?;
         let (found, stalls) = channel();
         let workers = workers.iter().map(Worker::new).collect();
-        let systemd = SystemdWatchdog::of_this_process();
         let (alarm, ours) = (alarm.clone(), bell.clone());
         let lines = Budget::default();
+        let (state, reported) = (alarm.clone(), None);
         let patrol =
-            Patrol { workers, found, suspicions, bell: ours, alarm: alarm.clone(), systemd, lines };
+            Patrol { workers, found, suspicions, bell: ours, alarm: state, reported, lines };
         let body = move || {
             confine::narrow(confine::Thread::Watchdog);
             patrol.run();
@@ -171,7 +182,21 @@ impl Watchdog {
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(body)?;
         // Nothing else sets it.
         let _ = alarm.0.thread.set(thread.thread().clone());
-        Ok(Self { stalls, bell, alarm })
+        let watchdog = Self { stalls, bell, alarm };
+        watchdog.set_limit(sd_notify::watchdog_enabled().unwrap_or_default());
+        Ok(watchdog)
+    }
+
+    /// The time in which systemd wants to hear that all threads go on (`WatchdogSec=`).
+    pub fn limit(&self) -> Option<Duration> {
+        self.alarm.0.limit()
+    }
+
+    /// Sets the time in which systemd wants to hear that all threads go on; zero: it does not.
+    pub fn set_limit(&self, limit: Duration) {
+        let us = limit.as_micros().try_into().unwrap_or(u64::MAX);
+        self.alarm.0.limit_us.store(us, Ordering::Relaxed);
+        self.alarm.wake();
     }
 
     /// Readable when a worker has stood still: then call [`Watchdog::take`].
@@ -266,7 +291,8 @@ struct Patrol {
     suspicions: SyncSender<Suspicion>,
     bell: StallBell,
     alarm: Alarm,
-    systemd: Option<SystemdWatchdog>,
+    /// When systemd was last told that all threads go on.
+    reported: Option<Instant>,
     /// Log lines about stalls of a second.
     lines: Budget,
 }
@@ -289,8 +315,8 @@ impl Patrol {
     /// Sleeps until a worker wakes up, or systemd wants a report.
     fn sleep(&self) {
         self.alarm.0.sleeps.store(true, Ordering::Relaxed);
-        match &self.systemd {
-            Some(systemd) => std::thread::park_timeout(systemd.pause / 2),
+        match self.alarm.0.limit() {
+            Some(limit) => std::thread::park_timeout(limit / 4),
             None => std::thread::park(),
         }
         self.alarm.0.sleeps.store(false, Ordering::Relaxed);
@@ -317,31 +343,17 @@ impl Patrol {
                 let _ = self.suspicions.try_send(suspicion);
             }
         }
-        if let Some(systemd) = &mut self.systemd {
-            let stands = |worker: &Worker| worker.judge.stands(now, systemd.pause);
-            if !self.workers.iter().any(stands) {
-                systemd.report(now);
-            }
+        if let Some(limit) = self.alarm.0.limit() {
+            self.report(now, limit);
         }
     }
-}
 
-/// systemd's watchdog (`WatchdogSec=`), which ends a daemon that does not report in time.
-#[derive(Debug)]
-struct SystemdWatchdog {
-    /// Half of what systemd waits for.
-    pause: Duration,
-    reported: Option<Instant>,
-}
-
-impl SystemdWatchdog {
-    fn of_this_process() -> Option<Self> {
-        let limit = sd_notify::watchdog_enabled()?;
-        Some(Self { pause: limit / 2, reported: None })
-    }
-
-    fn report(&mut self, now: Instant) {
-        if self.reported.is_none_or(|last| now.duration_since(last) >= self.pause / 2) {
+    /// Tells systemd that all threads go on, unless one stands still. systemd ends a daemon that
+    /// does not say so in time.
+    fn report(&mut self, now: Instant, limit: Duration) {
+        let is_due = self.reported.is_none_or(|last| now.duration_since(last) >= limit / 4);
+        let stands = |worker: &Worker| worker.judge.stands(now, limit / 2);
+        if is_due && !self.workers.iter().any(stands) {
             self.reported = Some(now);
             // Where systemd cannot be reached, it ends the daemon, which is the point of it.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);

@@ -40,7 +40,8 @@ struct Manager {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the service manager has; `None`: what it passed at the start.
+    /// What the service manager has; `None`: what it passed at the start. Of what the daemon before
+    /// this one has handed over, the service manager may have copies: nothing that is open here.
     stored: BTreeMap<String, Option<Queues>>,
     /// The service manager has failed: nothing more is stored.
     failed: bool,
@@ -63,6 +64,14 @@ impl FdStore {
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Notes that the daemon before this one may have stored descriptors under these names.
+    pub fn expect(&self, names: Vec<String>) {
+        if let Some(manager) = &self.0 {
+            let unsure = names.into_iter().map(|name| (name, Some(Queues::new())));
+            manager.state().stored.extend(unsure);
+        }
     }
 
     /// Stores these descriptors under a name, in place of others, unless they were passed under it
@@ -92,7 +101,7 @@ impl FdStore {
         let mut state = manager.state();
         match state.stored.get(name) {
             None => return true,
-            Some(Some(now)) if !now.ptr_eq(queues) => return true,
+            Some(Some(now)) if !now.ptr_eq(queues) && now.strong_count() > 0 => return true,
             Some(_) => {}
         }
         let patience = if state.failed { PATIENCE_LATER } else { PATIENCE };
@@ -188,6 +197,18 @@ mod tests {
         drop(first);
         store.store("b", &one);
         assert_eq!(heard(&socket), [""; 0], "it is closed");
+    }
+
+    #[test]
+    fn what_the_daemon_before_has_stored_is_stored_again_or_removed() {
+        let (socket, store) = manager(&[]);
+        store.expect(vec!["a".to_owned(), "b".to_owned()]);
+        let first = queues();
+        store.store("a", &Arc::downgrade(&first));
+        assert_eq!(heard(&socket), ["FDSTOREREMOVE=1\nFDNAME=a\n", "FDSTORE=1\nFDNAME=a\n"]);
+        let second = queues();
+        assert!(store.remove("b", &Arc::downgrade(&second)));
+        assert_eq!(heard(&socket), ["FDSTOREREMOVE=1\nFDNAME=b\n"]);
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub struct Inherited {
 /// know is none that it needs.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Parting {
+    /// Microseconds in which systemd wants a report of the service (`WatchdogSec=`).
+    #[serde(default)]
+    pub watchdog_us: u64,
     /// The ports, by [`HandedPort::key`](protocol::HandedPort::key).
     pub ports: Vec<StoppedPort>,
 }
@@ -148,7 +151,7 @@ mod tests {
         let tx = vec![TxPosition { next: 9, resyncs: 2 }; 2];
         let at = Positions { bell: 77, tx, rx: vec![rx] };
         let mac = "02:00:00:00:00:01".parse().expect("an address");
-        Parting { ports: vec![StoppedPort::new(4, at, vec![(mac, 1)])] }
+        Parting { watchdog_us: 5, ports: vec![StoppedPort::new(4, at, vec![(mac, 1)])] }
     }
 
     #[test]

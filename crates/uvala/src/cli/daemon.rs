@@ -1,20 +1,16 @@
 //! `uvala daemon`
 
 use std::error::Error;
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use anyhow::Context;
-use client::control::{Connection, ControlError};
 use daemon::config::{Config, ConfigError, Level, WaitPolicy, parse_workers};
 use daemon::control::datapath::closings::Closings;
 use daemon::engine::Workers;
-use daemon::handed::{Clients, Handed};
+use daemon::handed::{Handed, Left};
 use daemon::kept::{FdStore, Kept};
 use daemon::lockfile;
 use daemon::log::LogFormat;
@@ -23,14 +19,9 @@ use daemon::store::check as check_state;
 use daemon::{Daemon, EndError, confinement};
 use protocol::{HandedPort, exit, paths};
 
-use super::Global;
-use super::replace::{self, Predecessor};
+use super::replace::Predecessor;
+use super::{Global, background};
 use terminal::{process, say};
-
-/// How long a daemon may take to listen. What it kept before it may load as long as it wants.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The log of a daemon in the background, beside its socket.
-const LOG_NAME: &str = "uvala.log";
 
 /// Run the switch
 ///
@@ -73,7 +64,7 @@ pub struct Args {
     confine: Option<confine::Mode>,
     /// File to append the log to after startup, instead of stderr
     #[arg(long, value_name = "FILE")]
-    log_file: Option<PathBuf>,
+    pub(super) log_file: Option<PathBuf>,
     /// Log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<Level>,
@@ -86,8 +77,8 @@ pub struct Args {
     ///
     /// The interfaces keep their addresses and routes. A client keeps its port, but not if the port
     /// is in a trust group, a function's, an end of a pipe, or one of several that the client has.
-    /// Other programs and virtual machines attach again as after any restart. Under systemd,
-    /// restart the unit instead.
+    /// Other programs and virtual machines attach again as after any restart. `uvala upgrade` does
+    /// this with the options of the daemon that runs. Under systemd, reload the unit instead.
     #[arg(long)]
     replace: bool,
     /// Run in the background; return when the daemon is ready
@@ -102,9 +93,10 @@ pub struct Args {
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let config = configure(global, args)?;
     if args.background {
-        // The daemon to be replaced may take longer to end.
-        let patience = if args.replace { PATIENCE + replace::LIMIT } else { PATIENCE };
-        return background(config.dir.as_deref(), args.log_file.as_deref(), patience);
+        let mut command = Command::new(process::exe()?);
+        command.args(std::env::args_os().skip(1).filter(|arg| arg != "--background"));
+        let (log, dir) = (args.log_file.clone(), paths::daemon_dir(config.dir.as_deref()));
+        return background::start(command, log, args.replace, &dir);
     }
     daemon::log::begin(config.log, config.log_format, args.log_file.is_none());
     let socket = paths::daemon_dir(config.dir.as_deref()).join(paths::SOCKET_NAME);
@@ -129,7 +121,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
         // What the service manager has passed as well is the same, and closed here.
         Some(before) => {
             drop(kept);
-            succeed(before, &workers, &socket.with_file_name(paths::LOCK_NAME))?
+            let (kept, left) = succeed(before, &workers, &socket.with_file_name(paths::LOCK_NAME))?;
+            fd_store.expect(kept.names());
+            workers.report_within(left.watchdog);
+            (kept, left.clients)
         }
         None => (kept, Vec::new()),
     };
@@ -148,7 +143,7 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
 
 /// Ends the daemon that runs, and takes what it leaves with its lock. A client whose port cannot be
 /// taken over attaches again.
-fn succeed(before: Predecessor, workers: &Workers, lock: &Path) -> anyhow::Result<(Kept, Clients)> {
+fn succeed(before: Predecessor, workers: &Workers, lock: &Path) -> anyhow::Result<(Kept, Left)> {
     let mut handed = Handed::new(workers.ringers());
     let add = |port: HandedPort, fds| {
         let name = port.attach.port.clone();
@@ -157,11 +152,11 @@ fn succeed(before: Predecessor, workers: &Workers, lock: &Path) -> anyhow::Resul
         }
     };
     let (interfaces, said) = before.end(add, || lockfile::is_free(lock))?;
-    let clients = said.map(|said| handed.at_the_end(said)).transpose().unwrap_or_else(|error| {
+    let left = said.map(|said| handed.at_the_end(said)).transpose().unwrap_or_else(|error| {
         say::remark(format_args!("uvala: all clients attach again: {error}"));
         None
     });
-    Ok((interfaces.into_iter().collect(), clients.unwrap_or_default()))
+    Ok((interfaces.into_iter().collect(), left.unwrap_or_default()))
 }
 
 fn open_log(path: &Path, config: &Config) -> anyhow::Result<File> {
@@ -170,49 +165,6 @@ fn open_log(path: &Path, config: &Config) -> anyhow::Result<File> {
     let mut options = File::options();
     let options = options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     options.open(path).with_context(|| format!("log file {}", path.display()))
-}
-
-/// Starts this program again without that option, and waits until it answers.
-fn background(dir: Option<&Path>, log: Option<&Path>, patience: Duration) -> anyhow::Result<()> {
-    let args = std::env::args_os().skip(1).filter(|arg| arg != "--background");
-    let usual = paths::daemon_dir(dir).join(LOG_NAME);
-    let more = log.is_none().then(|| [OsString::from("--log-file"), usual.clone().into()]);
-    let log = log.unwrap_or(&usual);
-    let program = process::exe()?;
-    let mut command = Command::new(program);
-    // A group of its own: Ctrl-C at the terminal is not for it.
-    command
-        .args(args)
-        .args(more.into_iter().flatten())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .process_group(0);
-    let mut daemon = command.spawn().context("cannot start the daemon")?;
-    let socket = paths::daemon_dir(dir).join(paths::SOCKET_NAME);
-    let mut deadline = Instant::now() + patience;
-    loop {
-        let info = Connection::connect(&socket).and_then(|connection| connection.hello("uvala"));
-        match info {
-            Ok(info) if info.pid == daemon.id() => {
-                let (id, socket, log) = (info.pid, socket.display(), log.display());
-                return say::out(format_args!("process {id} at {socket}, log in {log}\n"));
-            }
-            // The new daemon listens, and is at work; or the one that it replaces does. If that
-            // one hangs, the new one gives up by itself.
-            Ok(_) | Err(ControlError::Timeout(_)) => deadline = Instant::now() + patience,
-            _ => {}
-        }
-        if let Some(status) = daemon.try_wait()? {
-            // It has said why.
-            std::process::exit(status.code().unwrap_or(exit::FAILURE.into()));
-        }
-        if Instant::now() > deadline {
-            daemon.kill()?;
-            let (seconds, log) = (patience.as_secs(), log.display());
-            anyhow::bail!("the daemon did not listen within {seconds} s; its log is {log}");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// The file, with what the command line says instead.
@@ -247,7 +199,7 @@ Examples:
   uvala daemon                              for this user only
   uvala daemon --background                 the same in the background, for scripts
   uvala daemon -c /etc/uvala.toml           as a service
-  uvala daemon --replace --background       a new version takes over from the old one
+  uvala daemon --replace --background       another daemon takes over, with these options
   uvala daemon --forget                     without the state that commands saved
   uvala daemon --wait spin --cpu 3          a CPU of its own, for the lowest latency
   uvala daemon --workers 4 --cpu 2,3,4,5    four workers; each switch belongs to one";

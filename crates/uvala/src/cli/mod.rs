@@ -3,6 +3,7 @@
 mod apply;
 mod assets;
 mod audit;
+mod background;
 mod capture;
 mod chain;
 mod daemon;
@@ -36,6 +37,7 @@ mod target;
 mod time_slice;
 mod top;
 mod trace;
+mod upgrade;
 mod vm;
 mod vm_args;
 mod vxlan_args;
@@ -82,6 +84,7 @@ pub struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Daemon(daemon::Args),
+    Upgrade(upgrade::Args),
     Switch(switch::Args),
     Port(port::Args),
     Ns(ns::Args),
@@ -233,6 +236,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Vm(args) => return vm::run(global, &args),
         Command::Doctor(args) => return doctor::run(global, &args),
         Command::Daemon(args) => daemon::run(global, &args),
+        Command::Upgrade(args) => upgrade::run(global, &args),
         Command::Switch(args) => switch::run(global, &args),
         Command::Port(args) => port::run(global, &args),
         Command::Ns(args) => ns::run(global, &args),

@@ -1,6 +1,7 @@
 //! Ports of clients that the next daemon goes on with.
 
 use std::io;
+use std::time::Duration;
 
 use packet::{MacAddr, VlanId};
 use port::sys::ClosedElsewhere;
@@ -18,6 +19,11 @@ pub trait HandOver {
     /// Copies of what a port has. `None`: it cannot be handed over.
     fn copies_of(&self, _port: PortKey) -> io::Result<Option<Copies>> {
         Ok(None)
+    }
+
+    /// The time in which systemd wants to hear that all threads go on (`WatchdogSec=`).
+    fn watchdog_limit(&self) -> Option<Duration> {
+        None
     }
 
     /// Stops all workers: they take no frame any more.

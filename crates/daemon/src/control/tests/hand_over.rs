@@ -27,9 +27,9 @@ fn test_only_root_and_the_daemons_user_replace_it() {
     assert!(code == ErrorCode::BadRequest && message.contains("from: "), "{message}");
     let none = HandedOver { name: None, next: None };
     assert_eq!(bench.ask(1, 0, r#"{"hand_over":{}}"#).unwrap(), Reply::HandedOver(none));
-    assert!(!bench.control.is_ending());
+    assert!(bench.control.successor().is_none());
     bench.done(r#""end""#);
-    assert!(bench.control.is_ending());
+    assert!(bench.control.successor().is_some());
     assert!(!bench.control.leave(), "its workers go on to the end");
 }
 

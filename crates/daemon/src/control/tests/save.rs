@@ -155,7 +155,7 @@ fn test_what_cannot_be_written_is_an_error_that_says_so() {
         let (code, text) = kept.bench.refused(1, 0, call);
         assert!(code == ErrorCode::InUse && text.contains("could not save"), "{text}");
     }
-    assert!(!kept.bench.control.is_ending());
+    assert!(kept.bench.control.successor().is_none());
     std::fs::remove_file(&state).unwrap();
     std::fs::rename(&away, &state).unwrap();
     kept.change(1, r#"{"port_add":{"port":"vale0:b"}}"#);
