@@ -164,7 +164,7 @@ macro_rules! declare {
                 matches!(self, $(Self::$condition | Self::$condition_imm)|*)
             }
 
-            /// The same for an operand that is the immediate value.
+            /// The operation that does the same with the immediate value as operand.
             pub(crate) fn immediate(self) -> Self {
                 match self {
                     $(Self::$op => Self::$op_imm,)*

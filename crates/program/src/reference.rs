@@ -384,10 +384,14 @@ fn piece((kind, [a, b, c], offset, imm): Seed) -> Vec<Insn> {
         }
         19 => map(a, imm & 3).to_vec(),
         20 => wide(0, imm).to_vec(),
-        21 => vec![insn(0x71, a, 6, near_at.abs(), 0), plain(0x67, a, 8), insn(0x4f, a, b, 0, 0)],
+        21 => {
+            let [low, high] = [a, b].map(|to| insn(0x71, to, 6, near_at.abs() / 2 + 16, 0));
+            vec![low, plain(0x67, a, 8), high, insn(0x4f, a, b, 0, 0)]
+        }
         22 => {
             let bit = plain(0x57, a, 1 << (imm & 7));
-            vec![insn(load, a, near, near_at, 0), bit, insn(condition, a, 0, offset / 3, 0)]
+            let compared = insn([0x55, condition][b % 2], a, 0, offset / 3, imm & 1);
+            vec![insn(load, a, near, near_at, 0), bit, compared]
         }
         23 => vec![insn(load, a, near, near_at, 0), insn(condition, a, 0, offset / 3, imm)],
         24 => vec![plain(0x67, a, 32), plain(0x77, a, 32)],
