@@ -2,41 +2,112 @@
 
 /// The lower half of a number.
 #[inline(always)]
-fn low(number: u64) -> u32 {
+pub(crate) fn low(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }
 
 #[inline(always)]
-fn signed(number: u64) -> i64 {
+pub(crate) fn signed(number: u64) -> i64 {
     number.cast_signed()
 }
 
 #[inline(always)]
-fn low_signed(number: u64) -> i32 {
+pub(crate) fn low_signed(number: u64) -> i32 {
     low(number).cast_signed()
 }
 
 /// The lowest 16 bits, in the other byte order.
 #[inline(always)]
-fn swap_16(number: u64) -> u64 {
+pub(crate) fn swap_16(number: u64) -> u64 {
     u64::from(((number & 0xffff) as u16).swap_bytes())
 }
 
-/// Declares what instructions do: what each makes of two numbers, and the conditions of jumps. The
-/// machine has one jump for each, to its arm of [`result`].
+/// What instructions do: what each makes of two numbers, and the conditions of jumps, given to the
+/// macro `then`. Each has two names: the second is for an immediate operand.
+//
+// RFC 9669: a division by zero gives 0, its remainder is the dividend, and shifts count their
+// distance modulo the width.
 macro_rules! operations {
+    ($then:ident! $($rest:tt)*) => {
+        $then! {
+            numbers {
+                Mov MovImm(_, b) b,
+                Add AddImm(a, b) a.wrapping_add(b),
+                Sub SubImm(a, b) a.wrapping_sub(b),
+                Mul MulImm(a, b) a.wrapping_mul(b),
+                Div DivImm(a, b) a.checked_div(b).unwrap_or(0),
+                Mod ModImm(a, b) a.checked_rem(b).unwrap_or(a),
+                Or OrImm(a, b) a | b,
+                And AndImm(a, b) a & b,
+                Xor XorImm(a, b) a ^ b,
+                Lsh LshImm(a, b) a.wrapping_shl(low(b)),
+                Rsh RshImm(a, b) a.wrapping_shr(low(b)),
+                Arsh ArshImm(a, b) signed(a).wrapping_shr(low(b)).cast_unsigned(),
+                Neg NegImm(a, _) a.wrapping_neg(),
+                Mov32 Mov32Imm(_, b) low(b).into(),
+                Add32 Add32Imm(a, b) low(a).wrapping_add(low(b)).into(),
+                Sub32 Sub32Imm(a, b) low(a).wrapping_sub(low(b)).into(),
+                Mul32 Mul32Imm(a, b) low(a).wrapping_mul(low(b)).into(),
+                Div32 Div32Imm(a, b) low(a).checked_div(low(b)).unwrap_or(0).into(),
+                Mod32 Mod32Imm(a, b) low(a).checked_rem(low(b)).unwrap_or(low(a)).into(),
+                Or32 Or32Imm(a, b) (low(a) | low(b)).into(),
+                And32 And32Imm(a, b) (low(a) & low(b)).into(),
+                Xor32 Xor32Imm(a, b) (low(a) ^ low(b)).into(),
+                Lsh32 Lsh32Imm(a, b) low(a).wrapping_shl(low(b)).into(),
+                Rsh32 Rsh32Imm(a, b) low(a).wrapping_shr(low(b)).into(),
+                Arsh32 Arsh32Imm(a, b) low_signed(a).wrapping_shr(low(b)).cast_unsigned().into(),
+                Neg32 Neg32Imm(a, _) low(a).wrapping_neg().into(),
+                Swap16 Swap16Imm(a, _) swap_16(a),
+                Swap32 Swap32Imm(a, _) low(a).swap_bytes().into(),
+                Swap64 Swap64Imm(a, _) a.swap_bytes(),
+                Low16 Low16Imm(a, _) a & 0xffff,
+                Low32 Low32Imm(a, _) low(a).into(),
+                Same SameImm(a, _) a,
+            }
+            conditions {
+                Always AlwaysImm(_, _) true,
+                Eq EqImm(a, b) a == b,
+                Ne NeImm(a, b) a != b,
+                Gt GtImm(a, b) a > b,
+                Ge GeImm(a, b) a >= b,
+                Lt LtImm(a, b) a < b,
+                Le LeImm(a, b) a <= b,
+                Set SetImm(a, b) a & b != 0,
+                Sgt SgtImm(a, b) signed(a) > signed(b),
+                Sge SgeImm(a, b) signed(a) >= signed(b),
+                Slt SltImm(a, b) signed(a) < signed(b),
+                Sle SleImm(a, b) signed(a) <= signed(b),
+                Eq32 Eq32Imm(a, b) low(a) == low(b),
+                Ne32 Ne32Imm(a, b) low(a) != low(b),
+                Gt32 Gt32Imm(a, b) low(a) > low(b),
+                Ge32 Ge32Imm(a, b) low(a) >= low(b),
+                Lt32 Lt32Imm(a, b) low(a) < low(b),
+                Le32 Le32Imm(a, b) low(a) <= low(b),
+                Set32 Set32Imm(a, b) low(a) & low(b) != 0,
+                Sgt32 Sgt32Imm(a, b) low_signed(a) > low_signed(b),
+                Sge32 Sge32Imm(a, b) low_signed(a) >= low_signed(b),
+                Slt32 Slt32Imm(a, b) low_signed(a) < low_signed(b),
+                Sle32 Sle32Imm(a, b) low_signed(a) <= low_signed(b),
+            }
+            $($rest)*
+        }
+    };
+}
+pub(crate) use operations;
+
+macro_rules! declare {
     (
-        numbers { $($op:ident($a:pat, $b:pat) $result:expr,)* }
-        conditions { $($condition:ident($c:pat, $d:pat) $holds:expr,)* }
+        numbers { $($op:ident $op_imm:ident($a:pat, $b:pat) $result:expr,)* }
+        conditions { $($condition:ident $condition_imm:ident($c:pat, $d:pat) $holds:expr,)* }
     ) => {
         /// What an instruction does.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Op {
             // `dst = op(dst, operand)`
-            $($op,)*
+            $($op, $op_imm,)*
             // `if op(dst, operand) goto offset`
-            $($condition,)*
+            $($condition, $condition_imm,)*
             // `dst = *(src + offset)`, of so many bytes.
             Load1,
             Load2,
@@ -66,106 +137,149 @@ macro_rules! operations {
             AddPort,
             // Ends the run in a fault: what LLVM's `__bpf_trap()` becomes.
             Trap,
+            // Two instructions at once (`crate::quicken`): this one, and the next.
+            MovAdd,
+            MovMov,
+            LshOr,
+            LshRsh,
+            LoadLsh,
+            LoadOr,
+            LoadAnd,
+            AndNe,
+            MovEq,
         }
 
-        /// What an instruction makes of two numbers.
+        /// The number that an operation makes of two.
         #[inline(always)]
-        pub(crate) fn result(op: Op, a: u64, b: u64) -> Outcome {
+        pub(crate) fn apply(op: Op, a: u64, b: u64) -> u64 {
             match (op, a, b) {
-                $((Op::$op, $a, $b) => Outcome::Number($result),)*
-                $((Op::$condition, $c, $d) => Outcome::Condition($holds),)*
-                _ => Outcome::Other,
+                $((Op::$op | Op::$op_imm, $a, $b) => $result,)*
+                _ => 0,
             }
         }
 
         impl Op {
             /// Whether it is a jump, if its condition holds.
             pub(crate) fn is_jump(self) -> bool {
-                matches!(self, $(Self::$condition)|*)
+                matches!(self, $(Self::$condition | Self::$condition_imm)|*)
+            }
+
+            /// The operation that does the same with the immediate value as operand.
+            pub(crate) fn immediate(self) -> Self {
+                match self {
+                    $(Self::$op => Self::$op_imm,)*
+                    $(Self::$condition => Self::$condition_imm,)*
+                    other => other,
+                }
             }
         }
     };
 }
 
-/// A result of an instruction's two numbers.
-pub(crate) enum Outcome {
-    Number(u64),
-    Condition(bool),
-    /// No result: the numbers are addresses, or unused.
-    Other,
-}
+operations!(declare!);
 
-/// The number that an operation makes of two.
-pub(crate) fn apply(op: Op, a: u64, b: u64) -> u64 {
-    match result(op, a, b) {
-        Outcome::Number(number) => number,
-        Outcome::Condition(_) | Outcome::Other => 0,
-    }
+/// Does what an instruction does, or two at once, in a loop that a fault ends: one jump leads to
+/// what is to be done. `jump` is for instructions whose condition holds, and `others` are the arms
+/// of the other operations.
+macro_rules! execute {
+    (
+        numbers { $($op:ident $op_imm:ident($a:pat, $b:pat) $result:expr,)* }
+        conditions { $($condition:ident $condition_imm:ident($c:pat, $d:pat) $holds:expr,)* }
+        ($machine:ident, $insn:ident, $rest:ident, $registers:ident, $jump:expr)
+        { $($others:tt)* }
+    ) => {
+        match $insn.op {
+            $(
+                Op::$op => {
+                    let to = $insn.dst as usize;
+                    let ($a, $b) = ($registers[to], $registers[$insn.src as usize]);
+                    $registers[to] = $result;
+                }
+                Op::$op_imm => {
+                    let to = $insn.dst as usize;
+                    let ($a, $b) = ($registers[to], $insn.imm);
+                    $registers[to] = $result;
+                }
+            )*
+            $(
+                Op::$condition => {
+                    let $c = $registers[$insn.dst as usize];
+                    let $d = $registers[$insn.src as usize];
+                    if $holds {
+                        $jump
+                    }
+                }
+                Op::$condition_imm => {
+                    let ($c, $d) = ($registers[$insn.dst as usize], $insn.imm);
+                    if $holds {
+                        $jump
+                    }
+                }
+            )*
+            Op::MovAdd => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                let number = $registers[$insn.src as usize];
+                $registers[$insn.dst as usize] = number.wrapping_add(second.imm);
+            }
+            Op::MovMov => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                $registers[$insn.dst as usize] = $registers[$insn.src as usize];
+                $registers[second.dst as usize] = second.imm;
+            }
+            Op::LshOr => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                let shifted = apply(Op::Lsh, $registers[$insn.dst as usize], $insn.imm);
+                // Also where it is the operand of the second.
+                $registers[$insn.dst as usize] = shifted;
+                let other = $registers[second.src as usize];
+                $registers[$insn.dst as usize] = shifted | other;
+            }
+            Op::LshRsh => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                let shifted = apply(Op::Lsh, $registers[$insn.dst as usize], $insn.imm);
+                $registers[$insn.dst as usize] = apply(Op::Rsh, shifted, second.imm);
+            }
+            Op::LoadLsh => {
+                let at = beside($insn, $registers[$insn.src as usize]);
+                let Some(number) = $machine.load::<1>(at) else { break FaultKind::Read };
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                $registers[$insn.dst as usize] = apply(Op::Lsh, number, second.imm);
+            }
+            Op::LoadOr => {
+                let at = beside($insn, $registers[$insn.src as usize]);
+                let Some(number) = $machine.load::<1>(at) else { break FaultKind::Read };
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                $registers[$insn.dst as usize] = number;
+                $registers[second.dst as usize] |= $registers[second.src as usize];
+            }
+            Op::LoadAnd => {
+                let at = beside($insn, $registers[$insn.src as usize]);
+                let Some(number) = $machine.load::<1>(at) else { break FaultKind::Read };
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                $registers[$insn.dst as usize] = number & second.imm;
+            }
+            Op::AndNe => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                let number = $registers[$insn.dst as usize] & $insn.imm;
+                $registers[$insn.dst as usize] = number;
+                if number != second.imm {
+                    let $insn = second;
+                    $jump
+                }
+            }
+            Op::MovEq => {
+                let Some(second) = $rest.next() else { break FaultKind::Code };
+                $registers[$insn.dst as usize] = $insn.imm;
+                if $registers[second.dst as usize] == second.imm {
+                    let $insn = second;
+                    $jump
+                }
+            }
+            $($others)*
+        }
+    };
 }
-
-// RFC 9669: a division by zero gives 0, its remainder is the dividend, and shifts count their
-// distance modulo the width.
-operations! {
-    numbers {
-        Mov(_, b) b,
-        Add(a, b) a.wrapping_add(b),
-        Sub(a, b) a.wrapping_sub(b),
-        Mul(a, b) a.wrapping_mul(b),
-        Div(a, b) a.checked_div(b).unwrap_or(0),
-        Mod(a, b) a.checked_rem(b).unwrap_or(a),
-        Or(a, b) a | b,
-        And(a, b) a & b,
-        Xor(a, b) a ^ b,
-        Lsh(a, b) a.wrapping_shl(low(b)),
-        Rsh(a, b) a.wrapping_shr(low(b)),
-        Arsh(a, b) signed(a).wrapping_shr(low(b)).cast_unsigned(),
-        Neg(a, _) a.wrapping_neg(),
-        Mov32(_, b) low(b).into(),
-        Add32(a, b) low(a).wrapping_add(low(b)).into(),
-        Sub32(a, b) low(a).wrapping_sub(low(b)).into(),
-        Mul32(a, b) low(a).wrapping_mul(low(b)).into(),
-        Div32(a, b) low(a).checked_div(low(b)).unwrap_or(0).into(),
-        Mod32(a, b) low(a).checked_rem(low(b)).unwrap_or(low(a)).into(),
-        Or32(a, b) (low(a) | low(b)).into(),
-        And32(a, b) (low(a) & low(b)).into(),
-        Xor32(a, b) (low(a) ^ low(b)).into(),
-        Lsh32(a, b) low(a).wrapping_shl(low(b)).into(),
-        Rsh32(a, b) low(a).wrapping_shr(low(b)).into(),
-        Arsh32(a, b) low_signed(a).wrapping_shr(low(b)).cast_unsigned().into(),
-        Neg32(a, _) low(a).wrapping_neg().into(),
-        Swap16(a, _) swap_16(a),
-        Swap32(a, _) low(a).swap_bytes().into(),
-        Swap64(a, _) a.swap_bytes(),
-        Low16(a, _) a & 0xffff,
-        Low32(a, _) low(a).into(),
-        Same(a, _) a,
-    }
-    conditions {
-        Always(_, _) true,
-        Eq(a, b) a == b,
-        Ne(a, b) a != b,
-        Gt(a, b) a > b,
-        Ge(a, b) a >= b,
-        Lt(a, b) a < b,
-        Le(a, b) a <= b,
-        Set(a, b) a & b != 0,
-        Sgt(a, b) signed(a) > signed(b),
-        Sge(a, b) signed(a) >= signed(b),
-        Slt(a, b) signed(a) < signed(b),
-        Sle(a, b) signed(a) <= signed(b),
-        Eq32(a, b) low(a) == low(b),
-        Ne32(a, b) low(a) != low(b),
-        Gt32(a, b) low(a) > low(b),
-        Ge32(a, b) low(a) >= low(b),
-        Lt32(a, b) low(a) < low(b),
-        Le32(a, b) low(a) <= low(b),
-        Set32(a, b) low(a) & low(b) != 0,
-        Sgt32(a, b) low_signed(a) > low_signed(b),
-        Sge32(a, b) low_signed(a) >= low_signed(b),
-        Slt32(a, b) low_signed(a) < low_signed(b),
-        Sle32(a, b) low_signed(a) <= low_signed(b),
-    }
-}
+pub(crate) use execute;
 
 /// The number of [`Op::Trap`].
 pub(crate) const TRAP: i32 = 1003;

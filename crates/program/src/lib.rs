@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!  object file ──► [object] ──► Image ──► [code] decode, check ──► Program
-//!  (clang)         sections,    code,     once, where it           │ run: a frame in,
-//!                  symbols,     data,     is loaded                │      a decision out
+//!  (clang)         sections,    code,     [quicken],               │ run: a frame in,
+//!                  symbols,     data,     where it is loaded       │      a decision out
 //!                  relocations  maps                               ▼
 //!                               │  ▲                             [machine] registers, steps
 //!                               ▼  │                             [memory]  regions: frame, stack,
@@ -45,6 +45,9 @@ mod memory;
 mod mix;
 pub mod object;
 mod program;
+mod quicken;
+#[cfg(test)]
+mod reference;
 mod store;
 
 pub use fault::{Fault, FaultKind};

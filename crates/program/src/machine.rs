@@ -1,6 +1,7 @@
 //! The machine that runs a program: registers, steps, calls and helpers.
 //!
-//! An interpreter of instructions that were decoded before. An instruction takes one step of
+//! An interpreter of instructions that were decoded and [quickened](crate::quicken) before: one
+//! jump leads to what an instruction does, and it is done there. An instruction takes one step of
 //! [`STEPS_MAX`], one of sixteen bytes two; helpers take more by what they look at. The machine
 //! takes the steps where a block ends (a jump, a call, a return), so a run exceeds the limit by one
 //! block at most, whatever loops it has. A fault ends the run; what it has changed in maps stays. A
@@ -8,13 +9,15 @@
 
 use std::slice;
 
-use crate::dispatch::{Insn, Op, Outcome, Register, apply, result};
+use crate::dispatch::{
+    Insn, Op, Register, apply, execute, low, low_signed, operations, signed, swap_16,
+};
 use crate::fault::{Fault, FaultKind};
 use crate::limits::{CALLS_MAX, PORTS_MAX, SEARCH_STEPS, STACK, STEPS_MAX};
 use crate::maps::{Key, Map, MapError, Searched, Update, VALUE_MAX};
 use crate::memory::{
     FRAME_REGION, MAP_REGION, Memory, STACK_REGION, address, load, map_of, offset_of, region_of,
-    store, to_usize,
+    to_usize,
 };
 use crate::mix::{begin, mix, words};
 use crate::store::{Reach, Touch};
@@ -46,15 +49,36 @@ pub(crate) struct Caller {
     kept: [u64; 4],
 }
 
-/// How a block of instructions ends: where the run goes on, or with a return.
-enum End {
-    Jump(usize),
-    Call(usize),
-    Return,
-}
-
 /// A number for each register; the last place stays empty.
 type Registers = [u64; Register::Immediate as usize + 1];
+
+/// Loads a number into a register, or ends the run.
+macro_rules! load {
+    ($machine:ident, $bytes:literal, $at:expr, $to:expr) => {
+        match $machine.load::<$bytes>($at) {
+            Some(number) => $to = number,
+            None => break FaultKind::Read,
+        }
+    };
+}
+
+/// Stores the operand of an instruction, or ends the run.
+macro_rules! store {
+    ($machine:ident, $bytes:literal, $at:expr, $insn:ident, $registers:ident) => {
+        if $machine.store::<$bytes>($at, operand($insn, &$registers)).is_none() {
+            break FaultKind::Write;
+        }
+    };
+}
+
+/// Calls a helper, or ends the run.
+macro_rules! help {
+    ($machine:ident, $insn:ident, $registers:ident) => {
+        if let Some(fault) = $machine.help($insn.op, &mut $registers) {
+            break fault;
+        }
+    };
+}
 
 /// What a helper or a call returns to errors: Linux's numbers, negative.
 fn failure(errno: i64) -> u64 {
@@ -79,71 +103,71 @@ impl<'a> Machine<'a> {
         registers[1] = address(FRAME_REGION, 0);
         registers[10] = address(STACK_REGION, STACK);
         let mut begin = 0;
-        loop {
-            let insns = code.get(begin..).unwrap_or_default();
-            let mut rest = insns.iter();
-            let end = self.block(&mut rest, &mut registers);
-            let count = insns.len() - rest.len();
-            let next = begin + count;
-            let fault = |kind| Fault { kind, at: next.saturating_sub(1) };
-            self.pay(count).map_err(fault)?;
-            begin = match end.map_err(fault)? {
-                End::Jump(place) => place,
-                End::Call(place) => {
-                    self.call(&mut registers, next).map_err(fault)?;
-                    place
-                }
-                End::Return if self.depth == 0 => return Ok(registers[0]),
-                End::Return => self.give_back(&mut registers),
-            };
-        }
-    }
-
-    /// Runs instructions up to one that leads elsewhere.
-    #[inline(always)]
-    fn block(
-        &mut self,
-        insns: &mut slice::Iter<'_, Insn>,
-        registers: &mut Registers,
-    ) -> Result<End, FaultKind> {
-        while let Some(insn) = insns.next() {
-            let (to, src) = (insn.dst as usize, registers[insn.src as usize]);
-            let dst = registers[to];
-            let operand = if insn.src == Register::Immediate { insn.imm } else { src };
-            let beside = |base: u64| base.wrapping_add_signed(insn.offset.into());
-            match result(insn.op, dst, operand) {
-                Outcome::Number(number) => registers[to] = number,
-                Outcome::Condition(false) => {}
-                Outcome::Condition(true) => return Ok(End::Jump(place(insn))),
-                Outcome::Other => match insn.op {
-                    Op::Load1 => registers[to] = self.load::<1>(beside(src))?,
-                    Op::Load2 => registers[to] = self.load::<2>(beside(src))?,
-                    Op::Load4 => registers[to] = self.load::<4>(beside(src))?,
-                    Op::Load8 => registers[to] = self.load::<8>(beside(src))?,
-                    Op::Store1 => self.store::<1>(beside(dst), operand)?,
-                    Op::Store2 => self.store::<2>(beside(dst), operand)?,
-                    Op::Store4 => self.store::<4>(beside(dst), operand)?,
-                    Op::Store8 => self.store::<8>(beside(dst), operand)?,
-                    Op::Atomic4 => self.atomic::<4>(insn, beside(dst), registers)?,
-                    Op::Atomic8 => self.atomic::<8>(insn, beside(dst), registers)?,
-                    Op::Wide => {
-                        registers[to] = insn.imm;
-                        insns.next();
+        'blocks: loop {
+            let mut rest = code.get(begin..).unwrap_or_default().iter();
+            // Where the run leaves the block: behind the instruction at hand.
+            let next = |rest: &slice::Iter<'_, Insn>| code.len() - rest.len();
+            let fault = loop {
+                let Some(insn) = rest.next() else { break FaultKind::Code };
+                let (dst, src) = (insn.dst as usize, insn.src as usize);
+                operations!(execute! (self, insn, rest, registers, {
+                    self.pay(begin, next(&rest))?;
+                    begin = place(insn);
+                    continue 'blocks;
+                }) {
+                    Op::Load1 => load!(self, 1, beside(insn, registers[src]), registers[dst]),
+                    Op::Load2 => load!(self, 2, beside(insn, registers[src]), registers[dst]),
+                    Op::Load4 => load!(self, 4, beside(insn, registers[src]), registers[dst]),
+                    Op::Load8 => load!(self, 8, beside(insn, registers[src]), registers[dst]),
+                    Op::Store1 => store!(self, 1, beside(insn, registers[dst]), insn, registers),
+                    Op::Store2 => store!(self, 2, beside(insn, registers[dst]), insn, registers),
+                    Op::Store4 => store!(self, 4, beside(insn, registers[dst]), insn, registers),
+                    Op::Store8 => store!(self, 8, beside(insn, registers[dst]), insn, registers),
+                    Op::Atomic4 | Op::Atomic8 => {
+                        let at = beside(insn, registers[dst]);
+                        if let Some(fault) = self.atomic(insn, at, &mut registers) {
+                            break fault;
+                        }
                     }
-                    Op::Call => return Ok(End::Call(place(insn))),
-                    Op::Exit => return Ok(End::Return),
-                    _ => registers[0] = self.help(insn.op, registers)?,
-                },
-            }
+                    Op::Wide => {
+                        registers[dst] = insn.imm;
+                        rest.next();
+                    }
+                    Op::Call => {
+                        self.pay(begin, next(&rest))?;
+                        self.call(&mut registers, next(&rest))?;
+                        begin = place(insn);
+                        continue 'blocks;
+                    }
+                    Op::Exit => {
+                        self.pay(begin, next(&rest))?;
+                        if self.depth == 0 {
+                            return Ok(registers[0]);
+                        }
+                        begin = self.give_back(&mut registers);
+                        continue 'blocks;
+                    }
+                    Op::Lookup => match self.lookup_short(registers[1], registers[2]) {
+                        Some(place) => registers[0] = place,
+                        None => help!(self, insn, registers),
+                    },
+                    Op::Update | Op::Delete | Op::Time | Op::Hash | Op::AddPort | Op::Trap
+                        | Op::Hole => help!(self, insn, registers),
+                });
+            };
+            self.pay(begin, next(&rest))?;
+            return Err(Fault { kind: fault, at: next(&rest).saturating_sub(1) });
         }
-        Err(FaultKind::Code)
     }
 
-    /// Takes steps for so many instructions, or ends the run.
-    fn pay(&mut self, insns: usize) -> Result<(), FaultKind> {
-        let left = u32::try_from(insns).ok().and_then(|insns| self.steps.checked_sub(insns));
+    /// Takes steps for the instructions of a block that has ended, or ends the run.
+    #[inline(always)]
+    fn pay(&mut self, begin: usize, next: usize) -> Result<(), Fault> {
+        let left = u32::try_from(next.saturating_sub(begin))
+            .ok()
+            .and_then(|insns| self.steps.checked_sub(insns));
         self.steps = left.unwrap_or(0);
-        left.map(drop).ok_or(FaultKind::Steps)
+        left.map(drop).ok_or(Fault { kind: FaultKind::Steps, at: next.saturating_sub(1) })
     }
 
     /// Takes the steps for something of so many bytes, or ends the run.
@@ -152,13 +176,22 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn atomic<const BYTES: usize>(
+    #[inline(never)]
+    fn atomic(&mut self, insn: &Insn, place: u64, registers: &mut Registers) -> Option<FaultKind> {
+        match insn.op {
+            Op::Atomic4 => self.exchange::<4>(insn, place, registers).err(),
+            _ => self.exchange::<8>(insn, place, registers).err(),
+        }
+    }
+
+    fn exchange<const BYTES: usize>(
         &mut self,
         insn: &Insn,
         place: u64,
         registers: &mut Registers,
     ) -> Result<(), FaultKind> {
-        let (old, with) = (self.load::<BYTES>(place)?, registers[insn.src as usize]);
+        let old = self.load::<BYTES>(place).ok_or(FaultKind::Read)?;
+        let with = registers[insn.src as usize];
         let low = |number| if BYTES == 4 { apply(Op::Low32, number, 0) } else { number };
         let compares = insn.how == Op::Same;
         let new = match compares {
@@ -166,7 +199,7 @@ impl<'a> Machine<'a> {
             true => old,
             false => apply(insn.how, old, with),
         };
-        self.store::<BYTES>(place, new)?;
+        self.store::<BYTES>(place, new).ok_or(FaultKind::Write)?;
         match compares {
             true => registers[0] = old,
             false if insn.imm != 0 => registers[insn.src as usize] = old,
@@ -176,9 +209,9 @@ impl<'a> Machine<'a> {
     }
 
     /// Begins a function, which has a stack of its own.
-    fn call(&mut self, registers: &mut Registers, next: usize) -> Result<(), FaultKind> {
+    fn call(&mut self, registers: &mut Registers, next: usize) -> Result<(), Fault> {
         if self.depth + 1 >= CALLS_MAX {
-            return Err(FaultKind::Calls);
+            return Err(Fault { kind: FaultKind::Calls, at: next - 1 });
         }
         let mut kept = [0; 4];
         kept.copy_from_slice(&registers[6..10]);
@@ -197,8 +230,20 @@ impl<'a> Machine<'a> {
         at
     }
 
-    fn help(&mut self, helper: Op, registers: &Registers) -> Result<u64, FaultKind> {
-        let &[_, a, b, c, d, ..] = registers;
+    /// Calls a helper; returns how it failed.
+    #[inline(never)]
+    fn help(&mut self, helper: Op, registers: &mut Registers) -> Option<FaultKind> {
+        let &mut [_, a, b, c, d, ..] = registers;
+        match self.helped(helper, [a, b, c, d]) {
+            Ok(result) => {
+                registers[0] = result;
+                None
+            }
+            Err(fault) => Some(fault),
+        }
+    }
+
+    fn helped(&mut self, helper: Op, [a, b, c, d]: [u64; 4]) -> Result<u64, FaultKind> {
         match helper {
             Op::Lookup => self.lookup(a, b),
             Op::Update => self.update(a, b, c, d),
@@ -261,23 +306,33 @@ impl<'a> Machine<'a> {
 
     /// Reads a number.
     #[inline(always)]
-    fn load<const BYTES: usize>(&self, address: u64) -> Result<u64, FaultKind> {
-        self.from(address).and_then(load::<BYTES>).ok_or(FaultKind::Read)
+    fn load<const BYTES: usize>(&self, address: u64) -> Option<u64> {
+        match self.memory.load_near::<BYTES>(address) {
+            Some(number) => Some(number),
+            None => self.load_far::<BYTES>(address),
+        }
+    }
+
+    /// Reads a number of a map or of constants.
+    #[inline(never)]
+    fn load_far<const BYTES: usize>(&self, address: u64) -> Option<u64> {
+        self.from(address).and_then(load::<BYTES>)
     }
 
     /// Writes a number to the stack, or to a value of a map.
     #[inline(always)]
-    fn store<const BYTES: usize>(&mut self, address: u64, number: u64) -> Result<(), FaultKind> {
-        let (region, offset) = (region_of(address), offset_of(address));
-        let written = match region.checked_sub(MAP_REGION) {
-            None if region == STACK_REGION => {
-                let rest = self.memory.region_mut(STACK_REGION).get_mut(offset..);
-                rest.and_then(|rest| store::<BYTES>(rest, number))
-            }
-            None => None,
-            Some(map) => self.map_mut(map).and_then(|map| map.write::<BYTES>(offset, number)),
-        };
-        written.ok_or(FaultKind::Write)
+    fn store<const BYTES: usize>(&mut self, address: u64, number: u64) -> Option<()> {
+        match self.memory.store_near::<BYTES>(address, number) {
+            Some(()) => Some(()),
+            None => self.store_far::<BYTES>(address, number),
+        }
+    }
+
+    /// Writes a number to a value of a map.
+    #[inline(never)]
+    fn store_far<const BYTES: usize>(&mut self, address: u64, number: u64) -> Option<()> {
+        let map = self.map_mut(region_of(address).checked_sub(MAP_REGION)?)?;
+        map.write::<BYTES>(offset_of(address), number)
     }
 
     /// The map that a handle stands for, and the key at an address, copied out.
@@ -289,6 +344,20 @@ impl<'a> Machine<'a> {
         Ok((number, Key::new(self.bytes(key, bytes)?)))
     }
 
+    /// The address of a key's value, or 0, where the key is at most a word in the frame or on the
+    /// stack. `None`: it is not, or there is a fault; [`Machine::lookup`] tells.
+    #[inline(never)]
+    fn lookup_short(&mut self, handle: u64, key: u64) -> Option<u64> {
+        let number = map_of(handle)?;
+        let map = self.map(number)?;
+        let word = map.short_key(self.memory.load_near::<8>(key)?)?;
+        let mut steps = paid_for(self.steps, 1).ok()?;
+        let found = map.find_short(word, &mut steps)?;
+        let place = found.map_or(0, |entry| address(MAP_REGION + number, map.start(entry)));
+        self.steps = steps;
+        Some(place)
+    }
+
     fn lookup(&mut self, handle: u64, key: u64) -> Result<u64, FaultKind> {
         let number = map_of(handle).ok_or(FaultKind::Map)?;
         let map = self.map(number).ok_or(FaultKind::Map)?;
@@ -296,7 +365,7 @@ impl<'a> Machine<'a> {
         let mut steps = paid_for(self.steps, bytes)?;
         let key = Key::new(self.bytes(key, bytes)?);
         let found = map.find(&key, &mut steps).ok_or(FaultKind::Steps)?;
-        let place = found.map_or(0, |entry| address(MAP_REGION + number, map.place(entry).start));
+        let place = found.map_or(0, |entry| address(MAP_REGION + number, map.start(entry)));
         self.steps = steps;
         Ok(place)
     }
@@ -345,10 +414,25 @@ const EINVAL: i64 = 22;
 
 /// What is left of some steps behind something of so many bytes.
 #[inline(always)]
-fn paid_for(steps: u32, bytes: usize) -> Result<u32, FaultKind> {
+pub(crate) fn paid_for(steps: u32, bytes: usize) -> Result<u32, FaultKind> {
     let words = u32::try_from(bytes.div_ceil(8)).map_err(|_| FaultKind::Steps)?;
     let price = words.saturating_add(1).saturating_mul(SEARCH_STEPS);
     steps.checked_sub(price).ok_or(FaultKind::Steps)
+}
+
+/// The operand of a store.
+#[inline(always)]
+fn operand(insn: &Insn, registers: &Registers) -> u64 {
+    match insn.src {
+        Register::Immediate => insn.imm,
+        register => registers[register as usize],
+    }
+}
+
+/// An address of an instruction, by the one in a register.
+#[inline(always)]
+fn beside(insn: &Insn, base: u64) -> u64 {
+    base.wrapping_add_signed(insn.offset.into())
 }
 
 /// Where a jump leads.
@@ -358,6 +442,6 @@ fn place(insn: &Insn) -> usize {
 }
 
 /// A hash of some bytes, the same on each machine and in each version.
-fn hash(seed: u64, bytes: &[u8]) -> u64 {
+pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     mix(begin(seed ^ bytes.len() as u64), words(bytes))
 }

@@ -27,8 +27,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::dispatch::low;
 use crate::limits::{LENGTHS_STEPS, SEARCH_STEPS};
-use crate::memory::store;
+use crate::memory::{store, to_usize};
 use crate::mix::{begin, mix, put_words};
 
 /// Largest key, in bytes.
@@ -240,6 +241,10 @@ pub struct Map {
     table: Table,
     /// The values of all entries, in the order of their numbers.
     values: Box<[u8]>,
+    /// From one value to the next.
+    stride: usize,
+    /// The bits of a word that a key may have; 0: a key is more than a word.
+    short: u64,
     /// What changes have replaced, the first first, if they are to be undone.
     replaced: Option<Vec<Replaced>>,
 }
@@ -309,7 +314,12 @@ impl Map {
             MapKind::Array => Table::default(),
             MapKind::Hash | MapKind::Lpm => Table::new(def, seed),
         };
-        Self { def: def.clone(), table, values: vec![0; def.values()].into(), replaced: None }
+        let (values, stride) = (vec![0; def.values()].into(), def.stride());
+        let short = match def.key_bytes() {
+            bytes @ 1..=8 if def.kind != MapKind::Lpm => u64::MAX >> (64 - 8 * bytes),
+            _ => 0,
+        };
+        Self { def: def.clone(), table, values, stride, short, replaced: None }
     }
 
     /// How the map is declared.
@@ -327,10 +337,14 @@ impl Map {
         }
     }
 
-    /// Where the value of an entry is among all.
-    pub(crate) fn place(&self, entry: u32) -> Range<usize> {
-        let start = entry as usize * self.def.stride();
-        start..start + self.def.value_bytes()
+    /// Where the value of an entry begins among all.
+    #[inline(always)]
+    pub(crate) fn start(&self, entry: u32) -> usize {
+        entry as usize * self.stride
+    }
+
+    fn place(&self, entry: u32) -> Range<usize> {
+        self.start(entry)..self.start(entry) + self.def.value_bytes()
     }
 
     /// The values of all entries.
@@ -409,14 +423,29 @@ impl Map {
     #[inline]
     pub(crate) fn find(&self, key: &Key, steps: &mut u32) -> Searched<Option<u32>> {
         match self.def.kind {
-            MapKind::Array => Some(self.numbered(key)),
+            MapKind::Array => Some(self.numbered(key.number())),
             MapKind::Hash => self.table.find(key, steps),
             MapKind::Lpm => self.find_longest(key, steps),
         }
     }
 
-    fn numbered(&self, key: &Key) -> Option<u32> {
-        let number = key.number();
+    /// The key at the beginning of a word; `None`: keys are longer, or have prefixes.
+    #[inline(always)]
+    pub(crate) fn short_key(&self, word: u64) -> Option<u64> {
+        (self.short != 0).then_some(word & self.short)
+    }
+
+    /// As [`Map::find`], for a key that is a word.
+    #[inline(always)]
+    pub(crate) fn find_short(&self, word: u64, steps: &mut u32) -> Searched<Option<u32>> {
+        debug_assert!(word & !self.short == 0, "it is one of the map's");
+        match self.def.kind {
+            MapKind::Array => Some(self.numbered(low(word))),
+            MapKind::Hash | MapKind::Lpm => self.table.find_word(word, steps),
+        }
+    }
+
+    fn numbered(&self, number: u32) -> Option<u32> {
         (number < self.def.entries).then_some(number)
     }
 
@@ -441,7 +470,7 @@ impl Map {
         if self.def.kind == MapKind::Array {
             return Some(match how {
                 Update::New => Err(MapError::Exists),
-                Update::Any | Update::Old => self.numbered(key).ok_or(MapError::Index),
+                Update::Any | Update::Old => self.numbered(key.number()).ok_or(MapError::Index),
             });
         }
         let Some((key, bits)) = self.exact(key) else { return Some(Err(MapError::Key)) };
@@ -519,8 +548,13 @@ impl Table {
 
     #[inline]
     fn head(&self, key: &Key) -> usize {
-        let mask = self.heads.len() as u64 - 1;
-        usize::try_from(mix(self.begin, key.words()) & mask).expect("a table is small")
+        self.head_of(mix(self.begin, key.words()))
+    }
+
+    /// The place among the heads, which are a power of two, that a hash leads to.
+    #[inline(always)]
+    fn head_of(&self, hash: u64) -> usize {
+        to_usize(hash) & (self.heads.len() - 1)
     }
 
     #[inline]
@@ -535,6 +569,23 @@ impl Table {
             *steps = steps.checked_sub(SEARCH_STEPS)?;
             // No call of a function that compares any number of bytes: a key is a word or two.
             if self.key(entry, words).iter().zip(key.words()).all(|(&its, asked)| its == asked) {
+                return Some(Some(entry));
+            }
+            entry = self.next[entry as usize];
+        }
+        *steps = steps.checked_sub(SEARCH_STEPS)?;
+        Some(None)
+    }
+
+    /// As [`Table::find`], where keys are a word.
+    #[inline(always)]
+    fn find_word(&self, word: u64, steps: &mut u32) -> Searched<Option<u32>> {
+        let hash = mix(self.begin, [word].into_iter());
+        let mut entry = self.heads[self.head_of(hash)];
+        // There is no key at `NONE`.
+        while let Some(&its) = self.keys.get(entry as usize) {
+            *steps = steps.checked_sub(SEARCH_STEPS)?;
+            if its == word {
                 return Some(Some(entry));
             }
             entry = self.next[entry as usize];

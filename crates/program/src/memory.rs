@@ -12,6 +12,10 @@
 //!  └───────────────┴───────────────┘     2 the stack
 //! ```
 
+use crate::limits::{CALLS_MAX, STACK};
+
+/// The region of null, where nothing is. A helper may be given no bytes of it.
+const NULL_REGION: usize = 0;
 /// The region of the frame.
 pub(crate) const FRAME_REGION: usize = 1;
 /// The region of the stack.
@@ -25,6 +29,7 @@ pub(crate) const MAP_REGION: usize = 4;
 const HANDLES: u64 = 0xffff_0000_0000_0000;
 
 /// An address.
+#[inline(always)]
 pub(crate) fn address(region: usize, offset: usize) -> u64 {
     debug_assert!(u32::try_from(offset).is_ok(), "regions are small");
     (region as u64) << 32 | offset as u64
@@ -36,39 +41,77 @@ pub(crate) fn map_handle(map: usize) -> u64 {
 }
 
 /// The number of the map that a handle stands for.
+#[inline(always)]
 pub(crate) fn map_of(handle: u64) -> Option<usize> {
-    (handle & HANDLES == HANDLES).then(|| to_usize(handle & !HANDLES))
+    handle.checked_sub(HANDLES).map(to_usize)
 }
 
 /// A number of the machine's width.
+#[inline(always)]
 pub(crate) fn to_usize(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
+/// Bytes of `struct uvala_frame`.
+pub(crate) const FRAME: usize = 112;
+/// Bytes of the stacks of all functions.
+const STACKS: usize = STACK * CALLS_MAX;
+
 /// The regions of a program that only its own runs use.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    regions: [Box<[u8]>; MAP_REGION],
+    pub(crate) frame: [u8; FRAME],
+    stack: [u8; STACKS],
+    data: Box<[u8]>,
 }
 
 impl Memory {
-    /// Memory with these numbers of bytes.
-    pub(crate) fn new(frame: usize, stack: usize, data: &[u8]) -> Self {
-        let zeros = |bytes: usize| vec![0; bytes].into();
-        Self { regions: [zeros(0), zeros(frame), zeros(stack), data.into()] }
+    /// Memory with these constants.
+    pub(crate) fn new(data: &[u8]) -> Self {
+        Self { frame: [0; _], stack: [0; _], data: data.into() }
     }
 
     /// The bytes of a region.
-    #[inline(always)]
     pub(crate) fn region(&self, region: usize) -> Option<&[u8]> {
-        self.regions.get(region).map(|bytes| &**bytes)
+        match region {
+            NULL_REGION => Some(&[]),
+            FRAME_REGION => Some(&self.frame),
+            STACK_REGION => Some(&self.stack),
+            DATA_REGION => Some(&self.data),
+            _ => None,
+        }
     }
 
-    /// The bytes of a region, to change them.
+    /// The number at an address of the frame or the stack; `None`: it is not there.
     #[inline(always)]
-    pub(crate) fn region_mut(&mut self, region: usize) -> &mut [u8] {
-        &mut self.regions[region]
+    pub(crate) fn load_near<const BYTES: usize>(&self, address: u64) -> Option<u64> {
+        let place = offset_of(address);
+        match region_of(address) {
+            FRAME_REGION => {
+                within::<BYTES, FRAME>(place).and_then(|at| load::<BYTES>(&self.frame[at..]))
+            }
+            STACK_REGION => {
+                within::<BYTES, STACKS>(place).and_then(|at| load::<BYTES>(&self.stack[at..]))
+            }
+            _ => None,
+        }
     }
+
+    /// Writes a number to the stack; `None`: the address is elsewhere.
+    #[inline(always)]
+    pub(crate) fn store_near<const BYTES: usize>(&mut self, at: u64, number: u64) -> Option<()> {
+        if region_of(at) != STACK_REGION {
+            return None;
+        }
+        let place = within::<BYTES, STACKS>(offset_of(at))?;
+        store::<BYTES>(&mut self.stack[place..], number)
+    }
+}
+
+/// A place, if so many bytes are there in a region of `SIZE`: one comparison bounds the access.
+#[inline(always)]
+fn within<const BYTES: usize, const SIZE: usize>(place: usize) -> Option<usize> {
+    (place <= const { SIZE - BYTES }).then_some(place)
 }
 
 /// The region of an address.

@@ -9,17 +9,20 @@ use crate::code::{Limits, decode};
 use crate::dispatch::Insn;
 use crate::fault::{Fault, FaultKind};
 use crate::image::{Image, ImageError, Looks};
-use crate::limits::{CALLS_MAX, PORTS_MAX, STACK, STEPS_MAX};
+use crate::limits::{CALLS_MAX, PORTS_MAX, STEPS_MAX};
 use crate::machine::{Caller, Machine};
 use crate::maps::{Key, Map, MapDef, MapError, Update};
-use crate::memory::{FRAME_REGION, Memory};
+use crate::memory::{FRAME, Memory};
 use crate::mix::put_words;
+use crate::quicken::quicken;
 use crate::store::Maps;
 
 /// Bytes of a packet that a program may see: what flows are made of.
 pub const PACKET_BYTES: usize = packet::flow::PREFIX;
 /// Bytes of `struct uvala_frame` in front of those of the packet.
 const FRAME_FIELDS: usize = 16;
+
+const _: () = assert!(FRAME == FRAME_FIELDS + PACKET_BYTES, "struct uvala_frame");
 
 /// A frame, as a program sees it.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +84,7 @@ pub struct Counts {
 fn decoded(image: &Image) -> Result<Box<[Insn]>, ImageError> {
     image.check()?;
     let limits = Limits { maps: image.maps.len(), data: image.data.len() };
-    Ok(decode(&image.code, limits)?)
+    Ok(quicken(decode(&image.code, limits)?))
 }
 
 impl Counts {
@@ -102,7 +105,7 @@ pub struct Program {
     /// How its maps are declared.
     defs: Arc<[MapDef]>,
     maps: Maps,
-    memory: Memory,
+    memory: Box<Memory>,
     ports: Vec<u16>,
     calls: Box<[Caller; CALLS_MAX]>,
     /// Words of the packet that the last run saw.
@@ -119,8 +122,7 @@ impl Program {
     /// What of the image cannot be.
     pub fn new(image: &Image, seed: u64) -> Result<Self, ImageError> {
         let code = decoded(image)?.into();
-        let frame = FRAME_FIELDS + PACKET_BYTES;
-        let memory = Memory::new(frame, STACK * CALLS_MAX, &image.data);
+        let memory = Memory::new(&image.data).into();
         let (defs, maps) = (image.maps.clone().into(), Maps::new(&image.maps, seed));
         Ok(Self::with(code, image.looks, defs, maps, memory))
     }
@@ -130,7 +132,7 @@ impl Program {
         looks: Looks,
         defs: Arc<[MapDef]>,
         maps: Maps,
-        memory: Memory,
+        memory: Box<Memory>,
     ) -> Self {
         let (ports, calls) = (Vec::with_capacity(PORTS_MAX), Box::default());
         let (shown, has_changed_maps, counts) = (PACKET_BYTES / 8, false, Counts::default());
@@ -237,17 +239,14 @@ impl Program {
     fn show(&mut self, frame: &Frame<'_>) {
         let Frame { now_us, port, vlan, bytes } = *frame;
         let count = bytes.len().min(PACKET_BYTES);
-        let place = self.memory.region_mut(FRAME_REGION);
-        let (fields, packet) = place.split_at_mut(FRAME_FIELDS);
-        fields[..8].copy_from_slice(&now_us.to_le_bytes());
-        fields[8..10].copy_from_slice(&port.to_le_bytes());
-        fields[10..12].copy_from_slice(&vlan.to_le_bytes());
-        fields[12] = u8::try_from(count).expect("a few bytes");
-        let (places, _) = packet.as_chunks_mut();
+        let fields = [now_us, u64::from(port) | u64::from(vlan) << 16 | (count as u64) << 32];
+        let (words, _) = self.memory.frame.as_chunks_mut();
+        let (places, packet) = words.split_at_mut(FRAME_FIELDS / 8);
+        places.iter_mut().zip(fields).for_each(|(place, field)| *place = field.to_le_bytes());
         let shown = std::mem::replace(&mut self.shown, count.div_ceil(8));
-        put_words(&bytes[..count], places);
+        put_words(&bytes[..count], packet);
         if self.shown < shown {
-            places[self.shown..shown].fill([0; 8]);
+            packet[self.shown..shown].fill([0; 8]);
         }
     }
 
