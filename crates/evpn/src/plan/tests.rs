@@ -337,3 +337,17 @@ fn a_host_takes_room_at_the_port_once_whatever_networks_it_is_in() {
     hear(&mut plan, &ten, 0);
     assert_eq!(plan.remotes(), BTreeSet::from([ip(2), ip(3)]));
 }
+
+#[test]
+fn networks_of_a_port_share_the_ip_addresses_that_it_answers_for() {
+    let mut plans = [(10, plan()), (20, plan())];
+    plans.iter_mut().for_each(|(_, plan)| plan.see_neighbours(Some((&[], &[]))));
+    share(&mut plans, LIMITS, |vlan, plan| {
+        let station = if *vlan == 10 { 7 } else { 8 };
+        let with = [11, 12].map(|last| there_with(station, 2, last));
+        hear(plan, &[&[floods(2)], &with[..]].concat(), 0);
+    });
+    let [ten, twenty] = plans.each_mut().map(|(_, plan)| step(plan, 0).add_neighbours);
+    assert_eq!((ten.len(), twenty), (2, vec![neighbour(8, 11)]));
+    assert_eq!(plans[1].1.refused().stations, 1);
+}
