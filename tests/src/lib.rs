@@ -7,6 +7,7 @@
 //! | [`chain`] | a chain of functions |
 //! | [`daemon`] | the daemon of one test, in a directory of its own |
 //! | [`process`] | processes that never outlive their test |
+//! | [`evpn`] | hosts that tell each other of their stations by BGP |
 //! | [`fabric`] | hosts that a network of tunnels connects |
 //! | [`role`] | the part of a client process (`uvala-peer`), and its report |
 //! | [`frames`] | frames that show whether they were lost, changed or reordered |
@@ -37,6 +38,7 @@ pub mod c;
 pub mod chain;
 pub mod daemon;
 pub mod device;
+pub mod evpn;
 pub mod fabric;
 pub mod frames;
 pub mod guest;

@@ -6,189 +6,24 @@
 //!                  uvala-evpn ◄─ gRPC ─► gobgpd ────┘  BGP
 //! ```
 
-use std::path::PathBuf;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use client::Stop;
 use client::capture::Capture;
-use harness::fabric::{FABRIC, Host, Underlay, stations};
+use client::{Port, Stop};
+use harness::evpn::{Member, Part, log_file, members, start_evpn};
+use harness::fabric::{FABRIC, Underlay, stations};
 use harness::lab;
 use harness::net::{Namespace, tcp};
-use harness::process::{Owned, Scratch, uvala_path};
+use harness::process::{Owned, Scratch};
 use harness::wait;
+use packet::MacAddr;
+use packet::build::{arp, ethernet};
 use protocol::CaptureOf;
 use rustix::process::Signal;
 
 const MEGABYTE: usize = 1 << 20;
-
-/// A host with all three.
-struct Member {
-    host: Host,
-    scratch: Scratch,
-    gobgpd: Owned,
-    evpn: Owned,
-}
-
-/// The page's blocks of this language.
-fn blocks(language: &str) -> Vec<String> {
-    let page = std::fs::read_to_string(harness::root().join("docs/multi-host.md")).expect("a page");
-    let section = page.split("## EVPN").nth(1).expect("a section of the page");
-    let fence = format!("```{language}\n");
-    let blocks = section.split(&fence).skip(1);
-    blocks.filter_map(|rest| Some(rest.split_once("\n```")?.0.to_owned())).collect()
-}
-
-/// The page's file for a host and its neighbours: that of host 1 with neighbour 2, changed.
-fn gobgpd_conf(number: u8, others: &[u8]) -> String {
-    let text = blocks("toml").swap_remove(0);
-    let (own, neighbour) = text.split_at(text.find("[[neighbors]]").expect("a neighbour"));
-    let own = own.replace("10.0.0.1", &format!("10.0.0.{number}"));
-    let all = others.iter().map(|it| neighbour.replace("10.0.0.2", &format!("10.0.0.{it}")));
-    let quick = "\n  [neighbors.timers.config]\n    connect-retry = 1\n    hold-time = 9\n    \
-                 keepalive-interval = 3\n    idle-hold-time-after-reset = 1\n";
-    own + &all.map(|it| it + quick + "\n").collect::<String>()
-}
-
-impl Member {
-    fn new(underlay: &Underlay, number: u8, others: &[u8]) -> Option<Self> {
-        let host = underlay.host(number, &[])?;
-        host.done(&["port", "set", FABRIC, "--learning=false", "--neigh-suppress"]);
-        Some(Self::of(host, others))
-    }
-
-    /// One of two whose port has a network for each of its VLANs.
-    fn of_vlans(underlay: &Underlay, number: u8, networks: [&str; 2]) -> Option<Self> {
-        let host = Host::new(underlay.home(number)?, number)?;
-        let local = format!("--local=10.0.0.{number}");
-        let add = ["port", "add", FABRIC, "--kind=vxlan", "--learning=false", &local];
-        host.done(&[&add[..], &networks].concat());
-        Some(Self::of(host, &[3 - number]))
-    }
-
-    fn of(host: Host, others: &[u8]) -> Self {
-        let scratch = Scratch::new("evpn");
-        std::fs::write(scratch.path().join("gobgpd.conf"), gobgpd_conf(host.number, others))
-            .expect("room");
-        let gobgpd = start_gobgpd(&host, &scratch);
-        let evpn = start_evpn(&host, &scratch, "20");
-        Self { host, scratch, gobgpd, evpn }
-    }
-
-    /// Kills the process and starts another one, with this hold time; waits until it speaks.
-    fn restart_evpn(&mut self, hold: &str) {
-        let said = |log: String| log.matches("route distinguisher").count();
-        let before = said(self.log());
-        self.evpn.kill();
-        self.evpn = start_evpn(&self.host, &self.scratch, hold);
-        wait::until("another process", || said(self.log()) > before);
-    }
-
-    fn restart_gobgpd(&mut self) {
-        self.gobgpd = start_gobgpd(&self.host, &self.scratch);
-    }
-
-    /// What GoBGP's own command says.
-    fn gobgp(&self, words: &str) -> String {
-        let output = self.host.home.within(|| {
-            Command::new("gobgp").args(words.split_whitespace()).output().expect("gobgp")
-        });
-        String::from_utf8(output.stdout).expect("text")
-    }
-
-    fn remotes(&self) -> Vec<String> {
-        let remotes = self.host.tunnel().remotes;
-        remotes.iter().map(|it| it.address.to_string()).collect()
-    }
-
-    /// The remotes, each with the VLANs whose floods it gets.
-    fn floods(&self) -> Vec<String> {
-        let remotes = self.host.tunnel().remotes;
-        remotes.iter().map(|it| format!("{} {:?}", it.address, it.vlans)).collect()
-    }
-
-    /// Whether the switch knows a station by a route.
-    fn knows(&self, mac: &str) -> bool {
-        self.knows_in(mac, 1)
-    }
-
-    /// Whether the switch knows a station by a route, in this VLAN.
-    fn knows_in(&self, mac: &str, vlan: u16) -> bool {
-        let listed = self.host.done(&["fdb", "list", "vale0"]);
-        let vlan = vlan.to_string();
-        let named = listed.lines().filter(|line| line.contains("extern_learn"));
-        let mut starts = named.map(|line| line.split_whitespace().take(2));
-        starts.any(|start| start.eq([mac, &vlan]))
-    }
-
-    /// The IP addresses that the port has by routes.
-    fn neighbours(&self) -> Vec<String> {
-        let listed = self.host.done(&["neigh", "list", FABRIC]);
-        let named = listed.lines().filter(|line| line.contains("extern_learn"));
-        named.filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect()
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.scratch.path().join("evpn.log")).unwrap_or_default()
-    }
-}
-
-fn log_file(scratch: &Scratch, name: &str) -> Stdio {
-    let path = scratch.path().join(name);
-    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    file.expect("room").into()
-}
-
-/// Debian's GoBGP, with the words of the page.
-fn start_gobgpd(host: &Host, scratch: &Scratch) -> Owned {
-    let words: Vec<String> = blocks("sh")[0]
-        .lines()
-        .find(|line| line.starts_with("gobgpd "))
-        .expect("a command of the page")
-        .split_whitespace()
-        .skip(1)
-        .map(|word| word.replace("/etc/gobgpd.conf", "gobgpd.conf"))
-        .collect();
-    let mut command = Command::new("gobgpd");
-    command.args(words).arg("--pprof-disable").current_dir(scratch.path());
-    command.stdout(log_file(scratch, "gobgpd.log")).stderr(log_file(scratch, "gobgpd.log"));
-    let found = Command::new("gobgpd").arg("--version").output();
-    assert!(found.is_ok(), "gobgpd is missing: apt-get install gobgpd (.ci/prepare does)");
-    host.home.visit(|| Owned::spawn(&mut command))
-}
-
-fn start_evpn(host: &Host, scratch: &Scratch, hold: &str) -> Owned {
-    let line = blocks("sh")[0].lines().find(|it| it.starts_with("uvala-evpn ")).map(str::to_owned);
-    let line = line.expect("a command of the page");
-    let mut command = Command::new(program());
-    command.args(line.split_whitespace().skip(1)).args(["--hold", hold, "--dir"]);
-    command.arg(host.daemon.dir()).stderr(log_file(scratch, "evpn.log"));
-    host.home.visit(|| Owned::spawn(&mut command))
-}
-
-fn program() -> PathBuf {
-    uvala_path().with_file_name("uvala-evpn")
-}
-
-/// Members with one station each, 192.168.7.N with the address 02:00:00:00:00:0N, which each knows
-/// of the others.
-fn members<const N: usize>(numbers: [u8; N]) -> Option<(Underlay, Vec<(Member, Namespace)>)> {
-    let underlay = Underlay::new(1500)?;
-    let member = |number: u8| {
-        let others: Vec<u8> = numbers.into_iter().filter(|it| *it != number).collect();
-        let member = Member::new(&underlay, number, &others)?;
-        let mac = format!("02:00:00:00:00:0{number}");
-        let station = member.host.station(&format!("192.168.7.{number}/24"), Some(&mac))?;
-        Some((member, station))
-    };
-    let all: Vec<_> = numbers.into_iter().map(member).collect::<Option<_>>()?;
-    for (member, _) in &all {
-        for number in numbers.into_iter().filter(|it| *it != member.host.number) {
-            let what = format!("the station of host {number} at {}", member.host.number);
-            wait::until(&what, || member.knows(&format!("02:00:00:00:00:0{number}")));
-        }
-    }
-    Some((underlay, all))
-}
 
 #[test]
 fn stations_of_other_hosts_are_known_before_they_send_there_and_not_flooded() {
@@ -236,8 +71,9 @@ fn ping(from: &Namespace, to: &str) {
 fn requests(eye: &mut Capture) -> (usize, bool) {
     let (mut count, mut has_long) = (0, false);
     let taken = eye.take(|seen| {
-        let head: Vec<u8> = seen.frame.parts().flatten().take(14).copied().collect();
-        let is_arp = head[..6] == [0xff; 6] && head[12..] == [8, 6];
+        let head: Vec<u8> = seen.frame.parts().flatten().take(18).copied().collect();
+        let kind = if head[12..14] == [0x81, 0] { &head[16..] } else { &head[12..14] };
+        let is_arp = head[..6] == [0xff; 6] && kind == [8, 6];
         let is_nd = head[..3] == [0x33, 0x33, 0xff];
         count += usize::from(is_arp || is_nd);
         has_long |= seen.frame.len() > 1000;
@@ -254,11 +90,8 @@ fn the_request_for_a_known_station_is_answered_here_and_crosses_no_tunnel() {
     for (number, station) in [(1, first), (2, second)] {
         station.ip(&format!("addr add fd07::{number}/64 dev eth0 nodad"));
     }
-    let of = CaptureOf { entering: true, leaving: false };
     let stop = Stop::new().expect("an eventfd");
-    let fabric = FABRIC.parse().expect("a name");
-    let mut eye =
-        Capture::open(Some(&two.host.daemon.dir()), fabric, of, 1024, &stop).expect("it may");
+    let mut eye = eye_of(two, &stop);
     for to in ["192.168.7.2", "fd07::2"] {
         ping(first, to);
         wait::until(to, || one.neighbours().contains(&to.to_owned()));
@@ -272,16 +105,7 @@ fn the_request_for_a_known_station_is_answered_here_and_crosses_no_tunnel() {
             ping(first, to);
         }
     }
-    // What comes behind them has arrived.
-    first
-        .within(|| Command::new("ping").args(["-c1", "-s1200", "192.168.7.2"]).output())
-        .expect("ping");
-    let mut crossed = 0;
-    wait::until("a long frame", || {
-        let (count, has_long) = requests(&mut eye);
-        crossed += count;
-        has_long
-    });
+    let crossed = requests_until_now(first, "192.168.7.2", &mut eye);
     assert_eq!(crossed, 0, "{:?}", one.host.tunnel());
     let answered = one.host.tunnel().neigh.expect("it is on").suppressed - before;
     assert!(answered >= 10, "{answered}");
@@ -292,6 +116,66 @@ fn the_request_for_a_known_station_is_answered_here_and_crosses_no_tunnel() {
     first.ip("neigh flush dev eth0");
     first.within(|| drop(Command::new("ping").args(["-c1", "-W1", "192.168.7.2"]).output()));
     wait::until("a request at the other host", || requests(&mut eye).0 > 0);
+}
+
+/// How many requests a capture at the other host has: those before a long frame, which `station`
+/// sends to this address now.
+fn requests_until_now(station: &Namespace, to: &str, eye: &mut Capture) -> usize {
+    let ping = || Command::new("ping").args(["-c1", "-s1200", to]).output();
+    station.within(ping).expect("ping");
+    let mut crossed = 0;
+    wait::until("a long frame", || {
+        let (count, has_long) = requests(eye);
+        crossed += count;
+        has_long
+    });
+    crossed
+}
+
+/// What enters the switch from the port's remotes.
+fn eye_of(member: &Member, stop: &Stop) -> Capture {
+    let of = CaptureOf { entering: true, leaving: false };
+    let fabric = FABRIC.parse().expect("a name");
+    Capture::open(Some(&member.host.daemon.dir()), fabric, of, 1024, stop).expect("it may")
+}
+
+#[test]
+fn a_request_in_the_network_of_a_vlan_is_answered_there_and_in_no_other() {
+    let Some(underlay) = Underlay::new(1500) else { return };
+    let both = ["--vlan=trunk:10,20", "--vlan-vni=10:1010,20:1020"];
+    let members = [1, 2].map(|number| Member::of_vlans(&underlay, number, both));
+    let [Some(mut one), Some(two)] = members else { return };
+    let (Some(ones), Some(twos)) = (stations(&one.host), stations(&two.host)) else { return };
+    let to = "192.168.7.2";
+    wait::until("the addresses of both VLANs", || {
+        ask_all([&ones, &twos]);
+        [10, 20].iter().all(|vlan| one.has_neighbour_in(to, *vlan))
+    });
+    let stop = Stop::new().expect("an eventfd");
+    let mut eye = eye_of(&two, &stop);
+    ping(&ones[0], to);
+    requests_until_now(&ones[1], to, &mut eye);
+    let before = one.host.tunnel().neigh.expect("it is on").suppressed;
+    let ask_again = |station: &Namespace| {
+        station.ip("neigh flush dev eth0");
+        ping(station, to);
+    };
+    (0..5).for_each(|_| ones.iter().for_each(ask_again));
+    assert_eq!(requests_until_now(&ones[0], to, &mut eye), 0, "{:?}", one.host.tunnel());
+    let answered = one.host.tunnel().neigh.expect("it is on").suppressed - before;
+    assert!(answered >= 10, "{answered}");
+    // A process that follows another names what is left, and the rest goes with the hold time.
+    one.evpn.kill();
+    lab::delete(&two.host.daemon, "vale0:twenty");
+    wait::until("a withdrawal", || one.gobgp("global rib -a evpn").matches(to).count() == 1);
+    assert!([10, 20].iter().all(|vlan| one.has_neighbour_in(to, *vlan)));
+    one.restart_evpn("1");
+    wait::until("the sweep", || !one.has_neighbour_in(to, 20));
+    assert!(one.has_neighbour_in(to, 10), "{}", one.log());
+    ask_again(&ones[0]);
+    ones[1].ip("neigh flush dev eth0");
+    ones[1].within(|| drop(Command::new("ping").args(["-c1", "-W1", to]).output()));
+    assert!(requests_until_now(&ones[0], to, &mut eye) > 0);
 }
 
 #[test]
@@ -408,6 +292,54 @@ fn a_process_that_is_killed_and_started_again_loses_no_frame_of_a_flow_by_that()
     wait::until("a withdrawal", || !one.knows("02:00:00:00:00:02"));
 }
 
+/// Waits until two hosts have each other's routes and stations again.
+fn reconcile(one: &Member, two: &Member) {
+    wait::until("routes of both", || {
+        let ribs = [one, two].map(|it| it.gobgp("global rib -a evpn"));
+        ribs.iter().all(|rib| rib.matches("multicast").count() == 2)
+    });
+    wait::until("the stations", || {
+        one.knows("02:00:00:00:00:02") && two.knows("02:00:00:00:00:01")
+    });
+}
+
+#[test]
+fn parts_that_end_and_start_in_any_order_lose_no_frame_of_a_flow_by_that() {
+    let Some((_underlay, mut all)) = members([1, 2]) else { return };
+    let (mut two, second) = all.pop().expect("two");
+    let (one, first) = all.pop().expect("two");
+    let (there, back) = ("192.168.7.2", "192.168.7.1");
+    ping(&first, there);
+    for order in [[Part::Speaker, Part::Process], [Part::Process, Part::Speaker]] {
+        let lost = lost_while(&first, there, || {
+            order.iter().for_each(|part| two.kill(*part));
+            order.iter().for_each(|part| two.start(*part));
+            reconcile(&one, &two);
+        });
+        assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
+        // The daemon is another one when the first of them starts: it has its remotes, and floods.
+        order.iter().for_each(|part| two.kill(*part));
+        two.host.home.visit(|| two.host.daemon.replace());
+        assert_eq!((two.remotes().len(), two.knows("02:00:00:00:00:01")), (1, false));
+        let lost = lost_while(&second, back, || {
+            order.iter().for_each(|part| two.start(*part));
+            reconcile(&one, &two);
+        });
+        assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
+        // And one that is replaced while they are there is told again what it has forgotten.
+        two.host.home.visit(|| two.host.daemon.replace());
+        let lost = lost_while(&first, there, || reconcile(&one, &two));
+        assert_eq!(lost, 0, "{}\n{}", one.log(), two.log());
+    }
+    // What does not come back counts for its time only, at both.
+    two.restart_evpn("1");
+    two.kill(Part::Speaker);
+    wait::until("the remote of a speaker that is gone", || two.remotes().is_empty());
+    assert!(!two.knows("02:00:00:00:00:01"));
+    wait::until("the host whose speaker is gone", || one.remotes().is_empty());
+    assert!(!one.knows("02:00:00:00:00:02"));
+}
+
 #[test]
 fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third() {
     let Some((_underlay, all)) = members([1, 2, 3]) else { return };
@@ -441,6 +373,51 @@ fn a_station_that_moves_is_announced_with_a_higher_number_and_found_by_the_third
     wait::until("the station at the second", || two.knows(mac));
     tcp(first, &guest, "192.168.7.9", MEGABYTE);
     tcp(&guest, first, "192.168.7.1", MEGABYTE);
+}
+
+/// A port of a station that is migrated, and what the station says where it goes on: the reverse
+/// ARP that QEMU sends, or a port of kind vhost-user for it.
+fn arrive(member: &Member, mac: MacAddr) -> Port {
+    let mut port = member.host.daemon.open("vale0:vm");
+    let (none, zero) = (Ipv4Addr::UNSPECIFIED, MacAddr::ZERO);
+    let reverse = arp(3, (mac, none), (zero, none));
+    port.send(&ethernet(MacAddr::BROADCAST, mac, 0x8035, &reverse)).expect("the daemon is there");
+    port
+}
+
+/// Takes frames until one for this station comes.
+fn await_frame(port: &mut Port, mac: MacAddr) {
+    let mut frame = Vec::new();
+    wait::until("a frame for the station", || {
+        let has_come = port.recv_timeout(&mut frame, Some(Duration::from_millis(1)));
+        has_come.expect("the daemon is there") && frame[..6] == mac.octets()
+    });
+}
+
+#[test]
+fn a_station_that_is_migrated_gets_its_frames_at_the_new_place() {
+    let Some((_underlay, all)) = members([1, 2, 3]) else { return };
+    let [(one, first), (two, _), (three, _)] = &all[..] else { panic!("three") };
+    let mut times = Vec::new();
+    // Stations of their own, for one that moves again and again is a duplicate.
+    for last in 0x90..0x9a {
+        let (mac, ip) = (MacAddr::new([2, 0, 0, 0, 0, last]), format!("192.168.7.{last}"));
+        first.ip(&format!("neigh add {ip} lladdr {mac} dev eth0 nud permanent"));
+        let mut before = arrive(two, mac);
+        wait::until("the station", || one.knows(&mac.to_string()));
+        let mut flow = first.visit(|| {
+            let mut command = Command::new("ping");
+            Owned::spawn(command.args(["-n", "-i", "0.005", &ip]).stdout(Stdio::null()))
+        });
+        await_frame(&mut before, mac);
+        // The port that it has left is there for some time.
+        let start = Instant::now();
+        await_frame(&mut arrive(three, mac), mac);
+        times.push(start.elapsed());
+        flow.kill();
+    }
+    times.sort();
+    println!("it has frames {:?} after it is there, {:?} at most", times[5], times[9]);
 }
 
 /// Makes stations ask for an address that none of them has.

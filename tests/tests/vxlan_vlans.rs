@@ -147,7 +147,6 @@ fn a_map_is_checked_shown_saved_and_applied() {
         (&["--vlan-vni=10:7,10:8", vlans], "given twice"),
         (&["--vlan-vni=10:7,20:7", vlans], "given twice"),
         (&["--vlan-vni=10:7", "--vni=7", vlans], "one VNI, or one for each VLAN"),
-        (&["--vlan-vni=10:7", "--neigh-suppress", vlans], "not with vlan_vni"),
         (&["--vlan-vni=10=7", vlans], "VLAN:VNI"),
         (&["--vlan-vni=10:7,20:1020", vlans], "port vale0:fabric has VNI 1020"),
         (&["--vni=1010"], "port vale0:fabric has VNI 1010"),

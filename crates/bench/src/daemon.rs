@@ -91,7 +91,7 @@ impl Daemon {
 
     /// Waits until it has done what follows a start, as to put ports into huge pages. One that has
     /// work for longer than three seconds is not idle, and is measured at it.
-    fn rest(&self) -> Result<()> {
+    pub fn rest(&self) -> Result<()> {
         const MOMENT: Duration = Duration::from_millis(300);
         for _ in 0..10 {
             let before = self.cpu_time()?;

@@ -55,13 +55,15 @@ pub enum Path {
     HostXdp,
     /// From a TAP to a port of shared memory.
     HostTap,
+    /// From a port of shared memory into a tunnel to as many hosts as a port may have.
+    Tunnel,
 }
 
 impl Path {
     /// Whether the work is measured in a network namespace of its own.
     pub fn needs_laboratory(self) -> bool {
-        use Path::{HostSmall, HostTap, HostTcp, HostXdp, Kernels};
-        matches!(self, Kernels(..) | HostTcp | HostSmall | HostXdp | HostTap)
+        use Path::{HostSmall, HostTap, HostTcp, HostXdp, Kernels, Tunnel};
+        matches!(self, Kernels(..) | HostTcp | HostSmall | HostXdp | HostTap | Tunnel)
     }
 }
 
@@ -163,6 +165,14 @@ pub enum Traffic {
     Decision,
     /// Nothing is sent: milliseconds until a client has the metrics of a daemon with idle ports.
     Scrape,
+    /// A million stations send a frame each: nanoseconds of the daemon for each, which it learns.
+    Learn,
+    /// A million stations send a frame each: megabytes by which the daemon grows.
+    StationsMemory,
+    /// ARP requests one by one, which a tunnel's port floods: microseconds of the daemon for each.
+    Flooded,
+    /// ARP requests one by one, which a tunnel's port answers: microseconds of the daemon for each.
+    Answered,
     /// Another daemon takes over: milliseconds between two frames, at most.
     Replace,
     /// A million frames at this rate, in thousand frames a second, all by default: million frames

@@ -625,16 +625,16 @@ fn see_fabric(
         bail!("the port does not have the remotes that it was given");
     }
     let mut stations = fabric.stations()?;
-    let neighbours = match shown.changes {
+    let mut addresses = match shown.changes {
         None => None,
-        Some(_) => Some(fabric.neighbours()?),
+        Some(_) => Some(fabric.addresses()?),
     };
     share(known, limits, |network, plan| {
         let stations = stations.remove(&network.vlan).unwrap_or_default();
         plan.see_named(&stations.named);
         plan.see_stations(&stations.here);
-        let neighbours = neighbours.as_ref();
-        plan.see_neighbours(neighbours.map(|[local, answered]| (&local[..], &answered[..])));
+        let addresses = addresses.as_mut().map(|it| it.remove(&network.vlan).unwrap_or_default());
+        plan.see_neighbours(addresses.as_ref().map(|it| (&it.here[..], &it.answered[..])));
     });
     Ok(shown.changes)
 }

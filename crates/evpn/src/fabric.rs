@@ -91,6 +91,15 @@ pub struct Stations {
     pub named: BTreeSet<MacAddr>,
 }
 
+/// The IP addresses of stations in a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Addresses of stations of this host.
+    pub here: Vec<Neighbour>,
+    /// Addresses behind remotes, which the port answers for.
+    pub answered: Vec<Neighbour>,
+}
+
 /// A daemon and a port of it.
 #[derive(Debug)]
 pub struct Fabric {
@@ -169,21 +178,15 @@ impl Fabric {
         Ok(Shown { remotes, changes: vxlan.neigh.map(|neigh| neigh.changes) })
     }
 
-    /// The IP addresses of stations of this host, and those behind remotes that the port answers
-    /// for.
+    /// The IP addresses of stations in the VLAN of each network.
     ///
     /// # Errors
     /// The daemon is gone, or the port does not listen to addresses.
-    pub fn neighbours(&self) -> Result<[Vec<Neighbour>; 2], ControlError> {
+    pub fn addresses(&self) -> Result<BTreeMap<VlanId, Addresses>, ControlError> {
         let ask =
             |from| Request::Fdb(FdbRequest::Neigh(NeighList { port: self.port.clone(), from }));
         let entries: Vec<NeighEntry> = listing::all(|request| self.calls.call(request), ask)?;
-        Ok([false, true].map(|is_extern| {
-            let those = entries.iter().filter(|it| it.extern_learn == is_extern);
-            let neighbour =
-                |it: &NeighEntry| Neighbour { ip: it.address, mac: it.mac, is_router: it.router };
-            those.map(neighbour).collect()
-        }))
+        Ok(addresses_of(&entries, &self.networks))
     }
 
     /// Reads what makes [`AsFd`] readable.
@@ -353,6 +356,22 @@ fn stations_of(
     all
 }
 
+/// The IP addresses in the VLAN of each network. Where the port has one network, entries name none.
+fn addresses_of(entries: &[NeighEntry], networks: &[Network]) -> BTreeMap<VlanId, Addresses> {
+    let mut all = BTreeMap::<VlanId, Addresses>::new();
+    for entry in entries {
+        let is_in = |it: &&Network| it.named().map(VlanId::get) == entry.vlan;
+        let Some(network) = networks.iter().find(is_in) else { continue };
+        let addresses = all.entry(network.vlan).or_default();
+        let list = match entry.extern_learn {
+            true => &mut addresses.answered,
+            false => &mut addresses.here,
+        };
+        list.push(Neighbour { ip: entry.address, mac: entry.mac, is_router: entry.router });
+    }
+    all
+}
+
 fn show(calls: &Connection, port: &PortName) -> Result<PortInfo, ControlError> {
     match calls.call(Request::Port(PortRequest::Show(PortRef { port: port.clone() })))? {
         Reply::Port(info) => Ok(info),
@@ -396,6 +415,29 @@ mod tests {
         let alone = Network { is_of_vlan: false, ..network(10) };
         let texts = [network(10), alone].map(|it| it.remote(remotes[0].address).to_string());
         assert_eq!(texts, ["10=10.0.0.2", "10.0.0.2"]);
+    }
+
+    #[test]
+    fn an_address_is_in_the_network_of_its_vlan() {
+        let entry = |vlan, last: u8, extern_learn| NeighEntry {
+            vlan,
+            address: IpAddr::from([192, 168, 7, last]),
+            mac: MacAddr::new([2, 0, 0, 0, 0, last]),
+            router: false,
+            extern_learn,
+            disputed: false,
+            age_s: 0,
+        };
+        let lasts =
+            |list: &[Neighbour]| list.iter().map(|it| it.mac.octets()[5]).collect::<Vec<_>>();
+        let entries = [(10, 1, false), (10, 2, true), (20, 3, true), (30, 4, false)];
+        let entries = entries.map(|(vlan, last, learned)| entry(Some(vlan), last, learned));
+        let all = addresses_of(&entries, &[network(10), network(20)]);
+        let shown = all.values().map(|it| (lasts(&it.here), lasts(&it.answered)));
+        assert_eq!(shown.collect::<Vec<_>>(), [(vec![1], vec![2]), (vec![], vec![3])]);
+        let alone = Network { is_of_vlan: false, ..network(10) };
+        let all = addresses_of(&[entry(None, 5, false)], &[alone]);
+        assert_eq!(lasts(&all[&alone.vlan].here), [5]);
     }
 
     #[test]

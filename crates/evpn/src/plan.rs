@@ -134,7 +134,7 @@ pub struct Plan {
     /// Stations that the port has, with the remote of each; none, if the switch has heard the
     /// station elsewhere since.
     port_stations: BTreeMap<MacAddr, Option<IpAddr>>,
-    /// IP addresses that the port answers for; `None`: it does not.
+    /// IP addresses that were named to the port, and that it answers for; `None`: it does not.
     port_neighbours: Option<BTreeMap<IpAddr, (MacAddr, bool)>>,
     /// Routes were read since GoBGP was there last.
     has_routes: bool,
@@ -176,11 +176,13 @@ impl Plan {
     }
 
     /// The port is there, with these remotes of an earlier process or of this one, and with
-    /// whatever stations; the caller marks them, and sweeps when the hold time is over.
+    /// whatever stations and IP addresses; the caller marks them, and sweeps when the hold time is
+    /// over.
     pub fn find_port(&mut self, remotes: &[IpAddr], now: u64) {
         (self.has_switch, self.switch_until) = (true, None);
         self.port_remotes = remotes.iter().copied().collect();
         self.port_stations.clear();
+        self.port_neighbours = None;
         let until = Some(now + self.limits.hold_ms);
         for &remote in remotes {
             self.hosts.entry(remote).or_insert(until);

@@ -213,10 +213,13 @@ fn changes(export: &Export, todo: &Todo) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+    use std::time::Instant;
 
+    use packet::neigh::Neighbour;
     use packet::{MacAddr, VlanId};
 
     use super::*;
+    use crate::plan::{Limits, Plan, Refused};
 
     const MAC: MacAddr = MacAddr::new([2, 0, 0, 0, 0, 1]);
 
@@ -284,5 +287,76 @@ mod tests {
         let subjects = [Subject::Floods, Subject::Station(MAC, Mobility::default())];
         assert_eq!(others, subjects.map(|subject| Route { subject, host }));
         assert_eq!((own, table.take(1030).others.len()), (Announced::default(), 0));
+    }
+
+    const HOSTS: u8 = 100;
+    const STATIONS: u16 = 500;
+
+    /// What the hosts announce: each of their stations, and each with an IP address.
+    fn announced() -> Vec<Change> {
+        let mobility = Mobility::default();
+        let of_host = |host: u8| {
+            let policy = policy(host, &[1010]);
+            let stations = (0..STATIONS).flat_map(move |station| {
+                let [high, low] = station.to_be_bytes();
+                let mac = MacAddr::new([2, 0, 0, host, high, low]);
+                let ip = IpAddr::from([10, host, high + 1, low]);
+                let neighbour = Neighbour { ip, mac, is_router: false };
+                [Subject::Station(mac, mobility), Subject::Neighbour(neighbour, mobility)]
+            });
+            let announce = stations.chain([Subject::Floods]).collect();
+            changes(&policy.exports[&1010], &Todo { announce, ..Todo::default() })
+        };
+        (2..2 + HOSTS).flat_map(of_host).collect()
+    }
+
+    /// Lets the plan of host 1 see these routes of others, as GoBGP would list them.
+    fn see(plan: &mut Plan, at: &Policy, routes: &[Change], now: u64) -> Todo {
+        let mut table = Table::default();
+        for Change { route, .. } in routes {
+            let attributes = route.attributes.iter().map(Vec::as_slice).collect();
+            table.add(at, &Path { nlri: &route.nlri, attributes, is_local: false, is_best: true });
+        }
+        let NetworkRoutes { others, own } = table.take(1010);
+        plan.see_routes(&others, own, now);
+        let todo = plan.todo(now);
+        plan.did_port(&todo);
+        todo
+    }
+
+    /// Prints how long it takes: `cargo test --release -p uvala-evpn -- --nocapture hundred`.
+    #[test]
+    #[expect(clippy::print_stderr, reason = "a figure")]
+    fn a_hundred_thousand_routes_are_followed_and_so_is_their_withdrawal() {
+        let (at, routes) = (policy(1, &[1010]), announced());
+        let limits = Limits {
+            remotes: 256,
+            stations: 65_536,
+            neighbours: 65_536,
+            announced: 65_536,
+            hold_ms: 90_000,
+        };
+        let mut plan = Plan::new(IpAddr::from([10, 0, 0, 1]), limits);
+        plan.find_port(&[], 0);
+        plan.see_neighbours(Some((&[], &[])));
+        let counts = |todo: &Todo| {
+            [todo.add_stations.len(), todo.add_neighbours.len(), todo.del_stations.len()]
+        };
+        let all = usize::from(HOSTS) * usize::from(STATIONS);
+        assert_eq!(routes.len(), 2 * all + usize::from(HOSTS));
+        let start = Instant::now();
+        assert_eq!(counts(&see(&mut plan, &at, &routes, 0)), [all, all, 0]);
+        let learned = start.elapsed();
+        assert_eq!(counts(&see(&mut plan, &at, &routes, 1)), [0; 3], "it is done");
+        let again = start.elapsed() - learned;
+        let todo = see(&mut plan, &at, &[], 2);
+        let gone = start.elapsed() - learned - again;
+        assert_eq!((counts(&todo), todo.del_neighbours.len()), ([0, 0, all], all));
+        assert_eq!(plan.refused(), Refused::default());
+        eprintln!(
+            "{} routes: {learned:?} to follow them, {again:?} to see that nothing is new, {gone:?} \
+             to follow their withdrawal",
+            routes.len()
+        );
     }
 }

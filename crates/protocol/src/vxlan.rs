@@ -370,7 +370,7 @@ pub struct VxlanChange {
 pub struct ExternLearn {
     /// The port, of kind vxlan.
     pub port: PortName,
-    /// For a port with `vlan_vni`, which needs it: the VLAN of the stations.
+    /// For a port with `vlan_vni`, which needs it: the VLAN of the stations and IP addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
     /// More stations; one for a station that has a remote gives it another.
@@ -423,6 +423,9 @@ pub struct NeighList {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NeighEntry {
+    /// The VLAN in which the station has it, of a port with `vlan_vni`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
     /// The address.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub address: IpAddr,

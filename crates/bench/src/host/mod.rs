@@ -5,6 +5,7 @@
 //!   host-small   sender ── veth ── veth ── switch ── veth ── veth ── receiver
 //!   host-xdp     the same with ports of kind xdp
 //!   host-tap     sender ── TAP ── switch ── port of shared memory ── receiver
+//!   vxlan-…      port of shared memory ── switch ── vxlan port ── UDP ── TAP that nobody reads
 //!   vhost-…      guest ── vhost-user port ── switch ── vhost-user port ── guest
 //!   e1000-…      guest ── e1000 ── switch ── e1000 ── guest; ptnet-… the same
 //! ```
@@ -17,6 +18,7 @@
 mod guests;
 mod lab;
 mod packets;
+mod tunnel;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::programs::find;
 use crate::role::{self, Role};
 use crate::sample::Reading;
-use crate::work::{Path, Work};
+use crate::work::{Path, Traffic, Work};
 pub use packets::End;
 
 /// The software that switches.
@@ -103,6 +105,7 @@ fn run(job: &Job) -> Result<Reading> {
         Path::HostSmall => lab::small(job.contender, "packet", &job.work, time),
         Path::HostXdp => lab::small(job.contender, "xdp", &job.work, time),
         Path::HostTap => lab::tap(job.contender, &job.work, time),
+        Path::Tunnel => tunnel::request(job.work.traffic == Traffic::Answered),
         Path::Kernels(card, exchange) => guests::measure(job.contender, card, exchange, time),
         other => bail!("{other:?} needs no laboratory"),
     }

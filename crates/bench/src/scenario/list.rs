@@ -60,6 +60,7 @@ pub fn all() -> Vec<Scenario> {
     all.extend(host());
     all.extend(latency_and_rest());
     all.extend(operation());
+    all.extend(scale());
     all
 }
 
@@ -513,6 +514,42 @@ fn operation() -> Vec<Scenario> {
     ]
 }
 
+/// Many stations, and many hosts.
+fn scale() -> Vec<Scenario> {
+    let work = Work { placement: Placement::ONE, ..COPY };
+    let of = |traffic| Work { traffic, ..work };
+    let tunnel = |name, what, traffic| {
+        let scenario = rate(name, what, None, Work { path: Path::Tunnel, ..of(traffic) });
+        Scenario { slow: true, ..scenario.counts(Unit::Microseconds) }
+    };
+    vec![
+        rate(
+            "learn-1m",
+            "a frame of a new station, of a million: the daemon's time",
+            None,
+            of(Traffic::Learn),
+        )
+        .counts(Unit::Nanoseconds),
+        rate(
+            "memory-1m",
+            "the daemon with a million stations, beyond one with none",
+            None,
+            of(Traffic::StationsMemory),
+        )
+        .counts(Unit::Megabytes),
+        tunnel(
+            "vxlan-flood",
+            "an ARP request that a vxlan port floods to 256 hosts: the daemon's time",
+            Traffic::Flooded,
+        ),
+        tunnel(
+            "vxlan-answer",
+            "the same, which the port answers by neigh_suppress",
+            Traffic::Answered,
+        ),
+    ]
+}
+
 /// The scenario of a name.
 pub fn find(name: &str) -> Option<Scenario> {
     all().into_iter().find(|s| s.name == name)
@@ -571,6 +608,10 @@ mod tests {
             "capture-full",
             "capture-missed",
             "burst-asleep",
+            "learn-1m",
+            "memory-1m",
+            "vxlan-flood",
+            "vxlan-answer",
         ];
         let names: Vec<_> = all().iter().map(|s| s.name).collect();
         for name in promised {

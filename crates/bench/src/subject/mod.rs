@@ -18,6 +18,7 @@ mod netmap;
 mod replace;
 mod scrape;
 mod slow;
+mod stations;
 mod trips;
 
 use std::io::{BufRead, BufReader};
@@ -84,6 +85,8 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::Decision => on_own_thread(|| forwarding::decision(work.placement.switch, time)),
         Traffic::Overrun => on_own_thread(|| guests::overrun(work, time)),
         Traffic::Slow(offer) => on_own_thread(|| slow::run(work, offer, time)),
+        Traffic::Learn => Ok(stations::learn(work.placement.switch)?.nanoseconds.into()),
+        Traffic::StationsMemory => Ok(stations::learn(work.placement.switch)?.megabytes.into()),
         Traffic::Scrape => Ok(scrape::run(work.idle_ports, time)?.into()),
         Traffic::Offered(kpps) => Ok(commands::rate_at_receiver(kpps, work.captured)?.into()),
         Traffic::Burst(kpps) if work.captured => Ok(commands::lost_by_capture(kpps)?.into()),
@@ -131,6 +134,10 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         | Traffic::Slow(_)
         | Traffic::Latency
         | Traffic::Decision
+        | Traffic::Learn
+        | Traffic::StationsMemory
+        | Traffic::Flooded
+        | Traffic::Answered
         | Traffic::Scrape
         | Traffic::Offered(_)
         | Traffic::Burst(_) => {

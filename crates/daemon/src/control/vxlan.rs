@@ -1,5 +1,8 @@
 //! Ports of tunnels to other hosts: permission, creation and change.
 
+use std::str::FromStr;
+
+use port::vxlan::neighbours::Place;
 use protocol::name::PortName;
 use protocol::{
     ExternLearn, NeighList, Page, PortAdd, Reply, VNIS_MAX, Vxlan, VxlanChange, VxlanInfo, check,
@@ -71,9 +74,10 @@ impl<D: Datapath> Control<D> {
                 list.port
             )));
         }
-        let from = page_from(list.from.as_deref())?;
+        let from: Option<Cursor> = page_from(list.from.as_deref())?;
+        let from = from.map(|Cursor(place)| place);
         let (items, next) = self.datapath.neigh_page(port.key, from, NEIGH_PAGE);
-        Ok(Reply::Neigh(Page { items, next: next.map(|ip| ip.to_string()) }))
+        Ok(Reply::Neigh(Page { items, next: next.map(|(vlan, ip)| format!("{vlan}={ip}")) }))
     }
 
     /// Makes the port with its sockets; one of a plan without, where they cannot be opened.
@@ -196,6 +200,19 @@ fn add_missing<T: Copy + PartialEq>(remotes: &mut Vec<T>, more: &[T]) {
         if !remotes.contains(&remote) {
             remotes.push(remote);
         }
+    }
+}
+
+/// Where a page of neighbours begins, as the text `10=192.168.7.2`.
+struct Cursor(Place);
+
+impl FromStr for Cursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (vlan, ip) = text.split_once('=').ok_or(())?;
+        let place = (vlan.parse().map_err(drop)?, ip.parse().map_err(drop)?);
+        Ok(Self(place))
     }
 }
 

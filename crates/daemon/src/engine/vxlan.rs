@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use packet::{MacAddr, VlanId, VlanSet};
 use port::host::Absent;
 use port::vxlan::address::Place;
+use port::vxlan::neighbours::Place as NeighPlace;
 use port::vxlan::networks::Networks;
 use port::vxlan::{Around, LocalAddress, VxlanPort, open, path_mtu};
 use protocol::{
@@ -64,12 +65,17 @@ impl VxlanPlace {
         self.take(|(vlan, _), it| !is_left(vlan) || !remotes.has(it.remote, vlan))
     }
 
+    /// The VLAN in which the port knows the stations that are in this one.
+    fn inside(&self, vlan: VlanId) -> VlanId {
+        if self.vxlan.vni.is_some() { VlanId::DEFAULT } else { vlan }
+    }
+
     /// Changes what is known of stations; returns what goes and what comes.
     fn learn(&mut self, vlan: VlanId, learn: &ExternLearn) -> (Externs, Externs) {
         if learn.mark {
             self.externs.values_mut().for_each(|it| it.is_old = true);
         }
-        let inside = if self.vxlan.vni.is_some() { VlanId::DEFAULT } else { vlan };
+        let inside = self.inside(vlan);
         let dels = learn.del.iter().map(|&mac| (inside, mac));
         let mut gone: Vec<_> =
             dels.filter_map(|key| Some((key, self.externs.remove(&key)?))).collect();
@@ -199,10 +205,9 @@ impl VxlanPorts for Workers {
     }
 
     fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn) {
-        if let Some(place) = self.tunnels.get_mut(&port) {
-            let (gone, come) = place.learn(vlan, learn);
-            self.change_externs(port, &gone, &come);
-        }
+        let Some(place) = self.tunnels.get_mut(&port) else { return };
+        let (inside, (gone, come)) = (place.inside(vlan), place.learn(vlan, learn));
+        self.change_externs(port, &gone, &come);
         let (add, del) = (learn.add_neigh.clone(), learn.del_neigh.clone());
         let (mark, sweep) = (learn.mark, learn.sweep);
         if mark || sweep || !add.is_empty() || !del.is_empty() {
@@ -211,8 +216,8 @@ impl VxlanPorts for Workers {
                 if mark {
                     neighbours.mark();
                 }
-                del.iter().for_each(|address| neighbours.remove_external(*address));
-                add.iter().for_each(|neigh| neighbours.add_external(*neigh));
+                del.iter().for_each(|address| neighbours.remove_external((inside, *address)));
+                add.iter().for_each(|neigh| neighbours.add_external(inside, *neigh));
                 if sweep {
                     neighbours.remove_old();
                 }
@@ -223,9 +228,9 @@ impl VxlanPorts for Workers {
     fn neigh_page(
         &self,
         port: PortKey,
-        from: Option<IpAddr>,
+        from: Option<NeighPlace>,
         count: usize,
-    ) -> (Vec<NeighEntry>, Option<IpAddr>) {
+    ) -> (Vec<NeighEntry>, Option<NeighPlace>) {
         self.on_vxlan(port, move |port| port.neighbour_page(from, count)).unwrap_or_default()
     }
 

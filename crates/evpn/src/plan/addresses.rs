@@ -21,7 +21,7 @@ pub(super) const ADDRESSES_MAX: usize = 64;
 impl Plan {
     /// The IP addresses that the port has heard of stations of this host, and those that it answers
     /// for: all of them. `None`: the port does neither. Stations were [seen](Self::see_stations)
-    /// before.
+    /// before. What an earlier process has named counts as not named: the caller sweeps it.
     pub fn see_neighbours(&mut self, seen: Option<(&[Neighbour], &[Neighbour])>) {
         let (local, answered) = seen.unzip();
         self.here.values_mut().filter(|it| it.until.is_none()).for_each(|it| it.addresses.clear());
@@ -30,8 +30,12 @@ impl Plan {
                 here.addresses.insert(ip, is_router);
             }
         }
-        let entry = |it: &Neighbour| (it.ip, (it.mac, it.is_router));
-        self.port_neighbours = answered.map(|answered| answered.iter().map(entry).collect());
+        let named = self.port_neighbours.take().unwrap_or_default();
+        let is_named = |it: &&Neighbour| named.get(&it.ip) == Some(&(it.mac, it.is_router));
+        self.port_neighbours = answered.map(|answered| {
+            let left = answered.iter().filter(is_named);
+            left.map(|it| (it.ip, (it.mac, it.is_router))).collect()
+        });
     }
 
     /// Adds the IP addresses that the host of each station announces for it.

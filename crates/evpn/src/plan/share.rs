@@ -12,6 +12,7 @@ use crate::bgp::{Route, Subject};
 struct Taken {
     remotes: usize,
     stations: usize,
+    neighbours: usize,
     announced: usize,
 }
 
@@ -19,6 +20,7 @@ impl AddAssign for Taken {
     fn add_assign(&mut self, more: Self) {
         self.remotes += more.remotes;
         self.stations += more.stations;
+        self.neighbours += more.neighbours;
         self.announced += more.announced;
     }
 }
@@ -27,6 +29,7 @@ impl SubAssign for Taken {
     fn sub_assign(&mut self, less: Self) {
         self.remotes -= less.remotes;
         self.stations -= less.stations;
+        self.neighbours -= less.neighbours;
         self.announced -= less.announced;
     }
 }
@@ -39,8 +42,12 @@ impl Plan {
     }
 
     fn taken(&self) -> Taken {
-        let (stations, announced) = (self.there.len(), self.here.len());
-        Taken { remotes: self.remotes().len(), stations, announced }
+        Taken {
+            remotes: self.remotes().len(),
+            stations: self.there.len(),
+            neighbours: self.there.values().map(|it| it.addresses.len()).sum(),
+            announced: self.here.len(),
+        }
     }
 }
 
@@ -53,6 +60,7 @@ pub fn share<K>(plans: &mut [(K, Plan)], limits: Limits, mut see: impl FnMut(&K,
         plan.set_limits(Limits {
             remotes: limits.remotes.saturating_sub(taken.remotes),
             stations: limits.stations.saturating_sub(taken.stations),
+            neighbours: limits.neighbours.saturating_sub(taken.neighbours),
             announced: limits.announced.saturating_sub(taken.announced),
             ..limits
         });

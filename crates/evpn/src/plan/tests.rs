@@ -234,6 +234,25 @@ fn an_address_is_announced_with_its_station_and_named_to_the_port_with_one_elsew
 }
 
 #[test]
+fn what_an_earlier_process_has_named_is_named_again_and_not_taken_back_before() {
+    let mut plan = plan();
+    let named = [neighbour(7, 17), neighbour(8, 18)];
+    plan.find_port(&[ip(2)], 0);
+    plan.see_neighbours(Some((&[], &named)));
+    assert!(plan.todo(0).del_neighbours.is_empty(), "no route was heard yet");
+    // Old entries of the port go with the hold time, unless they are named again.
+    hear(&mut plan, &[floods(2), there_with(7, 2, 17)], 1);
+    let todo = step(&mut plan, 1);
+    assert_eq!((todo.add_neighbours, todo.del_neighbours), (vec![named[0]], vec![]));
+    plan.see_neighbours(Some((&[], &named)));
+    assert!(!step(&mut plan, 2).is_for_port(), "it has named it");
+    // A daemon that starts again has none.
+    plan.find_port(&[ip(2)], 3);
+    plan.see_neighbours(Some((&[], &[])));
+    assert_eq!(step(&mut plan, 3).add_neighbours, [named[0]]);
+}
+
+#[test]
 fn an_address_of_two_stations_is_named_to_no_port() {
     let mut plan = plan();
     plan.see_neighbours(Some((&[], &[])));
@@ -336,4 +355,18 @@ fn a_host_takes_room_at_the_port_once_whatever_networks_it_is_in() {
     let mut plan = plan();
     hear(&mut plan, &ten, 0);
     assert_eq!(plan.remotes(), BTreeSet::from([ip(2), ip(3)]));
+}
+
+#[test]
+fn networks_of_a_port_share_the_ip_addresses_that_it_answers_for() {
+    let mut plans = [(10, plan()), (20, plan())];
+    plans.iter_mut().for_each(|(_, plan)| plan.see_neighbours(Some((&[], &[]))));
+    share(&mut plans, LIMITS, |vlan, plan| {
+        let station = if *vlan == 10 { 7 } else { 8 };
+        let with = [11, 12].map(|last| there_with(station, 2, last));
+        hear(plan, &[&[floods(2)], &with[..]].concat(), 0);
+    });
+    let [ten, twenty] = plans.each_mut().map(|(_, plan)| step(plan, 0).add_neighbours);
+    assert_eq!((ten.len(), twenty), (2, vec![neighbour(8, 11)]));
+    assert_eq!(plans[1].1.refused().stations, 1);
 }

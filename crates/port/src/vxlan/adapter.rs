@@ -41,8 +41,8 @@ use super::ETHERNET_AND_TAG;
 use super::address::{Letters, Place, Seat};
 use super::answers::Answers;
 use super::inlet::Inlet;
-use super::neighbours::Neighbours;
-use super::networks::Networks;
+use super::neighbours::{Neighbours, Place as NeighPlace};
+use super::networks::{Inside, Networks, TAG};
 use super::outbox::{Outbox, SENDERS};
 use super::remotes::Remotes;
 use super::sender::{Way, send_runs};
@@ -128,12 +128,13 @@ impl VxlanPort {
     /// [place](Self::place) says which datagrams come.
     pub fn set_networks(&mut self, networks: Networks) {
         let before = std::mem::replace(&mut self.inlet.networks, networks);
-        let Inlet { networks, remotes, .. } = &mut self.inlet;
+        let Inlet { networks, remotes, neighbours, .. } = &mut self.inlet;
         let is_gone = |vlan, vni| networks.inside(vni).is_none_or(|it| it.vlan() != vlan);
         let gone = before.vlans().filter(|&(vlan, vni)| is_gone(vlan, vni));
         let gone: VlanSet = gone.map(|(vlan, _)| vlan).collect();
         if gone.count() > 0 {
             remotes.flush_vlans(&gone);
+            neighbours.forget_vlans(&gone);
         }
     }
 
@@ -161,14 +162,19 @@ impl VxlanPort {
         &mut self.inlet.neighbours
     }
 
-    /// What is known of neighbours as of now: see [`Neighbours::page`].
+    /// What is known of neighbours as of now: see [`Neighbours::page`]. Where all are of one
+    /// network, no entry has a VLAN.
     #[must_use]
     pub fn neighbour_page(
         &self,
-        from: Option<IpAddr>,
+        from: Option<NeighPlace>,
         count: usize,
-    ) -> (Vec<NeighEntry>, Option<IpAddr>) {
-        self.inlet.neighbours.page(from, count, self.now())
+    ) -> (Vec<NeighEntry>, Option<NeighPlace>) {
+        let (mut entries, next) = self.inlet.neighbours.page(from, count, self.now());
+        if !self.inlet.networks.are_of_vlans() {
+            entries.iter_mut().for_each(|entry| entry.vlan = None);
+        }
+        (entries, next)
     }
 
     fn now(&self) -> Now {
@@ -252,7 +258,7 @@ impl VxlanPort {
             self.outbox.discard_last();
             return Err(why);
         }
-        if self.is_answered(now) {
+        if self.is_answered(inside, now) {
             self.outbox.keep_last();
             return Ok(());
         }
@@ -281,11 +287,13 @@ impl VxlanPort {
 
     /// Whether the frame that was pushed last asks for a neighbour, and its sender gets the answer
     /// from here.
-    fn is_answered(&mut self, now: Now) -> bool {
+    fn is_answered(&mut self, inside: Inside, now: Now) -> bool {
         let Inlet { neighbours, remotes, .. } = &mut self.inlet;
-        let is_remote = |mac| remotes.find(VlanId::DEFAULT, mac, now).is_some();
-        let answer = neighbours.hear_local(self.outbox.last(), now, is_remote);
-        let is_answered = answer.is_some_and(|answer| self.answers.add(answer));
+        let vlan = inside.vlan();
+        let is_remote = |mac| remotes.find(vlan, mac, now).is_some();
+        let answer = neighbours.hear_local(vlan, self.outbox.last(), now, is_remote);
+        let tagged = |answer: Vec<u8>| inside.tagged(&answer, &mut [0; TAG]).concat();
+        let is_answered = answer.is_some_and(|answer| self.answers.add(tagged(answer)));
         if is_answered {
             neighbours.count_suppressed();
         }

@@ -133,7 +133,7 @@ impl Inlet {
         }
         self.learn(inside.vlan(), frame, remote, now)?;
         let is_behind = |mac| self.remotes.find(inside.vlan(), mac, now) == Some(remote);
-        self.neighbours.hear_remote(frame, is_behind);
+        self.neighbours.hear_remote(inside.vlan(), frame, is_behind);
         self.put(&inside.tagged(frame, &mut [0; TAG]), batch);
         Ok(())
     }

@@ -61,6 +61,12 @@ impl Networks {
         vlans.into_iter().flatten().map(|(&vlan, &vni)| (vlan, vni))
     }
 
+    /// Whether each VLAN has its own.
+    #[must_use]
+    pub fn are_of_vlans(&self) -> bool {
+        matches!(self, Self::OfVlans(..))
+    }
+
     /// One network of these.
     #[must_use]
     pub fn first(&self) -> Vni {

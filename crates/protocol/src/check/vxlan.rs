@@ -79,9 +79,6 @@ fn check_networks(vxlan: &Vxlan) -> Result<(), String> {
         (_, count) if count > VNIS_MAX => {
             return Err(format!("vlan_vni: {count} are too many, {VNIS_MAX} at most"));
         }
-        (None, _) if vxlan.neigh_suppress => {
-            return Err("neigh_suppress: not with vlan_vni, only with vni".to_owned());
-        }
         _ => {}
     }
     if let Some(vni) = vxlan.vnis().find(|vni| Vni::new(*vni).is_none()) {
@@ -251,7 +248,6 @@ mod tests {
         for (bad, said) in [
             (map(&[]), "needs vni"),
             (Vxlan { vni: Some(7), ..good.clone() }, "one VNI, or one for each VLAN"),
-            (Vxlan { neigh_suppress: true, ..good.clone() }, "not with vlan_vni"),
             (map(&["10:1", "10:2"]), "10:2: the VLAN or the VNI is given twice"),
             (map(&["10:1", "20:1"]), "twice"),
             (many, "257 are too many"),

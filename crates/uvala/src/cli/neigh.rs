@@ -43,9 +43,10 @@ pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     })
 }
 
-fn columns() -> [Column<NeighEntry>; 4] {
+fn columns() -> [Column<NeighEntry>; 5] {
     [
         left("ADDRESS", |entry| entry.address.to_string()),
+        right("VLAN", |entry| entry.vlan.map_or_else(|| "-".to_owned(), |it| it.to_string())),
         left("LLADDR", |entry| entry.mac.to_string()),
         right("AGE", |entry| match entry.extern_learn {
             true => "extern_learn".to_owned(),

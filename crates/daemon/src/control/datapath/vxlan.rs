@@ -1,8 +1,7 @@
 //! Ports of tunnels to other hosts.
 
-use std::net::IpAddr;
-
 use packet::VlanId;
+use port::vxlan::neighbours::Place;
 use protocol::{ExternLearn, NeighEntry, Vxlan, VxlanInfo};
 
 use crate::model::error::MakeVxlanError;
@@ -30,13 +29,13 @@ pub trait VxlanPorts {
     fn extern_learn(&mut self, port: PortKey, vlan: VlanId, learn: &ExternLearn);
 
     /// At most `count` IP addresses of stations that a port knows, from `from` on, and where to go
-    /// on.
+    /// on. Those of a port with one network are in the default VLAN.
     fn neigh_page(
         &self,
         port: PortKey,
-        from: Option<IpAddr>,
+        from: Option<Place>,
         count: usize,
-    ) -> (Vec<NeighEntry>, Option<IpAddr>);
+    ) -> (Vec<NeighEntry>, Option<Place>);
 
     /// What `port show` says of the tunnel of a port.
     fn vxlan_info(&self, port: PortKey) -> Option<VxlanInfo>;
@@ -44,10 +43,9 @@ pub trait VxlanPorts {
 
 #[cfg(test)]
 mod fake {
-    use std::net::IpAddr;
-
     use packet::VlanId;
-    use protocol::{ExternLearn, NeighEntry, Vxlan, VxlanInfo};
+    use port::vxlan::neighbours::Place;
+    use protocol::{ExternLearn, ExternNeigh, NeighEntry, Vxlan, VxlanInfo};
 
     use super::VxlanPorts;
     use crate::control::datapath::ports::Ports;
@@ -81,24 +79,25 @@ mod fake {
         fn neigh_page(
             &self,
             _: PortKey,
-            from: Option<IpAddr>,
+            from: Option<Place>,
             count: usize,
-        ) -> (Vec<NeighEntry>, Option<IpAddr>) {
-            let told = self.extern_learned.iter().flat_map(|(_, _, learn)| &learn.add_neigh);
-            let known = told.filter(|it| from.is_none_or(|from| it.address >= from));
-            let mut entries: Vec<_> = known
-                .map(|it| NeighEntry {
-                    address: it.address,
-                    mac: it.mac,
-                    router: it.router,
-                    extern_learn: true,
-                    disputed: false,
-                    age_s: 0,
-                })
-                .collect();
-            let next = entries.get(count).map(|entry| entry.address);
+        ) -> (Vec<NeighEntry>, Option<Place>) {
+            let told = self.extern_learned.iter().flat_map(|(_, vlan, learn)| {
+                learn.add_neigh.iter().map(|it| ((*vlan, it.address), it))
+            });
+            let known = told.filter(|(place, _)| from.is_none_or(|from| *place >= from));
+            let entry = |((vlan, address), it): (Place, &ExternNeigh)| {
+                let (mac, router, extern_learn) = (it.mac, it.router, true);
+                let (disputed, age_s) = (false, 0);
+                let shown = Some(vlan.get());
+                let entry =
+                    NeighEntry { vlan: shown, address, mac, router, extern_learn, disputed, age_s };
+                ((vlan, address), entry)
+            };
+            let mut entries: Vec<_> = known.map(entry).collect();
+            let next = entries.get(count).map(|(place, _)| *place);
             entries.truncate(count);
-            (entries, next)
+            (entries.into_iter().map(|(_, entry)| entry).collect(), next)
         }
 
         fn vxlan_info(&self, _: PortKey) -> Option<VxlanInfo> {

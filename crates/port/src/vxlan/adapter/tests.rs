@@ -224,7 +224,7 @@ fn a_request_for_a_known_station_is_answered_and_crosses_no_tunnel() {
     assert_eq!(b.neighbour_page(None, 9).0, [], "the sender is not behind this one");
     a.remotes().add_external((VlanId::DEFAULT, mac(2)), ip(2));
     let known = ExternNeigh { address: far.into(), mac: mac(2), router: false };
-    a.neighbours().add_external(known);
+    a.neighbours().add_external(VlanId::DEFAULT, known);
     let sent = send(&mut a, &[ask.clone(), frame(mac(2), mac(1), 60)]);
     assert_eq!((sent.delivered.frames, sent.drops.total(), a.has_answers()), (2, 0, true));
     let mut receiver = [PollFd::new(&a.receiver, PollFlags::IN)];
@@ -250,6 +250,38 @@ fn a_request_for_a_known_station_is_answered_and_crosses_no_tunnel() {
     send(&mut b, from_ref(&stolen));
     assert_eq!(receive(&mut a, 1), [stolen]);
     assert!(a.neighbour_page(None, 9).0.iter().any(|entry| entry.disputed));
+}
+
+#[test]
+fn a_request_in_the_network_of_a_vlan_is_answered_there_and_in_no_other() {
+    let vlan_vni = ["10:1010", "20:1020"].map(|pair| pair.parse().expect("a pair")).to_vec();
+    let vxlan = Vxlan { vni: None, vlan_vni, ..tunnel(1, 14_803, &[2]) };
+    let mut a =
+        open(&mut Addresses::default(), &vxlan, AROUND, Present).expect("a loopback interface");
+    let ten = VlanId::new(10).expect("a VLAN");
+    let [own, far] = [1, 2].map(|last| std::net::Ipv4Addr::new(192, 168, 7, last));
+    let tagged = |vlan: u8, to, from, packet: &[u8]| {
+        let whole = packet::build::ethernet(to, from, 0x0806, packet);
+        [&whole[..12], &[0x81, 0, 0, vlan], &whole[12..]].concat()
+    };
+    let packet = packet::build::arp(1, (mac(1), own), (MacAddr::ZERO, far));
+    let [ask, other] = [10, 20].map(|vlan| tagged(vlan, MacAddr::BROADCAST, mac(1), &packet));
+    a.remotes().add_external((ten, mac(2)), ip(2));
+    let known = ExternNeigh { address: far.into(), mac: mac(2), router: false };
+    a.neighbours().add_external(ten, known);
+    send(&mut a, &[other, ask]);
+    let reply = packet::build::arp(2, (mac(2), far), (mac(1), own));
+    assert_eq!(receive(&mut a, 1), [tagged(10, mac(1), mac(2), &reply)]);
+    let info = a.neighbours().info().expect("it is on");
+    assert_eq!((info.suppressed, info.local, a.has_answers()), (1, 2, false));
+    let (entries, next) = a.neighbour_page(None, 2);
+    assert_eq!(entries.iter().map(|it| it.vlan).collect::<Vec<_>>(), [Some(10); 2]);
+    assert_eq!(a.neighbour_page(next, 2).0[0].vlan, Some(20));
+    // A VLAN with another network knows none of what was in the one before.
+    let vlan_vni = ["10:1011", "20:1020"].map(|pair| pair.parse().expect("a pair")).to_vec();
+    a.set_networks(Networks::of(&Vxlan { vlan_vni, ..vxlan }));
+    let info = a.neighbours().info().expect("it is on");
+    assert_eq!((info.local, info.extern_learned), (1, 0));
 }
 
 #[test]
@@ -292,7 +324,6 @@ fn vlans_of_a_trunk_travel_in_their_networks_and_others_not_at_all() {
     let map = |end: u8, pairs: [&str; 2]| {
         let vlan_vni = pairs.map(|pair| pair.parse().expect("a pair")).to_vec();
         let vxlan = Vxlan { vni: None, vlan_vni, ..tunnel(end, 14_802, &[3 - end]) };
-        let vxlan = Vxlan { neigh_suppress: false, ..vxlan };
         open(&mut Addresses::default(), &vxlan, AROUND, Present).expect("a loopback interface")
     };
     // The VNI says which VLAN a frame is of at each end.
