@@ -163,6 +163,8 @@ pub enum Traffic {
     Decision,
     /// Nothing is sent: milliseconds until a client has the metrics of a daemon with idle ports.
     Scrape,
+    /// Nothing is sent: percent of one core while a viewer of the web page sees idle ports.
+    Page,
     /// Another daemon takes over: milliseconds between two frames, at most.
     Replace,
     /// A million frames at this rate, in thousand frames a second, all by default: million frames

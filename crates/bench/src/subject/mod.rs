@@ -15,6 +15,7 @@ mod ends;
 mod forwarding;
 mod guests;
 mod netmap;
+mod page;
 mod replace;
 mod scrape;
 mod slow;
@@ -85,6 +86,7 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::Overrun => on_own_thread(|| guests::overrun(work, time)),
         Traffic::Slow(offer) => on_own_thread(|| slow::run(work, offer, time)),
         Traffic::Scrape => Ok(scrape::run(work.idle_ports, time)?.into()),
+        Traffic::Page => Ok(page::run(work.idle_ports, time)?.into()),
         Traffic::Offered(kpps) => Ok(commands::rate_at_receiver(kpps, work.captured)?.into()),
         Traffic::Burst(kpps) if work.captured => Ok(commands::lost_by_capture(kpps)?.into()),
         Traffic::Burst(kpps) => Ok(commands::lost_by_receiver(kpps)?.into()),
@@ -132,6 +134,7 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         | Traffic::Latency
         | Traffic::Decision
         | Traffic::Scrape
+        | Traffic::Page
         | Traffic::Offered(_)
         | Traffic::Burst(_) => {
             unreachable!("without other processes")
