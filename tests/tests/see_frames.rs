@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 
 use client::Stop;
 use client::capture::Capture;
@@ -13,6 +13,7 @@ use harness::frames::{changes, fill, mac, send_at_once};
 use harness::process::{Owned, Scratch, USER, uvala_path};
 use harness::{skip, wait};
 use protocol::{CaptureOf, MachineState};
+use rustix::process::Signal;
 use serde_json::Value;
 
 const SWITCH: &str = "\
@@ -114,13 +115,18 @@ fn has(program: &str) -> bool {
 
 /// Starts a capture, and waits until it runs.
 fn capture(daemon: &Daemon, args: &[&str]) -> Owned {
+    capture_with_log(daemon, args).0
+}
+
+/// Starts a capture likewise. Returns it with what it says from then on.
+fn capture_with_log(daemon: &Daemon, args: &[&str]) -> (Owned, BufReader<ChildStderr>) {
     let mut command = Command::new(uvala_path());
     command.arg("--dir").arg(daemon.dir()).arg("capture").args(args);
     let mut capture = Owned::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut said = String::new();
-    BufReader::new(capture.stderr()).read_line(&mut said).expect("stderr");
+    let (mut said, mut log) = (String::new(), BufReader::new(capture.stderr()));
+    log.read_line(&mut said).expect("stderr");
     assert!(said.contains("capturing"), "{said}");
-    capture
+    (capture, log)
 }
 
 fn read(program: &str, args: &[&str], file: &Path) -> String {
@@ -251,6 +257,36 @@ fn a_capture_that_does_not_read_counts_its_own_loss_and_costs_the_port_none() {
     drop(a);
     let over = eye.wait(Some(wait::PATIENCE));
     assert!(over.is_err(), "the port is gone: {over:?}");
+}
+
+#[test]
+fn a_capture_has_a_ring_of_the_size_that_is_asked_for() {
+    let daemon = Daemon::start();
+    let [mut a, mut b] = pair(&daemon);
+    for size in ["255", "32769", "x"] {
+        let mut command = Command::new(uvala_path());
+        command.arg("--dir").arg(daemon.dir()).args(["capture", "vale0:a", "-B", size]);
+        let output = command.output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains(size), "{text}");
+    }
+    // 128 slots, of which one stays free.
+    let args = ["vale0:a", "-B", "256", "-c", "127", "-w", "/dev/null"];
+    let (mut running, mut log) = capture_with_log(&daemon, &args);
+    running.signal(Signal::STOP);
+    let stat = format!("/proc/{}/stat", running.pid());
+    let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+    wait::until("it to stop", is_stopped);
+    let mut got = Vec::new();
+    for _ in 0..500 {
+        a.send(&frame(2, 1, 60)).expect("room");
+        b.recv(&mut got).expect("it arrives");
+    }
+    running.signal(Signal::CONT);
+    assert!(running.wait().success());
+    let mut said = String::new();
+    log.read_to_string(&mut said).expect("stderr");
+    assert_eq!(said, "uvala: 127 frames captured, 373 missed\n");
 }
 
 #[test]

@@ -105,13 +105,7 @@ impl Daemon {
 
     /// Time on a core of all its threads.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let mut nanoseconds = 0;
-        for thread in std::fs::read_dir(self.proc("task"))? {
-            let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-            let field = text.split_whitespace().next().context("an empty schedstat")?;
-            nanoseconds += field.parse::<u64>()?;
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        cpu_time(self.process.0.id())
     }
 
     /// Megabytes in memory that are no shared memory, which is that of its ports.
@@ -146,4 +140,15 @@ impl Daemon {
     fn proc(&self, file: &str) -> PathBuf {
         format!("/proc/{}/{file}", self.process.0.id()).into()
     }
+}
+
+/// Time on a core of all threads that a process has.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let mut nanoseconds = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let field = text.split_whitespace().next().context("an empty schedstat")?;
+        nanoseconds += field.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
 }

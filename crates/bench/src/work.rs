@@ -173,6 +173,8 @@ pub enum Traffic {
     Flooded,
     /// ARP requests one by one, which a tunnel's port answers: microseconds of the daemon for each.
     Answered,
+    /// Nothing is sent: percent of one core while a viewer of the web page sees idle ports.
+    Page,
     /// Another daemon takes over: milliseconds between two frames, at most.
     Replace,
     /// A million frames at this rate, in thousand frames a second, all by default: million frames

@@ -94,19 +94,12 @@ impl Capture {
         let rx = self.receiver.rx(0);
         let (mut frames, mut goes_on) = (0, rx.available() > 0);
         while goes_on {
-            let mut slots = 0;
-            for frame in rx.frames() {
-                frames += 1;
-                slots = frame.first_slot() + frame.slots();
-                goes_on = each(captured(rx, frame));
-                if !goes_on || slots >= PIECE {
-                    break;
-                }
-            }
+            let piece = look(rx, &mut each);
+            frames += piece.frames;
             // Behind the last frame there may be slots that the switch passed over.
-            let slots = if slots == 0 { rx.owned() } else { slots };
+            let slots = if piece.slots == 0 { rx.owned() } else { piece.slots };
             rx.release(slots)?;
-            goes_on &= rx.owned() > 0;
+            goes_on = piece.goes_on && rx.owned() > 0;
         }
         Ok(frames)
     }
@@ -127,6 +120,28 @@ impl Capture {
             (other, _) => Err(unexpected(&other)),
         }
     }
+}
+
+/// Frames that were looked at before their slots go back.
+struct Piece {
+    frames: u64,
+    slots: u32,
+    /// Whether more are wanted.
+    goes_on: bool,
+}
+
+/// Calls `each` for the first [`PIECE`] slots of frames.
+fn look(rx: &Rx, mut each: impl FnMut(Captured<'_>) -> bool) -> Piece {
+    let mut piece = Piece { frames: 0, slots: 0, goes_on: true };
+    for frame in rx.frames() {
+        piece.frames += 1;
+        piece.slots = frame.first_slot() + frame.slots();
+        piece.goes_on = each(captured(rx, frame));
+        if !piece.goes_on || piece.slots >= PIECE {
+            break;
+        }
+    }
+    piece
 }
 
 fn captured<'a>(rx: &'a Rx, frame: Frame<'a>) -> Captured<'a> {

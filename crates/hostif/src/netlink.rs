@@ -64,6 +64,7 @@ mod attribute {
     pub const RTA_DST: u16 = 1;
     pub const RTA_OIF: u16 = 4;
     pub const RTA_GATEWAY: u16 = 5;
+    pub const RTA_PRIORITY: u16 = 6;
 }
 
 const IFF_UP: u32 = 1;
@@ -249,6 +250,7 @@ impl Netlink {
         index: u32,
         (to, prefix): (IpAddr, u8),
         by: Option<IpAddr>,
+        metric: Option<u32>,
     ) -> Result<(), Errno> {
         let (family, bytes) = parts(to);
         let scope = if by.is_some() { route::SCOPE_UNIVERSE } else { route::SCOPE_LINK };
@@ -263,6 +265,9 @@ impl Netlink {
             message.attribute(attribute::RTA_GATEWAY, &parts(by).1);
         }
         message.attribute(attribute::RTA_OIF, &index.to_ne_bytes());
+        if let Some(metric) = metric {
+            message.attribute(attribute::RTA_PRIORITY, &metric.to_ne_bytes());
+        }
         self.exchange(message).map(drop)
     }
 

@@ -443,8 +443,6 @@ impl fmt::Display for PortName {
     }
 }
 
-packet::text_form!(SwitchName, PortName);
-
 /// The text of a name in a message, which is no string of its own: a listing of a thousand ports
 /// has as many names.
 struct Text<T>(PhantomData<T>);

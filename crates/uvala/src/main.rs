@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod expression;
 mod internet;
+mod netavark;
 mod pcap;
 mod preload;
 mod private_dir;

@@ -472,6 +472,16 @@ fn operation() -> Vec<Scenario> {
             with_ports(Traffic::Scrape, 1000),
         )
         .counts(Unit::Milliseconds),
+        Scenario {
+            slow: true,
+            ..rate(
+                "page-200",
+                "uvala-http and the daemon with one viewer of 200 null ports, without the browser",
+                Some(5.0),
+                with_ports(Traffic::Page, 200),
+            )
+            .counts(Unit::PercentCpu)
+        },
         rate(
             "restart-100",
             "longest pause of a flow during uvala daemon --replace, 100 native ports",
@@ -603,6 +613,7 @@ mod tests {
             "idle-cpu",
             "memory",
             "scrape-1000",
+            "page-200",
             "restart-100",
             "capture-60",
             "capture-full",

@@ -15,6 +15,7 @@ mod ends;
 mod forwarding;
 mod guests;
 mod netmap;
+mod page;
 mod replace;
 mod scrape;
 mod slow;
@@ -88,6 +89,7 @@ pub fn run(work: &Work, time: Duration) -> Result<Reading> {
         Traffic::Learn => Ok(stations::learn(work.placement.switch)?.nanoseconds.into()),
         Traffic::StationsMemory => Ok(stations::learn(work.placement.switch)?.megabytes.into()),
         Traffic::Scrape => Ok(scrape::run(work.idle_ports, time)?.into()),
+        Traffic::Page => Ok(page::run(work.idle_ports, time)?.into()),
         Traffic::Offered(kpps) => Ok(commands::rate_at_receiver(kpps, work.captured)?.into()),
         Traffic::Burst(kpps) if work.captured => Ok(commands::lost_by_capture(kpps)?.into()),
         Traffic::Burst(kpps) => Ok(commands::lost_by_receiver(kpps)?.into()),
@@ -139,6 +141,7 @@ fn run_parts(work: &Work, time: Duration) -> Result<Reading> {
         | Traffic::Flooded
         | Traffic::Answered
         | Traffic::Scrape
+        | Traffic::Page
         | Traffic::Offered(_)
         | Traffic::Burst(_) => {
             unreachable!("without other processes")

@@ -41,7 +41,7 @@ pub fn run(ports: u16, time: Duration) -> Result<f64> {
 }
 
 /// A switch with this many ports.
-fn configuration(ports: u16) -> String {
+pub fn configuration(ports: u16) -> String {
     let port = |number| format!("[switch.vale0.port.n{number}]\nkind = \"null\"\n");
     (0..ports).map(port).collect()
 }

@@ -55,7 +55,7 @@ pub fn start_as_service(command: &Command, dir: &Path) -> anyhow::Result<()> {
 /// A daemon that was started.
 enum Started {
     Child(Child),
-    /// Its number and descriptor. systemd takes a process for the service's that is its child:
+    /// A number and a descriptor. systemd takes a process for the service's that is its child:
     /// where it is another's, it does not wait for its end.
     OfService(Pid, OwnedFd),
 }

@@ -22,11 +22,13 @@ use crate::pcap::{Lost, Seen, decode, write::Interface};
 use terminal::Usage;
 use terminal::say;
 
-/// Slots of the ring into which the switch copies frames, as many as a ring may have: 16 ms of a
-/// million frames in a second. This process waits for a core meanwhile, and for the disk.
-const SLOTS: u32 = 16_384;
-/// Slots that the ring may have at a look if the next one is to come after a [`REST`].
-const FEW: u32 = SLOTS / 8;
+/// KiB of a slot's buffer, if the daemon's configuration does not say otherwise.
+const SLOT_KIB: u32 = 2;
+/// KiB of the ring into which the switch copies frames: 16 ms of a million frames in a second. This
+/// process waits for a core meanwhile, and for the disk. A ring has no more slots.
+const KIB_MAX: u32 = 32_768;
+/// A few of the longest frames.
+const KIB_MIN: u32 = 256;
 /// How long this process rests while frames come. Were it ready for each frame, the switch would
 /// wake it for each batch, and the time for that is the port's.
 const REST: Duration = Duration::from_millis(1);
@@ -65,6 +67,11 @@ pub struct Args {
     #[arg(short, long, value_name = "BYTES", default_value_t = 262_144,
           value_parser = parse::positive32)]
     snap: u32,
+    /// Have the switch copy frames into a ring of this many KiB, 256 to 32768; a shorter one takes
+    /// less of the quota, and holds a shorter burst
+    #[arg(short = 'B', long, value_name = "KIB", default_value_t = KIB_MAX,
+          value_parser = buffer_size)]
+    buffer_size: u32,
     /// Stop after this many frames
     #[arg(short, long, value_name = "N", value_parser = parse::positive)]
     count: Option<u64>,
@@ -108,6 +115,8 @@ struct Session {
     filter: Option<Filter>,
     /// Names of ports, for drops.
     names: Option<PortNames>,
+    /// Slots that the ring may have at a look if the next one is to come after a [`REST`].
+    few: u32,
     /// Frames still wanted.
     left: u64,
     captured: u64,
@@ -122,10 +131,10 @@ struct Session {
 /// Runs `uvala capture`.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
     let stop = stop_by_signals()?;
-    let (dir, source) = (global.dir.as_deref(), args.source()?);
+    let (dir, source, slots) = (global.dir.as_deref(), args.source()?, args.slots());
     let mut capture = match &source {
-        Source::Port(port, of) => Capture::open(dir, port.clone(), *of, SLOTS, &stop)?,
-        Source::Drops(switch, of) => Capture::of_drops(dir, switch, *of, SLOTS, &stop)?,
+        Source::Port(port, of) => Capture::open(dir, port.clone(), *of, slots, &stop)?,
+        Source::Drops(switch, of) => Capture::of_drops(dir, switch, *of, slots, &stop)?,
     };
     let (what, names) = match source {
         Source::Port(port, _) => (port.to_string(), None),
@@ -158,6 +167,7 @@ impl Args {
             filter: filter.into_iter().collect(),
             write: Some(fifo.to_owned()),
             snap: 262_144,
+            buffer_size: KIB_MAX,
             count: None,
             direction: direction.to_owned(),
             drops: None,
@@ -165,6 +175,11 @@ impl Args {
             file_s: None,
             files: None,
         }
+    }
+
+    /// Slots of the ring.
+    fn slots(&self) -> u32 {
+        self.buffer_size / SLOT_KIB
     }
 
     fn source(&self) -> Result<Source> {
@@ -196,9 +211,9 @@ impl Args {
             Some(path) => Sink::Files(self.files(path.clone())?.into()),
         };
         let left = self.count.unwrap_or(u64::MAX);
-        let (long, flushed) = (Vec::new(), Instant::now());
+        let (few, long, flushed) = (self.slots() / 8, Vec::new(), Instant::now());
         let missed = (0, flushed);
-        Ok(Session { sink, filter, names: None, left, captured: 0, long, missed, flushed })
+        Ok(Session { sink, filter, names: None, few, left, captured: 0, long, missed, flushed })
     }
 
     fn files(&self, path: PathBuf) -> Result<Files> {
@@ -233,7 +248,7 @@ impl Session {
                     Ok(_) | Err(Error::Stopped) => {}
                     Err(error) => return Err(error.into()),
                 },
-                1..=FEW => std::thread::sleep(REST),
+                taken if taken <= self.few => std::thread::sleep(REST),
                 _ => {}
             }
         }
@@ -269,13 +284,14 @@ impl Session {
 
     /// Writes the frame, if it matches.
     fn keep(&mut self, seen: Seen<'_>) -> io::Result<()> {
-        let lost = self.names.as_mut().and_then(|names| names.split(seen.bytes));
-        let mut seen = seen;
-        if let Some((reason, [at, from], frame)) = &lost {
-            let is_entering = at == from;
-            seen = Seen { bytes: frame, is_entering, ..seen };
-            seen.lost = Some(Lost { reason, at, from });
-        }
+        let drop = self.names.as_mut().and_then(|names| names.split(seen.bytes));
+        let seen = match &drop {
+            None => seen,
+            Some((reason, [at, from], frame)) => {
+                let lost = Some(Lost { reason, at, from });
+                Seen { bytes: frame, is_entering: at == from, lost, ..seen }
+            }
+        };
         if self.filter.as_ref().is_some_and(|filter| !filter.passes(seen.bytes)) {
             return Ok(());
         }
@@ -337,6 +353,15 @@ impl PortNames {
     fn split<'a>(&mut self, bytes: &'a [u8]) -> Option<(&'a str, [String; 2], &'a [u8])> {
         let (Dropped { reason, at, from }, frame) = Dropped::split(bytes)?;
         Some((reason, [at, from].map(|port| self.name(port)), frame))
+    }
+}
+
+/// KiB of the ring.
+fn buffer_size(text: &str) -> Result<u32, String> {
+    let size = parse::number32(text)?;
+    match (KIB_MIN..=KIB_MAX).contains(&size) {
+        true => Ok(size),
+        false => Err(format!("{text} KiB are out of range, {KIB_MIN} to {KIB_MAX}")),
     }
 }
 

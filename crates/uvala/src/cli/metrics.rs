@@ -18,9 +18,8 @@ use anyhow::Context;
 use client::control::{Connection, ControlError, unexpected};
 use confine::{Access, Files, Mode, Thread};
 use protocol::{
-    ChainInfo, DaemonInfo, FunctionInfo, Hello, PageFrom, PortInfo, PortList, PortRequest,
-    ProgramInfo, Reply, Request, RuleInfo, SessionRequest, StatsQuery, SwitchInfo, Usage,
-    UsageRequest, UserUsage, WorkerInfo,
+    ChainInfo, DaemonInfo, FunctionInfo, PageFrom, PortInfo, PortList, PortRequest, ProgramInfo,
+    Reply, Request, RuleInfo, StatsQuery, SwitchInfo, Usage, UsageRequest, UserUsage, WorkerInfo,
 };
 
 use super::target::is_missing;
@@ -144,12 +143,14 @@ struct Steering {
 /// The text for what the daemon has. The samples of the page go; its memory is used again.
 fn text(global: &Global, page: &mut Page) -> anyhow::Result<String> {
     let connection = &global.connect()?;
-    let seen = gather(connection)?;
+    let seen = gather(connection, introduce(connection)?)?;
     page.clear();
     page.add("up", &Labels::default(), 1);
     daemon::add(page, &seen);
     seen.switches.iter().for_each(|(info, _)| switches::switch(page, info));
-    ports(connection, &global.connect_quietly()?, page)?;
+    let other = &global.connect_quietly()?;
+    introduce(other)?;
+    ports(connection, other, page)?;
     seen.programs.iter().for_each(|info| programs::add(page, info));
     for (info, steering) in &seen.switches {
         let own = Labels::of("switch", info.switch.as_str());
@@ -170,12 +171,12 @@ fn families() -> impl Iterator<Item = Family> {
     own.chain(programs::FAMILIES).chain(functions::FAMILIES)
 }
 
-fn gather(connection: &Connection) -> anyhow::Result<Seen> {
-    let hello = Hello { client: concat!("uvala metrics ", env!("CARGO_PKG_VERSION")).to_owned() };
-    let info = match connection.call(Request::Session(SessionRequest::Hello(hello)))? {
-        Reply::Daemon(info) => info,
-        other => return Err(unexpected(&other).into()),
-    };
+/// Says who asks; the answer is the daemon's own.
+fn introduce(connection: &Connection) -> Result<DaemonInfo, ControlError> {
+    connection.hello(concat!("uvala metrics ", env!("CARGO_PKG_VERSION")))
+}
+
+fn gather(connection: &Connection, info: DaemonInfo) -> anyhow::Result<Seen> {
     let usage = match connection.call(Request::Usage(UsageRequest::Show))? {
         Reply::Usage(usage) => usage,
         other => return Err(unexpected(&other).into()),

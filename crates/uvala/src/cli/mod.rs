@@ -54,7 +54,7 @@ use protocol::name::NameError;
 use protocol::{DropReason, Failure, exit};
 
 use crate::doctor::gather;
-use crate::{bridge, cni, demo};
+use crate::{bridge, cni, demo, netavark};
 use bench::traffic;
 use terminal::Usage;
 use terminal::say::{self, Unread};
@@ -89,6 +89,7 @@ enum Command {
     Port(port::Args),
     Ns(ns::Args),
     Cni(cni::Args),
+    Netavark(netavark::Args),
     Fdb(fdb::Args),
     Neigh(neigh::Args),
     Mdb(mdb::Args),
@@ -168,13 +169,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `uvala-extcap …`, as Wireshark runs it, is `uvala extcap …`.
+/// `uvala-extcap …`, as Wireshark runs it, is `uvala extcap …`; netavark's plugin likewise.
 fn as_command(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let is_extcap = |at: usize, arg: &OsString| {
-        at == 0 && Path::new(arg).file_name() == Some(OsStr::new("uvala-extcap"))
+    let command = |arg: &OsString| {
+        let name = Path::new(arg).file_name()?.to_str()?.strip_prefix("uvala-")?;
+        ["extcap", "netavark"].contains(&name).then(|| OsString::from(name))
     };
     args.enumerate().flat_map(move |(at, arg)| {
-        let command = is_extcap(at, &arg).then(|| OsString::from("extcap"));
+        let command = command(&arg).filter(|_| at == 0);
         [Some(arg), command].into_iter().flatten()
     })
 }
@@ -241,6 +243,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Command::Port(args) => port::run(global, &args),
         Command::Ns(args) => ns::run(global, &args),
         Command::Cni(_) => return Ok(cni::run()),
+        Command::Netavark(args) => return Ok(netavark::run(&args)),
         Command::Fdb(args) => fdb::run(global, &args),
         Command::Neigh(args) => neigh::run(global, &args),
         Command::Mdb(args) => mdb::run(global, &args),

@@ -17,6 +17,9 @@ pub struct Route {
     pub to: Address,
     /// The gateway; without one, the network is directly connected.
     pub by: Option<IpAddr>,
+    /// The metric: the kernel takes the route to a place that has the least. `None`: the kernel's
+    /// own choice.
+    pub metric: Option<u32>,
 }
 
 /// A route to everywhere.
@@ -25,7 +28,7 @@ pub fn everywhere(by: IpAddr) -> Route {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    Route { to: Address { ip, prefix: 0 }, by: Some(by) }
+    Route { to: Address { ip, prefix: 0 }, by: Some(by), metric: None }
 }
 
 /// Runs `job` in a namespace.
@@ -59,8 +62,8 @@ pub fn set_up(ifname: &str, addresses: &[Address], routes: &[Route]) -> io::Resu
         let added = netlink.add_address(index, address.ip, address.prefix);
         added.map_err(|error| about(error.into(), format_args!("address {address}")))?;
     }
-    for Route { to, by } in routes {
-        let added = netlink.add_route(index, (to.ip, to.prefix), *by);
+    for Route { to, by, metric } in routes {
+        let added = netlink.add_route(index, (to.ip, to.prefix), *by, *metric);
         let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
         added.map_err(|error| about(error.into(), format_args!("route to {to}{by}")))?;
     }

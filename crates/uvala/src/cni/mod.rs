@@ -15,6 +15,7 @@
 
 pub mod inside;
 mod ipam;
+pub mod port;
 mod spec;
 
 use std::collections::BTreeSet;
@@ -25,18 +26,17 @@ use std::path::Path;
 use client::control::{Connection, ControlError};
 use hostif::namespace;
 use packet::MacAddr;
-use packet::hash::fnv1a;
 use protocol::name::PortName;
-use protocol::{
-    ErrorCode, HostIf, LABEL_MAX, LinkState, PortAdd, PortInfo, PortKind, PortRef, PortRequest,
-    PortSettings, Reply, Request, check,
-};
+use protocol::{ErrorCode, HostIf, LinkState, PortInfo, PortKind, PortSettings};
 use serde_json::json;
 
 use crate::cli::port::list;
 use inside::Route;
 use spec::{Failure, Interface, Network, Success, VERSIONS, code};
 use terminal::say;
+
+/// What the names of this plugin's ports begin with.
+const PLUGIN: char = 'c';
 
 /// The keys of a network that are this plugin's.
 const KEYS: [&str; 6] = ["switch", "dir", "mtu", "vlan", "isolated", "ipam"];
@@ -223,8 +223,7 @@ impl Environment {
     }
 
     /// The container as its operator knows it: the name that Kubernetes and podman pass on, else
-    /// the beginning of its number. It decorates a listing, so a name that is too long is cut, and
-    /// one that cannot be shown is left out.
+    /// the beginning of its number.
     fn label(&self) -> Option<String> {
         let pod = self.arg("K8S_POD_NAME").filter(|name| !name.is_empty());
         let namespace = self.arg("K8S_POD_NAMESPACE").filter(|name| !name.is_empty());
@@ -233,8 +232,7 @@ impl Environment {
             (None, Some(pod)) => pod.to_owned(),
             (_, None) => self.container.chars().take(12).collect(),
         };
-        let label: String = label.chars().take(LABEL_MAX).collect();
-        check::label(Some(&label)).ok().flatten().map(str::to_owned)
+        port::label(&label)
     }
 }
 
@@ -260,7 +258,7 @@ impl<'a> Call<'a> {
             return Err(Trouble::new(code::CONFIG, text));
         }
         let Environment { container, ifname, .. } = &environment;
-        let name = port_name(&network.name, container, ifname);
+        let name = port::name(PLUGIN, &network.name, container, ifname);
         let name = format!("{}:{name}", network.switch);
         let port =
             name.parse().map_err(|error| Trouble::new(code::CONFIG, format!("switch: {error}")))?;
@@ -287,7 +285,7 @@ impl<'a> Call<'a> {
         let made = given.and_then(|given| self.make(&connection, &namespace, given));
         if made.is_err() {
             // What is not finished is taken back; what the first trouble was matters.
-            let _ = self.remove(&connection, &self.port);
+            let _ = port::remove(&connection, &self.port);
             let _ = self.addresses("DEL");
         }
         made
@@ -315,10 +313,7 @@ impl<'a> Call<'a> {
             label: self.environment.label(),
             ..PortSettings::default()
         };
-        let (port, kind) = (self.port.clone(), PortKind::Tap);
-        let add = PortAdd { port, kind, settings, host: Some(host), machine: None, vxlan: None };
-        connection.call(Request::Port(PortRequest::Add(Box::new(add))))?;
-        Ok(())
+        Ok(port::add(connection, &self.port, host, settings)?)
     }
 
     /// Gives the interface its addresses and routes.
@@ -334,7 +329,7 @@ impl<'a> Call<'a> {
         let set_up = || inside::set_up(ifname, &addresses, &routes);
         inside::within(namespace, set_up)
             .map_err(|error| Trouble::new(code::IO, format!("{ifname} in {netns}: {error}")))?;
-        let mac = self.show(connection)?.host.map(|host| host.mac.to_string());
+        let mac = port::show(connection, &self.port)?.host.map(|host| host.mac.to_string());
         let ips = given.ips.into_iter().map(|ip| spec::Ip { interface: Some(0), ..ip });
         let success = Success {
             version: self.network.version.clone(),
@@ -351,7 +346,7 @@ impl<'a> Call<'a> {
     }
 
     fn del(&self) -> Result<(), Trouble> {
-        self.remove_all(|connection| self.remove(connection, &self.port))?;
+        self.remove_all(|connection| Ok(port::remove(connection, &self.port)?))?;
         self.addresses("DEL").map(drop)
     }
 
@@ -375,7 +370,7 @@ impl<'a> Call<'a> {
         let Environment { ifname, netns, .. } = &self.environment;
         let wrong = |text: String| Err(Trouble::new(code::CHECK, text));
         let namespace = self.namespace()?;
-        let info = match self.show(&self.connect()?) {
+        let info = match port::show(&self.connect()?, &self.port).map_err(Trouble::from) {
             Err(trouble) if trouble.is_none => return wrong(trouble.msg),
             shown => shown?,
         };
@@ -402,11 +397,11 @@ impl<'a> Call<'a> {
         };
         let network = &self.network.name;
         let valid: BTreeSet<_> =
-            valid.iter().map(|it| port_name(network, &it.container, &it.ifname)).collect();
+            valid.iter().map(|it| port::name(PLUGIN, network, &it.container, &it.ifname)).collect();
         let is_garbage = |info: &PortInfo| {
             let name = info.port.port();
             let here = info.port.switch() == self.port.switch() && info.kind == PortKind::Tap;
-            here && name.starts_with(&network_name(network)) && !valid.contains(name)
+            here && name.starts_with(&port::network_name(PLUGIN, network)) && !valid.contains(name)
         };
         let ports = self.remove_all(|connection| {
             // There need be no such switch.
@@ -414,7 +409,8 @@ impl<'a> Call<'a> {
                 .map_err(|error| Trouble::new(code::DAEMON, format!("{error:#}")))?;
             let removed = all.iter().filter(|info| is_garbage(info));
             // As many as can be, whatever becomes of one.
-            removed.map(|info| self.remove(connection, &info.port)).fold(Ok(()), Result::and)
+            let removed = removed.map(|info| Ok(port::remove(connection, &info.port)?));
+            removed.fold(Ok(()), Result::and)
         });
         self.addresses("GC").map(drop).and(ports)
     }
@@ -426,22 +422,6 @@ impl<'a> Call<'a> {
             _ => Trouble { code: code::UNAVAILABLE, ..trouble },
         })?;
         self.addresses("STATUS").map(drop)
-    }
-
-    fn show(&self, connection: &Connection) -> Result<PortInfo, Trouble> {
-        match connection
-            .call(Request::Port(PortRequest::Show(PortRef { port: self.port.clone() })))?
-        {
-            Reply::Port(info) => Ok(info),
-            _ => Err(Trouble::new(code::DAEMON, "the daemon answered something else")),
-        }
-    }
-
-    fn remove(&self, connection: &Connection, port: &PortName) -> Result<(), Trouble> {
-        match connection.call(Request::Port(PortRequest::Del(PortRef { port: port.clone() }))) {
-            Err(ControlError::Refused(failure)) if failure.code == ErrorCode::NotFound => Ok(()),
-            done => Ok(done.map(drop)?),
-        }
     }
 
     /// What the plugin that gives addresses says; nothing, where there is none.
@@ -466,37 +446,16 @@ fn routes(given: &Success) -> Vec<Route> {
     let gateways: Vec<_> = given.ips.iter().filter_map(|ip| ip.gateway).collect();
     let by = |route: &spec::Route| {
         let found = gateways.iter().copied().find(|gateway| same(&route.dst, gateway));
-        Route { to: route.dst, by: route.gw.or(found) }
+        Route { to: route.dst, by: route.gw.or(found), metric: None }
     };
     given.routes.iter().map(by).collect()
 }
 
-/// The port of a container's interface: names of containers are longer than those of ports.
-fn port_name(network: &str, container: &str, ifname: &str) -> String {
-    let bytes = container.bytes().chain([0]).chain(ifname.bytes());
-    format!("{}{:016x}", network_name(network), fnv1a(bytes))
-}
-
-/// How the names of a network's ports begin.
-fn network_name(network: &str) -> String {
-    format!("c{:08x}_", fnv1a(network.bytes()) & 0xffff_ffff)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use protocol::LABEL_MAX;
 
-    #[test]
-    fn test_each_interface_of_each_container_has_a_port() {
-        let names = [("a", "eth0"), ("a", "eth1"), ("b", "eth0"), ("ae", "th0")];
-        let names = names.iter().flat_map(|(container, ifname)| {
-            ["lab", "home"].map(|network| port_name(network, container, ifname))
-        });
-        let names: BTreeSet<_> = names.collect();
-        assert_eq!(names.len(), 8);
-        assert_eq!(names.iter().filter(|name| name.starts_with(&network_name("lab"))).count(), 4);
-        assert!(names.iter().all(|name| format!("vale0:{name}").parse::<PortName>().is_ok()));
-    }
+    use super::*;
 
     #[test]
     fn test_all_that_is_wrong_with_the_environment_is_said_at_once() {
