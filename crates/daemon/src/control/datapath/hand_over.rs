@@ -57,6 +57,7 @@ pub trait HandOver {
 #[cfg(test)]
 mod fake {
     use std::io;
+    use std::time::Duration;
 
     use packet::{MacAddr, VlanId};
     use port::sys::ClosedElsewhere;
@@ -78,6 +79,10 @@ mod fake {
             let rings = Config::default().rings;
             let given = attachment(&"vale0:x".parse().expect("a name"), &rings);
             Ok(Some(Copies { rings, fds: [given.region, given.kick, given.wake] }))
+        }
+
+        fn watchdog_limit(&self) -> Option<Duration> {
+            Some(Duration::from_secs(30))
         }
 
         fn halt(&mut self) {

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use packet::{MacAddr, VlanId};
 use port::shm::PortMemory;
@@ -95,7 +96,8 @@ fn test_workers_stop_only_for_a_daemon_that_knows_what_to_do_with_ports() {
     bench.handed();
     let said = bench.end().pop().unwrap();
     assert!(bench.control.datapath.is_halted && bench.control.leave());
-    let Parting { ports } = Parting::read(said).unwrap();
+    let Parting { watchdog_us, ports } = Parting::read(said).unwrap();
+    assert_eq!(watchdog_us, 30_000_000, "the next one reports to systemd as often");
     let [port] = &ports[..] else { panic!("{ports:?}") };
     assert_eq!(port.positions().bell, port.key);
 }
@@ -169,7 +171,9 @@ fn test_copies_that_are_no_port_are_refused() {
     other.attach.tx_slots = Some(64);
     assert!(handed.add(other, vec![file(), event(), file(), socket()], ready).is_err());
     handed.add(port, vec![file(), event(), file(), socket()], ready).unwrap();
-    assert!(handed.at_the_end(Parting::default().write().unwrap()).unwrap().is_empty());
+    let said = Parting { watchdog_us: 7, ..Parting::default() };
+    let left = handed.at_the_end(said.write().unwrap()).unwrap();
+    assert!(left.clients.is_empty() && left.watchdog == Duration::from_micros(7));
 }
 
 /// A client has the same files, and may keep the thread that closes them.
