@@ -21,6 +21,7 @@
 //! | [`measure`] | CPU time and memory of a process, from `/proc` |
 //! | [`service`] | a service manager that keeps descriptors |
 //! | [`socket`] | the control socket without the client library |
+//! | [`systemd`] | a real systemd, as the first process of namespaces |
 //! | [`siege`] | a pair that may lose nothing, and attackers beside it |
 //! | [`ptrace`] | a thread that stands still |
 //! | [`pty`] | a program on a terminal of its own |

@@ -89,6 +89,11 @@ impl Systemd {
             skip("no systemd: apt install systemd");
             return None;
         }
+        let kinds = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !kinds.contains("cgroup2") {
+            skip("systemd needs control groups of version 2 (cgroup2)");
+            return None;
+        }
         let place = Scratch::new("systemd");
         for unit in units {
             install(&place, unit);
@@ -103,12 +108,12 @@ impl Systemd {
         command.arg(place.path()).args([&group, MOUNTS]).arg(bin).stdin(Stdio::null());
         let outer = Owned::spawn(&mut command);
         let children = format!("/proc/{0}/task/{0}/children", outer.pid());
-        let manager = wait::find("systemd", || {
+        let mut systemd = Self { place, group, outer, manager: 0 };
+        systemd.manager = wait::find("systemd", || {
             let pid = std::fs::read_to_string(&children).ok()?.trim().parse().ok()?;
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
             (name.trim() == "systemd").then_some(pid)
         });
-        let systemd = Self { place, group, outer, manager };
         wait::until("systemd to answer", || {
             systemd.ask("systemctl is-active test.target") == "active"
         });

@@ -298,6 +298,13 @@ fn a_daemon_in_the_background_leaves_the_callers_stderr_alone() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null"), "{output:?}");
 }
 
+/// The variables of an environment.
+fn sorted(environ: &[u8]) -> Vec<&[u8]> {
+    let mut all: Vec<_> = environ.split(|&byte| byte == 0).collect();
+    all.sort_unstable();
+    all
+}
+
 #[test]
 fn a_daemon_is_upgraded_to_one_with_the_same_options_and_directory() {
     let place = Scratch::new("upgrade");
@@ -318,10 +325,15 @@ fn a_daemon_is_upgraded_to_one_with_the_same_options_and_directory() {
     };
     let old = pid();
     assert!(run(&["port", "add", "vale7:kept"]).status.success());
-    let said = run(&["upgrade"]);
+    let environ = |pid: i32| std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let before = environ(old);
+    let mut upgrade = uvala(Become::default(), &["--dir", "run", "upgrade"], None);
+    upgrade.current_dir(place.path()).env("UVALA_OTHER", "1").stdin(Stdio::null());
+    let said = upgrade.output().unwrap();
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let new = pid();
     assert_ne!(new, old);
+    assert_eq!(sorted(&environ(new)), sorted(&before));
     let list = run(&["port", "list", "--json"]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("vale7:kept"), "nothing is forgotten");
     let words = std::fs::read(format!("/proc/{new}/cmdline")).unwrap();

@@ -47,7 +47,10 @@ fn the_service_starts_and_clients_keep_their_ports_when_it_is_reloaded() {
     // Only systemd can make a process the service's.
     let refused = systemd.run(&format!("{RUNS} upgrade"));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("uvala: the daemon"), "{said}");
+    assert!(
+        !refused.status.success() && said.contains("`systemctl reload uvala.service`"),
+        "{said}"
+    );
     drop((a, b));
     systemd.done("systemctl stop uvala");
     let status = systemd.ask("systemctl show uvala --property=ExecMainCode,ExecMainStatus");

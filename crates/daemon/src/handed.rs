@@ -97,12 +97,19 @@ pub struct Successor {
 }
 
 /// What the daemon that has ended leaves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Left {
     /// The ports of its clients.
     pub clients: Clients,
-    /// The time in which systemd wants to hear that the service goes on; zero: it does not.
+    /// The time in which systemd wanted to hear that it goes on; zero: systemd did not.
     pub watchdog: Duration,
+}
+
+impl Default for Left {
+    /// Nothing is known: to report often does no harm, and not to report may be the daemon's end.
+    fn default() -> Self {
+        Self { clients: Vec::new(), watchdog: Duration::from_secs(1) }
+    }
 }
 
 /// Ports to go on with, each with the daemon's end of its client's connection.

@@ -358,11 +358,12 @@ fn stations_of(
 
 /// The IP addresses in the VLAN of each network. Where the port has one network, entries name none.
 fn addresses_of(entries: &[NeighEntry], networks: &[Network]) -> BTreeMap<VlanId, Addresses> {
+    let of = |it: &Network| (it.named().map(VlanId::get), it.vlan);
+    let vlans: BTreeMap<_, _> = networks.iter().map(of).collect();
     let mut all = BTreeMap::<VlanId, Addresses>::new();
     for entry in entries {
-        let is_in = |it: &&Network| it.named().map(VlanId::get) == entry.vlan;
-        let Some(network) = networks.iter().find(is_in) else { continue };
-        let addresses = all.entry(network.vlan).or_default();
+        let Some(vlan) = vlans.get(&entry.vlan) else { continue };
+        let addresses = all.entry(*vlan).or_default();
         let list = match entry.extern_learn {
             true => &mut addresses.answered,
             false => &mut addresses.here,

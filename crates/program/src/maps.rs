@@ -554,7 +554,7 @@ impl Table {
     /// The place among the heads, which are a power of two, that a hash leads to.
     #[inline(always)]
     fn head_of(&self, hash: u64) -> usize {
-        to_usize(hash) & (self.heads.len() - 1)
+        to_usize(hash & (self.heads.len() as u64 - 1))
     }
 
     #[inline]

@@ -337,20 +337,51 @@ type Seed = (usize, [usize; 3], i16, i32);
 
 fn seed() -> impl Strategy<Value = Seed> {
     let numbers = prop_oneof![-3..40_i32, any::<i32>(), Just(0)];
-    (0..30_usize, [0..10_usize, 0..10, 0..10], -24..40_i16, numbers)
+    (0..34_usize, [0..10_usize, 0..10, 0..1000], -24..40_i16, numbers)
+}
+
+/// Conditions of jumps, all that there are: of 64 bits, and of 32.
+const CONDITIONS: [u8; 22] = [
+    0x15, 0x25, 0x35, 0x45, 0x55, 0x65, 0x75, 0xa5, 0xb5, 0xc5, 0xd5, 0x16, 0x26, 0x36, 0x46, 0x56,
+    0x66, 0x76, 0xa6, 0xb6, 0xc6, 0xd6,
+];
+
+fn insn(opcode: u8, dst: usize, src: usize, offset: i16, imm: i32) -> Insn {
+    Insn { opcode, dst, src, offset, imm }
+}
+
+fn plain(opcode: u8, dst: usize, imm: i32) -> Insn {
+    insn(opcode, dst, 0, 0, imm)
+}
+
+/// Instructions that run as one, and such as only look like it.
+fn pair((kind, [a, b, c], offset, imm): Seed, load: Insn, condition: u8) -> Vec<Insn> {
+    let either = |to: usize| [a, b][to % 2];
+    let bit = plain(0x57, a, 1 << (imm & 7));
+    match kind {
+        21 => {
+            let [low, high] = [a, b].map(|to| insn(0x71, to, 6, load.offset.abs() / 2 + 16, 0));
+            vec![low, plain(0x67, a, 8), high, insn(0x4f, a, b, 0, 0)]
+        }
+        22 => vec![load, bit, insn([0x55, condition][b % 2], a, 0, offset, imm & 1)],
+        23 => vec![load, insn(condition, a, 0, offset, imm)],
+        24 => vec![plain(0x67, a, 32), plain(0x77, a, 32)],
+        25 => vec![plain(0x67, a, imm & 63), insn(0x4f, either(c), either(c / 2), 0, 0)],
+        26 => vec![plain(0x67, a, 32), plain(0x77, either(c), 32)],
+        27 => vec![Insn { opcode: 0x71, ..load }, plain(0x57, either(c), imm)],
+        _ => vec![bit, insn(0x55, either(c), 0, offset, imm & 1)],
+    }
 }
 
 /// Some instructions: any, or such as follow each other in what compilers write.
 fn piece((kind, [a, b, c], offset, imm): Seed) -> Vec<Insn> {
-    let insn = |opcode: u8, dst, src, offset, imm: i32| Insn { opcode, dst, src, offset, imm };
-    let plain = |opcode, dst, imm| insn(opcode, dst, 0, 0, imm);
-    let any = |list: &[u8]| list[c * 7 % list.len()];
+    let any = |list: &[u8]| list[c / 10 % list.len()];
     let wide = |src: u8, imm| [insn(0x18, a, src.into(), 0, imm), insn(0, 0, 0, 0, 0)];
     let map = |dst, map| [insn(0x18, dst, MAP.into(), 0, map), insn(0, 0, 0, 0, 0)];
     let key = [insn(0xbf, 2, [10, 6, 10][c % 3], 0, 0), plain(0x07, 2, [-8, 16, -24][c % 3])];
     let load = any(&[0x71, 0x69, 0x61, 0x79]);
-    let (near, near_at) = if c < 5 { (6, offset.abs()) } else { (10, -offset.abs() - 1) };
-    let condition = any(&[0x15, 0x55, 0x25, 0xa5, 0x45, 0x65, 0xc5, 0x16, 0x56, 0x26, 0xb5, 0xd6]);
+    let (near, near_at) = if c % 10 < 5 { (6, offset.abs()) } else { (10, -offset.abs() - 1) };
+    let condition = any(&CONDITIONS);
     match kind {
         0..=1 => {
             let ops =
@@ -384,24 +415,16 @@ fn piece((kind, [a, b, c], offset, imm): Seed) -> Vec<Insn> {
         }
         19 => map(a, imm & 3).to_vec(),
         20 => wide(0, imm).to_vec(),
-        21 => {
-            let [low, high] = [a, b].map(|to| insn(0x71, to, 6, near_at.abs() / 2 + 16, 0));
-            vec![low, plain(0x67, a, 8), high, insn(0x4f, a, b, 0, 0)]
+        21..=28 => {
+            pair((kind, [a, b, c], offset / 3, imm), insn(load, a, near, near_at, 0), condition)
         }
-        22 => {
-            let bit = plain(0x57, a, 1 << (imm & 7));
-            let compared = insn([0x55, condition][b % 2], a, 0, offset / 3, imm & 1);
-            vec![insn(load, a, near, near_at, 0), bit, compared]
-        }
-        23 => vec![insn(load, a, near, near_at, 0), insn(condition, a, 0, offset / 3, imm)],
-        24 => vec![plain(0x67, a, 32), plain(0x77, a, 32)],
-        25 => vec![insn(0x85, 0, 0, 0, [5, 1001, 1002, 1002, 1003][c % 5])],
-        26 => {
+        29 => vec![insn(0x85, 0, 0, 0, [5, 1001, 1002, 1002, 1003][c % 5])],
+        30 => {
             let how = i32::from(any(&[0, 1, 0x40, 0x41, 0x50, 0x51, 0xa0, 0xa1, 0xe1, 0xf1]));
             vec![insn([0xc3, 0xdb][b % 2], 10, a, -offset.abs() - 1, how)]
         }
-        27 => vec![insn(0x05, 0, 0, offset / 3, 0)],
-        28 => vec![insn(0xb7, 0, 0, 0, imm), insn(0x95, 0, 0, 0, 0)],
+        31 => vec![insn(0x05, 0, 0, offset / 3, 0)],
+        32 => vec![insn(0xb7, 0, 0, 0, imm), insn(0x95, 0, 0, 0, 0)],
         _ => vec![insn(0x85, 0, 1, 0, i32::from(offset) / 3)],
     }
 }

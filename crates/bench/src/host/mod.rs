@@ -5,7 +5,7 @@
 //!   host-small   sender ── veth ── veth ── switch ── veth ── veth ── receiver
 //!   host-xdp     the same with ports of kind xdp
 //!   host-tap     sender ── TAP ── switch ── port of shared memory ── receiver
-//!   vxlan-…      port of shared memory ── switch ── vxlan port ── UDP ── TAP that nobody reads
+//!   vxlan-…      port of shared memory ── switch ── vxlan port ── UDP ── TAP that no program reads
 //!   vhost-…      guest ── vhost-user port ── switch ── vhost-user port ── guest
 //!   e1000-…      guest ── e1000 ── switch ── e1000 ── guest; ptnet-… the same
 //! ```

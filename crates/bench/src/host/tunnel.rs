@@ -1,8 +1,8 @@
 //! A frame to all hosts, by a port of kind vxlan with as many remotes as it may have.
 //!
-//! The hosts are addresses behind a TAP that nobody reads: datagrams take the whole way through the
-//! kernel's stack, and end there. Frames come one by one, so none exceeds what a turn may copy, and
-//! the time is that of the daemon with its wake-ups.
+//! The hosts are addresses behind a TAP that no program reads: datagrams take the whole way through
+//! the kernel's stack, and end there. Frames come one by one, so none exceeds what a turn may copy,
+//! and the time is that of the daemon with its wake-ups.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -162,9 +162,12 @@ impl Workers {
         self.on_all(Worker::wait);
     }
 
-    /// Reports to systemd as often as the daemon before this one did.
+    /// Reports to systemd as often as the daemon before this one did, unless systemd has told this
+    /// one.
     pub fn report_within(&self, limit: Duration) {
-        self.watchdog.set_limit(limit);
+        if self.watchdog.limit().is_none() {
+            self.watchdog.set_limit(limit);
+        }
     }
 
     /// Has all workers do this; none waits for another.

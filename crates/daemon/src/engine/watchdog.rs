@@ -114,7 +114,8 @@ pub struct Alarm(Arc<AlarmState>);
 #[derive(Debug, Default)]
 struct AlarmState {
     /// The watchdog sleeps until it is woken. Writers: the watchdog sets it, a worker that raises
-    /// the alarm clears it. Relaxed: a worker that misses it looks again within a millisecond.
+    /// the alarm and the watchdog's owner clear it. Relaxed: a worker that misses it looks again
+    /// within a millisecond.
     sleeps: AtomicBool,
     /// The watchdog is to end. Writer: its owner.
     ends: AtomicBool,

@@ -40,8 +40,8 @@ struct Manager {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the service manager has; `None`: what it passed at the start. Of what the daemon before
-    /// this one has handed over, the service manager may have copies: nothing that is open here.
+    /// What the service manager has; `None`: what it passed at the start. A dead [`Weak`]: nothing
+    /// here has it open, and the daemon before this one may have stored it.
     stored: BTreeMap<String, Option<Queues>>,
     /// The service manager has failed: nothing more is stored.
     failed: bool,

@@ -30,8 +30,9 @@
 //! A message to a single station, such as a check whether it still answers, goes there always, and
 //! so does a probe of a station that looks whether its address is free: the owner may be gone.
 //!
-//! Limits: `LOCAL_MAX` local neighbours, `PER_STATION` of one MAC address, which are forgotten
-//! `AGE_MS` after they were heard; [`EXTERN_NEIGH_MAX`] external ones. What came first stays.
+//! Limits: `LOCAL_MAX` local neighbours, `PER_STATION` of one MAC address in a VLAN (a router has
+//! addresses in many), which are forgotten `AGE_MS` after they were heard; [`EXTERN_NEIGH_MAX`]
+//! external ones. What came first stays.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use client::control::{Connection, ControlError};
 use protocol::{exit, paths};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use terminal::say;
 
@@ -52,7 +53,7 @@ pub fn start_as_service(command: &Command, dir: &Path) -> anyhow::Result<()> {
     daemon.await_answer(&dir.join(paths::SOCKET_NAME), true)
 }
 
-/// A daemon that was started.
+/// A process that becomes a daemon.
 enum Started {
     Child(Child),
     /// A number and a descriptor. systemd takes a process for the service's that is its child:
@@ -67,7 +68,12 @@ impl Started {
         let said = shell.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
         let number = String::from_utf8_lossy(&said.stdout).trim().parse().ok();
         let pid = number.and_then(Pid::from_raw).context("/bin/sh started no process")?;
-        Ok(Self::OfService(pid, pidfd_open(pid, PidfdFlags::empty())?))
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Ok(Self::OfService(pid, process)),
+            // It has ended, and has said why.
+            Err(Errno::SRCH) => std::process::exit(exit::FAILURE.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn id(&self) -> u32 {

@@ -67,8 +67,8 @@ pub struct Args {
     #[arg(short, long, value_name = "BYTES", default_value_t = 262_144,
           value_parser = parse::positive32)]
     snap: u32,
-    /// Have the switch copy frames into a ring of this many KiB, 256 to 32768; a shorter one takes
-    /// less of the quota, and holds a shorter burst
+    /// Have the switch copy frames into a ring of this many KiB, 256 to 32768 (a slot has 2); a
+    /// shorter one takes less of the quota, and holds a shorter burst
     #[arg(short = 'B', long, value_name = "KIB", default_value_t = KIB_MAX,
           value_parser = buffer_size)]
     buffer_size: u32,
@@ -356,7 +356,7 @@ impl PortNames {
     }
 }
 
-/// KiB of the ring.
+/// The option `--buffer-size`: KiB.
 fn buffer_size(text: &str) -> Result<u32, String> {
     let size = parse::number32(text)?;
     match (KIB_MIN..=KIB_MAX).contains(&size) {

@@ -27,7 +27,8 @@ use terminal::{process, say};
 ///
 /// Runs in the foreground until SIGTERM or Ctrl-C, and logs to stderr. SIGHUP does not reload the
 /// configuration: see `uvala apply`. The daemon needs no privileges: each user can run one. Under
-/// systemd, use Type=notify.
+/// systemd, use Type=notify, and for `systemctl reload` NotifyAccess=exec and ExecReload=uvala
+/// upgrade.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

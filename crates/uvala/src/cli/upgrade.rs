@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::{fs, io, process};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Parser;
 use protocol::users::user_name;
 use rustix::process::geteuid;
@@ -31,28 +31,33 @@ const ONCE: [&str; 3] = ["--background", "--replace", "--forget"];
 pub fn run(global: &Global, _: &Args) -> anyhow::Result<()> {
     let connection = global.connect()?;
     let peer = connection.peer().context("the daemon that runs")?;
+    let pid = peer.pid.context("the daemon that runs is in another PID namespace")?;
+    let running = Running(pid);
+    let is_reload = std::env::var("MAINPID").is_ok_and(|main| main == pid.to_string());
     if peer.uid != geteuid().as_raw() {
         let user = user_name(peer.uid);
-        bail!("the daemon that runs is {user}'s: run this as {user}");
+        let otherwise = anyhow!("the daemon that runs is {user}'s: run this as {user}");
+        return Err(running.reload().unwrap_or(otherwise));
     }
-    let pid = peer.pid.context("the daemon that runs is in another PID namespace")?;
-    let running = Process(pid);
     let old = running.args().context("cannot see how the daemon was started")?;
-    let cli = Cli::try_parse_from(&old).ok();
-    let Some(Command::Daemon(args)) = cli.map(|cli| cli.command) else {
+    let cli = Cli::try_parse_from(&old);
+    let cli =
+        cli.map_err(|error| anyhow!("the daemon's options are not known any more: {error}"))?;
+    let Command::Daemon(args) = cli.command else {
         bail!("process {pid} is the daemon, but was not started as `uvala daemon`");
     };
     let mut command = process::Command::new(exe()?);
     command.args(args_again(&old));
-    // The processes of a unit have one environment.
-    let is_service = std::env::var_os("NOTIFY_SOCKET").is_some()
-        && running.control_groups()? == Process(process::id()).control_groups()?;
     let dir = connection.path().parent().context("the daemon's directory")?;
-    if is_service {
-        return background::start_as_service(&command, dir);
+    let dir = std::path::absolute(dir)?;
+    if is_reload {
+        ensure!(std::env::var_os("NOTIFY_SOCKET").is_some(), "the unit lacks NotifyAccess=exec");
+        return background::start_as_service(&command, &dir);
     }
-    command.current_dir(running.dir()?).envs(running.environment()?);
-    background::start(command, args.log_file, true, dir)
+    command.current_dir(running.dir()?).env_clear().envs(running.environment()?);
+    // All of this was still that process's.
+    connection.hello("uvala upgrade")?;
+    background::start(command, args.log_file, true, &dir)
 }
 
 /// The arguments of the daemon that takes over.
@@ -62,10 +67,10 @@ fn args_again(old: &[OsString]) -> impl Iterator<Item = &OsStr> {
     words.filter(repeated).chain([OsStr::new("--replace")])
 }
 
-/// The daemon that runs, or this program.
-struct Process(u32);
+/// The process of the daemon that runs.
+struct Running(u32);
 
-impl Process {
+impl Running {
     fn file(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{name}", self.0))
     }
@@ -74,45 +79,47 @@ impl Process {
         Ok(words(&fs::read(self.file("cmdline"))?).collect())
     }
 
-    fn control_groups(&self) -> io::Result<String> {
-        fs::read_to_string(self.file("cgroup"))
-    }
-
     fn dir(&self) -> anyhow::Result<PathBuf> {
-        fs::read_link(self.file("cwd")).map_err(|error| self.why(error))
+        fs::read_link(self.file("cwd")).map_err(|error| self.unseen(error))
     }
 
     /// The environment of a daemon that is no service.
     fn environment(&self) -> anyhow::Result<Vec<(OsString, OsString)>> {
-        let text = fs::read(self.file("environ")).map_err(|error| self.why(error))?;
+        let text = fs::read(self.file("environ")).map_err(|error| self.unseen(error))?;
         let all: Vec<_> = words(&text).filter_map(variable).collect();
-        if all.iter().any(|(name, _)| name == "NOTIFY_SOCKET") {
-            // Of a process that it has not started itself, systemd would not know that it is the
-            // service's.
-            return Err(self.why(io::ErrorKind::PermissionDenied.into()));
+        // Of a process that it has not started itself, systemd would not know that it is the
+        // service's.
+        let is_service = all.iter().any(|(name, _)| name == "NOTIFY_SOCKET");
+        match self.reload().filter(|_| is_service) {
+            Some(reload) => Err(reload),
+            None => Ok(all),
         }
-        Ok(all)
     }
 
-    /// Why this program cannot do what it is told.
-    fn why(&self, error: io::Error) -> anyhow::Error {
-        let groups = self.control_groups().unwrap_or_default();
-        match reload(&groups).filter(|_| error.kind() == io::ErrorKind::PermissionDenied) {
-            Some(reload) => anyhow!("the daemon is a service of systemd; run `{reload}`"),
-            None => anyhow!(error).context("cannot see how the daemon was started"),
-        }
+    /// A service may have a user namespace of its own, where nothing of it can be seen.
+    fn unseen(&self, error: io::Error) -> anyhow::Error {
+        let other = || anyhow!(error).context("cannot see how the daemon was started");
+        self.reload().unwrap_or_else(other)
+    }
+
+    /// What to do instead, if it is in the control group of a service.
+    fn reload(&self) -> Option<anyhow::Error> {
+        let groups = fs::read_to_string(self.file("cgroup")).ok()?;
+        let reload = reload(&groups)?;
+        Some(anyhow!("the daemon is a service of systemd; run `{reload}`"))
     }
 }
 
 /// The command that reloads the unit of a process in these control groups.
 fn reload(groups: &str) -> Option<String> {
     let names = || groups.lines().flat_map(|line| line.rsplit('/'));
-    let unit = names().find(|name| name.ends_with(".service"))?;
-    let is_user = names().any(|name| name.starts_with("user@"));
-    Some(format!("systemctl {}reload {unit}", if is_user { "--user " } else { "" }))
+    let is_manager = |name: &&str| name.starts_with("user@");
+    let unit = names().find(|name| name.ends_with(".service") && !is_manager(name))?;
+    let user = if names().any(|name| is_manager(&name)) { "--user " } else { "" };
+    Some(format!("systemctl {user}reload {unit}"))
 }
 
-/// Name and value.
+/// A variable of an environment: `NAME=VALUE`.
 fn variable(text: OsString) -> Option<(OsString, OsString)> {
     let bytes = text.as_bytes();
     let (name, value) = bytes.split_at(bytes.iter().position(|&byte| byte == b'=')?);
@@ -149,7 +156,9 @@ mod tests {
         assert_eq!(reload(user), "systemctl --user reload lab.service");
         let system = "1:name=systemd:/system.slice/uvala.service\n0::/\n";
         assert_eq!(reload(system), "systemctl reload uvala.service");
-        assert_eq!(reload("0::/user.slice/user-7.slice/session-1.scope\n"), "");
+        for scope in ["session-1.scope", "user@7.service/app.slice/a.scope"] {
+            assert_eq!(reload(&format!("0::/user.slice/user-7.slice/{scope}\n")), "");
+        }
     }
 
     #[test]
