@@ -180,6 +180,52 @@ fn a_browser_shows_a_map_with_rates_and_the_traffic_between_ports() {
 }
 
 #[test]
+fn a_hidden_tab_counts_and_draws_nothing_until_it_is_seen() {
+    let daemon = Setup::new("[switch.vale0.port.vm1]\n[switch.vale0.port.vm2]\n").start();
+    let http = Http::start(&daemon);
+    let Some(mut page) = browser(&http, 1000, "") else { return };
+    let mut send = traffic(&daemon);
+    let row = "document.querySelector('tbody tr').innerText";
+    wait::until("a rate", || {
+        send();
+        page.value(&format!("/[1-9][0-9.]*( k)?\\/s/.test({row})")) == true
+    });
+    let kept = "import('/live.js').then((it) => it.live.get('vale0:vm1').history.length)";
+    page.value(
+        "window.changes = 0;
+        new MutationObserver((list) => { window.changes += list.length; }).observe(document,
+            {subtree: true, childList: true, characterData: true, attributes: true});
+        Object.defineProperty(document, 'hidden', {value: true, configurable: true})",
+    );
+    let before = page.value(kept).as_u64().unwrap();
+    wait::until("two more rates", || {
+        send();
+        page.value(kept).as_u64().unwrap() >= before + 2
+    });
+    assert_eq!(page.value("window.changes"), 0);
+    page.value("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))");
+    page.until("window.changes > 0");
+}
+
+#[test]
+fn a_browser_brings_ports_out_of_sight_up_to_date_as_they_come_into_sight() {
+    let others: String =
+        (1..60).map(|n| format!("[switch.vale0.port.a{n}]\nkind = \"null\"\n")).collect();
+    let ports = others + "[switch.vale0.port.vm1]\n[switch.vale0.port.vm2]\n";
+    let daemon = Setup::new(&ports).start();
+    let http = Http::start(&daemon);
+    let Some(mut page) = browser(&http, 1000, "") else { return };
+    let mut send = traffic(&daemon);
+    page.until("document.querySelectorAll('tbody tr').length === 61");
+    page.value("document.querySelector('tbody tr:last-child').scrollIntoView()");
+    let row = "document.querySelector('tbody tr:last-child').innerText";
+    wait::until("a rate", || {
+        send();
+        page.value(&format!("/[1-9][0-9.]*( k)?\\/s/.test({row})")) == true
+    });
+}
+
+#[test]
 fn every_view_fits_a_phone_in_light_and_dark() {
     let ports: String = (1..40).map(|n| format!("[switch.vale0.port.machine{n}]\n")).collect();
     let daemon = Setup::new(&ports).start();

@@ -56,6 +56,11 @@ function hear(type, data) {
     say("");
   }
   stale = take(data) || stale;
+  if (!document.hidden) refresh();
+}
+
+/** Brings the view up to date; in a tab that nobody sees, this waits. */
+function refresh() {
   // A form that is being filled in stays.
   const isBusy =
     main.contains(document.activeElement) && document.activeElement.matches("input, select");
@@ -77,6 +82,7 @@ login.addEventListener("close", () => {
   location.reload();
 });
 
+document.addEventListener("visibilitychange", () => document.hidden || refresh());
 window.addEventListener("hashchange", () => location.hash.startsWith("#/") && show());
 show(false);
 listen("/v1/stats/stream", new AbortController().signal, hear, fail);

@@ -66,6 +66,44 @@ export function field(label, name, attributes = {}, options = null) {
   return h("label", {}, label, input);
 }
 
+/** Writes an element's text, if it is another: a browser lays out anew what is written. */
+export function write(element, text) {
+  const node = element.firstChild ?? element.appendChild(new Text());
+  if (node.data !== text) node.data = text;
+}
+
+/** Sets an attribute, if it is another. */
+export function set(element, name, value) {
+  if (element.getAttribute(name) !== value) element.setAttribute(name, value);
+}
+
+/** Ticks between two looks at a part that is out of sight. */
+const TURNS = 10;
+
+/**
+ * Brings parts `{ element, tick }` up to date: those in sight with each tick, and as they come. The
+ * others take turns, so that a search, a copy or a print finds no old figures.
+ */
+export function inSight(parts) {
+  const all = new Map(parts.map((part) => [part.element, part]));
+  const seen = new Set();
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const part = all.get(target);
+      isIntersecting ? seen.add(part) : seen.delete(part);
+      if (isIntersecting) part.tick();
+    }
+  });
+  for (const element of all.keys()) observer.observe(element);
+  let turn = 0;
+  const tick = () => {
+    const isDue = (part, at) => turn === 0 || at % TURNS === turn % TURNS || seen.has(part);
+    for (const part of parts.filter(isDue)) part.tick();
+    turn += 1;
+  };
+  return { tick, end: () => observer.disconnect() };
+}
+
 /** A number with three digits, a prefix for thousands, and a unit. */
 export function short(value, unit = "") {
   const prefixes = ["", "k", "M", "G", "T"];
@@ -135,7 +173,7 @@ export function history() {
       isDown = value != null;
       return word;
     };
-    line.setAttribute("d", values.map(point).join(" "));
+    set(line, "d", values.map(point).join(" "));
     return most;
   };
   return picture;
@@ -152,9 +190,9 @@ export function graph(seconds) {
     h("div", { class: "times" }, begin, h("span", {}, "now")),
   );
   element.draw = (values) => {
-    top.textContent = frames(picture.draw(values));
+    write(top, frames(picture.draw(values)));
     const ago = values.length * seconds;
-    begin.textContent = ago < 120 ? `${ago} s ago` : `${Math.round(ago / 60)} min ago`;
+    write(begin, ago < 120 ? `${ago} s ago` : `${Math.round(ago / 60)} min ago`);
   };
   return element;
 }

@@ -7,7 +7,7 @@
 
 import { all, hearOnce } from "/api.js";
 import { framesPlace } from "/frames.js";
-import { frames, h, portLink, portPlace, svg, table } from "/html.js";
+import { frames, h, inSight, portLink, portPlace, set, svg, table, write } from "/html.js";
 import { live } from "/live.js";
 
 /** Ports of a switch that are drawn. */
@@ -75,6 +75,7 @@ function picture(info, ports, columns) {
     ...[...nodes.values()].flatMap((it) => [it.wire, it.element]),
   );
   const more = ports.length > drawn.length && `, of which the ${DRAWN} busiest are drawn`;
+  const shown = inSight([...nodes.values()]);
   const traffic = between(info.switch, nodes, edges, barAt + BAR / 2);
   return {
     element: h(
@@ -85,8 +86,11 @@ function picture(info, ports, columns) {
       image,
       traffic.element,
     ),
-    tick: () => nodes.forEach((it) => it.tick()),
-    end: traffic.end,
+    tick: shown.tick,
+    end: () => {
+      shown.end();
+      traffic.end();
+    },
     isLooking: traffic.isLooking,
   };
 }
@@ -107,11 +111,11 @@ function node(port, isLeft, x, y, barAt) {
     if (!now) return;
     const drops = now.drops > 0 ? `, ${frames(now.drops)} dropped` : "";
     const state = port.disabled ? ", disabled" : "";
-    rates.textContent = `↑ ${frames(now.tx)} ↓ ${frames(now.rx)}${drops}${state}`;
+    write(rates, `↑ ${frames(now.tx)} ↓ ${frames(now.rx)}${drops}${state}`);
     const said = `sends ${frames(now.tx)}, receives ${frames(now.rx)}${drops}${state}`;
-    element.setAttribute("aria-label", `${port.port}, ${said}`);
+    set(element, "aria-label", `${port.port}, ${said}`);
     element.classList.toggle("bad", Boolean(drops || port.disabled));
-    wire.setAttribute("stroke-width", thickness(now.tx + now.rx));
+    set(wire, "stroke-width", thickness(now.tx + now.rx));
     wire.classList.toggle("idle", now.tx + now.rx === 0);
   };
   return { element, wire, tick, edge, y };

@@ -3,7 +3,20 @@
 
 import { all, call, listen } from "/api.js";
 import { watch } from "/frames.js";
-import { bits, facts, field, frames, graph, h, history, portLink, short, table } from "/html.js";
+import {
+  bits,
+  facts,
+  field,
+  frames,
+  graph,
+  h,
+  history,
+  inSight,
+  portLink,
+  short,
+  table,
+  write,
+} from "/html.js";
 import { dropped, live } from "/live.js";
 
 export { map } from "/map.js";
@@ -51,20 +64,29 @@ function form(title, fields, button, send, done) {
 /** All switches with their ports, and their rates. */
 export async function ports(page) {
   const [switches, list] = [await all("/v1/switches"), await all("/v1/ports")];
-  const cells = new Map();
+  const parts = [];
   const row = (port) => {
-    const own = { tx: h("span"), rx: h("span"), drops: h("span"), svg: history() };
-    cells.set(port.port, own);
+    const figure = () => h("span", { class: "figure" });
+    const [tx, rx, lost, line] = [figure(), figure(), figure(), history()];
+    const tick = () => {
+      const now = live.get(port.port);
+      if (!now) return;
+      write(tx, frames(now.rates.tx));
+      write(rx, frames(now.rates.rx));
+      write(lost, frames(now.rates.drops));
+      line.draw(now.history.slice(-60));
+    };
+    parts.push({ element: line, tick });
     const state = port.disabled ? h("span", { class: "bad" }, "disabled") : holder(port);
     const label = port.settings.label && h("span", { class: "soft" }, ` ${port.settings.label}`);
     return [
       [portLink(port.port), label],
       port.kind,
       state,
-      own.tx,
-      own.rx,
-      own.drops,
-      own.svg,
+      tx,
+      rx,
+      lost,
+      line,
     ];
   };
   const columns = ["Port", "Kind -", "Client -", "Sends #", "Receives #", "Dropped # -", "History"];
@@ -93,21 +115,11 @@ export async function ports(page) {
     },
     () => page.again("The port was added."),
   );
-  const tick = () => {
-    for (const [name, own] of cells) {
-      const now = live.get(name);
-      if (!now) continue;
-      own.tx.textContent = frames(now.rates.tx);
-      own.rx.textContent = frames(now.rates.rx);
-      own.drops.textContent = frames(now.rates.drops);
-      own.svg.draw(now.history.slice(-60));
-    }
-  };
   const none = h("p", {}, "There is no switch yet: add a port, and its switch is made.");
   return {
     title: "Ports",
     element: h("div", {}, sections.length ? sections : none, add),
-    tick,
+    ...inSight(parts),
     follows: true,
   };
 }
@@ -186,8 +198,8 @@ export async function port(page, name) {
   const tick = () => {
     const now = live.get(name);
     if (!now) return;
-    sends.textContent = `${frames(now.rates.tx)}, ${bits(now.rates.txBits)}`;
-    receives.textContent = `${frames(now.rates.rx)}, ${bits(now.rates.rxBits)}`;
+    write(sends, `${frames(now.rates.tx)}, ${bits(now.rates.txBits)}`);
+    write(receives, `${frames(now.rates.rx)}, ${bits(now.rates.rxBits)}`);
     line.draw(now.history);
     const lost = JSON.stringify(now.counters.drops);
     if (lost !== shown) drops.replaceChildren(dropTable([[name, now.counters]], reasons));
