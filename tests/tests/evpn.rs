@@ -404,7 +404,10 @@ fn a_station_that_is_migrated_gets_its_frames_at_the_new_place() {
         let (mac, ip) = (MacAddr::new([2, 0, 0, 0, 0, last]), format!("192.168.7.{last}"));
         first.ip(&format!("neigh add {ip} lladdr {mac} dev eth0 nud permanent"));
         let mut before = arrive(two, mac);
-        wait::until("the station", || one.knows(&mac.to_string()));
+        // A host that has not heard of it takes it for new, and two hosts with a new station at one
+        // time settle by their addresses whose it is (RFC 7432, section 15).
+        let station = mac.to_string();
+        wait::until("the station", || one.knows(&station) && three.knows(&station));
         let mut flow = first.visit(|| {
             let mut command = Command::new("ping");
             Owned::spawn(command.args(["-n", "-i", "0.005", &ip]).stdout(Stdio::null()))
