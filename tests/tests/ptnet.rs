@@ -312,7 +312,8 @@ fn no_vmm_finds_the_memory_of_another_and_all_is_given_back() {
         wait::until("a renewed port", || {
             device.said().matches("is attached again").count() == round
         });
-        wait::until("everything back", || device.holdings().1 == before);
+        // The first port's may not have been closed yet when they were counted.
+        wait::until("everything back", || device.holdings().1 <= before);
     }
 }
 
