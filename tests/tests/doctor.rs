@@ -354,6 +354,36 @@ fn a_container_whose_addresses_went_with_a_killed_daemon_is_noted() {
 }
 
 #[test]
+fn a_container_that_was_forgotten_after_a_kill_is_named_until_it_is_attached_again() {
+    let Some(lab) = Lab::new(1) else { return };
+    lab.home.within(|| {
+        let mut daemon = Daemon::start();
+        // The process of a container: the next daemon cannot know whether it is the same one.
+        let attach = ["ns", "attach", &lab.guests[0].name(), "vale0:red"];
+        assert!(daemon.uvala(&attach).status.success());
+        daemon.kill();
+        daemon.restart();
+        finds(
+            &daemon,
+            "vale0:red: it was forgotten, because its interface ended",
+            "network reload",
+        );
+        assert!(daemon.uvala(&attach).status.success());
+        assert!(!doctor(&daemon).1.contains("forgotten"));
+    });
+}
+
+#[test]
+fn a_daemon_that_has_ended_in_order_was_not_killed() {
+    let mut daemon = Daemon::start();
+    daemon.terminate();
+    wait::until("its end", || daemon.process().has_ended());
+    let (status, said) = doctor_with(Some(&daemon.dir()), None);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("no daemon at") && !said.contains("killed"), "{said}");
+}
+
+#[test]
 fn a_socket_of_a_port_that_is_gone_is_noted() {
     let daemon = Daemon::start();
     let path = daemon.dir().join("vale0:old.sock");
@@ -431,11 +461,11 @@ fn memory_of_a_machine_that_is_not_shared_is_named() {
 #[test]
 fn a_hostile_command_line_controls_no_terminal_and_gives_no_words_to_a_shell() {
     let daemon = Daemon::start();
-    let device = r#"{"driver":"vfio-user-pci","socket":{"path":"/x\u001b[2J;reboot"}}"#;
+    let device = r#"{"driver":"vfio-user-pci","socket":{"path":"DIR/x\u001b[2J;reboot"}}"#;
     let words = format!("-device {device} -netdev $(reboot),addr.path=DIR/vale0:a.sock");
     let _monitor = daemon.monitor(&words);
-    let quoted = r"--socket '/x\u{1b}[2J;reboot', and";
-    wait::until(quoted, || doctor(&daemon).1.contains(quoted));
+    let quoted = format!(r"--socket '{}/x\u{{1b}}[2J;reboot', and", daemon.dir().display());
+    wait::until(&quoted, || doctor(&daemon).1.contains(&quoted));
     let (_, said) = doctor(&daemon);
     assert!(said.contains("uvala port add vale0:a --kind vhost-user\n"), "{said}");
     assert!(!said.contains('\x1b') && !said.contains("$(reboot)"), "{said}");

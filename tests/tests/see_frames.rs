@@ -489,3 +489,40 @@ fn wireshark_lists_ports_as_interfaces_and_captures_them() {
     running.stdout().read_to_string(&mut text).expect("text");
     assert_eq!(text, "77\n77\n");
 }
+
+#[test]
+fn a_capture_and_events_go_on_with_the_daemon_that_takes_over() {
+    let mut daemon = Daemon::start();
+    let [mut a, mut b] = pair(&daemon);
+    let dir = daemon.dir();
+    let watch = |words: &[&str]| {
+        let mut command = Command::new(uvala_path());
+        command.arg("--dir").arg(&dir).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = Owned::spawn(&mut command);
+        let mut said = BufReader::new(process.stderr()).lines().map(|line| line.expect("text"));
+        assert!(said.next().is_some_and(|line| line.contains("Ctrl-C ends it")));
+        (process, said)
+    };
+    let (mut capture, mut said) = watch(&["capture", "vale0:a", "--direction", "in", "-c", "2"]);
+    let (mut events, mut heard) = watch(&["events"]);
+    let mut got = Vec::new();
+    a.send(&frame(2, 1, 60)).expect("room");
+    b.recv(&mut got).expect("it arrives");
+    for _ in 0..2 {
+        daemon.replace();
+        for said in [&mut said, &mut heard] {
+            assert!(said.next().is_some_and(|line| line.contains("another daemon")));
+        }
+    }
+    a.send(&frame(2, 1, 61)).expect("room");
+    let lines = BufReader::new(capture.stdout()).lines().map(|line| line.expect("text"));
+    assert_eq!(lines.count(), 2);
+    assert!(capture.wait().success());
+    assert!(said.next().is_some_and(|line| line.contains("2 frames captured, 0 missed")));
+    daemon.uvala(&["port", "add", "vale0:new"]);
+    let mut lines = BufReader::new(events.stdout()).lines().map(|line| line.expect("text"));
+    assert!(lines.any(|line| line.contains("vale0:new")));
+    daemon.kill();
+    assert!(!events.wait().success());
+}

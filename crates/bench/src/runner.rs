@@ -88,7 +88,8 @@ pub fn run(scenario: &Scenario, effort: Effort, choice: Choice) -> Report {
     let run_peers = if choice.no_peers { &[] } else { scenario.peers };
     let mut peers: Vec<Contender> = run_peers.iter().map(|&peer| Contender::new(peer)).collect();
     for repeat in 1..=effort.repeats {
-        progress(scenario.name, repeat, effort.repeats, series.last_probe());
+        let left = time_left(begin.elapsed(), repeat - 1, effort.repeats);
+        progress(scenario.name, repeat, effort.repeats, series.last_probe(), left);
         if let Some(sample) = limit_sample(scenario, effort, &mut series, &mut problems) {
             limit_samples.push(sample);
         }
@@ -181,7 +182,7 @@ impl Contender {
         };
         let work = Work { traffic, ..scenario.work };
         let number = self.samples.len() + 1;
-        progress(self.peer.name(), number, effort.peer_repeats, series.last_probe());
+        progress(self.peer.name(), number, effort.peer_repeats, series.last_probe(), None);
         match series.take(|| peers::measure(self.peer, &work, effort.peer)) {
             Ok(sample) => self.samples.push(sample),
             Err(error) => self.problem = Some(format!("{error:#}")),
@@ -204,7 +205,26 @@ fn in_regime(samples: &[Sample], regime: Regime) -> Option<Summary> {
     summarize(samples, regime).or_else(|| best_supported(samples))
 }
 
-fn progress(what: &str, repeat: usize, of: usize, probe_ns: Option<f64>) {
+fn progress(what: &str, repeat: usize, of: usize, probe_ns: Option<f64>, left: Option<Duration>) {
     let probe = probe_ns.map_or_else(String::new, |ns| format!(", cores {ns:.0} ns apart"));
-    say::remark(format_args!("{what}: sample {repeat} of {of}{probe}"));
+    let left = left.map_or_else(String::new, |left| format!(", {} s left", left.as_secs()));
+    say::remark(format_args!("{what}: sample {repeat} of {of}{probe}{left}"));
+}
+
+/// What the other samples take, if they take as long as those that are done.
+fn time_left(elapsed: Duration, done: usize, of: usize) -> Option<Duration> {
+    let (done, left) = (u32::try_from(done).ok()?, u32::try_from(of - done).ok()?);
+    Some(elapsed.checked_div(done)? * left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_the_time_left_is_that_of_the_samples_so_far() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(time_left(minute, 2, 5), Some(minute * 3 / 2));
+        assert_eq!(time_left(Duration::ZERO, 0, 5), None, "nothing is known before the first");
+    }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::name::PortName;
+
 /// What the daemon uses now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -22,6 +24,10 @@ pub struct Usage {
     /// The number of these files, named or not.
     #[serde(default)]
     pub unsaved_files: u64,
+    /// Ports that it forgot when it started, because their interface ended with the daemon before
+    /// it, and that are not there again; 16 at most. For root and the daemon's user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forgotten: Vec<PortName>,
 }
 
 /// What a user has, and its quota counts.

@@ -196,6 +196,7 @@ impl<D: Datapath> Control<D> {
             },
             pending: Pending::default(),
             notes: PortNotes {
+                forgotten: BTreeSet::new(),
                 uplinks: HashMap::new(),
                 polled: BTreeSet::new(),
                 followers: BTreeMap::new(),

@@ -62,6 +62,8 @@ pub(super) struct Pending {
 /// What control remembers of some ports beside the state.
 #[derive(Debug)]
 pub(super) struct PortNotes {
+    /// Ports whose interface ended with the daemon before this one.
+    pub(super) forgotten: BTreeSet<PortName>,
     /// The port of the system's interface, by the port that a netmap program has bound to it.
     pub(super) uplinks: HashMap<PortKey, PortKey>,
     /// Ports that a client asked to poll.

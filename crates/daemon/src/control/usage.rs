@@ -24,9 +24,12 @@ impl<D: Datapath> Control<D> {
         };
         let seen: Vec<_> = unsaved.iter().filter(|(name, _)| may_look(name)).collect();
         let unsaved_files = seen.len() as u64;
-        let named = seen.into_iter().take(UNSAVED_MAX);
+        let named = seen.into_iter().take(NAMES_MAX);
         let unsaved = named.map(|(_, why)| why.to_string()).collect();
-        Reply::Usage(Usage { unsaved, unsaved_files, ..of_daemon() })
+        let forgotten = self.notes.forgotten.iter().filter(|_| caller.privileged);
+        let forgotten = forgotten.filter(|name| self.state.find_port(name).is_none());
+        let forgotten = forgotten.take(NAMES_MAX).cloned().collect();
+        Reply::Usage(Usage { unsaved, unsaved_files, forgotten, ..of_daemon() })
     }
 
     pub(super) fn user_list(&self, caller: &Caller, from: &PageFrom) -> Result<Reply, Refusal> {
@@ -54,8 +57,8 @@ impl<D: Datapath> Control<D> {
     }
 }
 
-/// Most files that are named.
-const UNSAVED_MAX: usize = 16;
+/// Most files that are named, and most ports.
+const NAMES_MAX: usize = 16;
 
 /// What this process uses.
 fn of_daemon() -> Usage {
@@ -67,6 +70,7 @@ fn of_daemon() -> Usage {
         cpu_ms: u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX),
         unsaved: Vec::new(),
         unsaved_files: 0,
+        forgotten: Vec::new(),
     }
 }
 

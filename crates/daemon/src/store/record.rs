@@ -231,7 +231,9 @@ impl SwitchRecord {
     /// Checks every value, as in a file from another user.
     pub fn check(self) -> Result<Checked, String> {
         if self.version != VERSION {
-            return Err(format!("version {} instead of {VERSION}", self.version));
+            let newer = if self.version > VERSION { ", of a newer uvala" } else { "" };
+            let version = self.version;
+            return Err(format!("version {version}{newer} instead of {VERSION}"));
         }
         if self.ports.len() > MAX_PORTS {
             return Err(format!("more than {MAX_PORTS} ports"));
@@ -366,13 +368,17 @@ pub fn merge(plans: &[SwitchPlan], mut records: BTreeMap<SwitchName, Checked>) -
 
 impl Checked {
     /// Forgets the ports whose interface the daemon before this one had alone, and did not leave:
-    /// `is_left` tells which it did.
-    pub fn forget_lost(&mut self, is_left: impl Fn(&PortName, PortKind, &HostIf) -> bool) {
+    /// `is_left` tells which it did. Returns their names.
+    pub fn forget_lost(
+        &mut self,
+        is_left: impl Fn(&PortName, PortKind, &HostIf) -> bool,
+    ) -> Vec<PortName> {
         let is_lost = |port: &PortPlan| {
             let host = port.host.as_ref().filter(|host| is_of_one_daemon(host));
             host.is_some_and(|host| !is_left(&port.name, port.kind, host))
         };
-        for lost in self.plan.ports.extract_if(.., |port| is_lost(port)) {
+        let lost: Vec<_> = self.plan.ports.extract_if(.., |port| is_lost(port)).collect();
+        for lost in &lost {
             let is_given = lost.host.as_ref().is_some_and(|host| host.fds > 0);
             let cure = match is_given {
                 true => "add it again: uvala port add --fd",
@@ -386,6 +392,7 @@ impl Checked {
                 lost.name
             );
         }
+        lost.into_iter().map(|port| port.name).collect()
     }
 
     /// The plan of a switch that the configuration names.

@@ -1,6 +1,7 @@
 //! `uvala capture`
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use protocol::name::{PortName, SwitchName};
 use protocol::parse;
 use protocol::{CaptureOf, DropReasonName, DropsOf, PortInfo};
 
-use super::{Global, port, time_slice};
+use super::{Global, port, takeover, time_slice};
 use crate::pcap::files::{Files, Rotation};
 use crate::pcap::{Lost, Seen, decode, write::Interface};
 use terminal::Usage;
@@ -103,6 +104,34 @@ enum Source {
     Drops(SwitchName, DropsOf),
 }
 
+impl Source {
+    /// The capture, and the names of ports that drops need.
+    fn open(
+        &self,
+        global: &Global,
+        slots: u32,
+        stop: &Stop,
+    ) -> Result<(Capture, Option<PortNames>)> {
+        let dir = global.dir.as_deref();
+        Ok(match self {
+            Self::Port(port, of) => (Capture::open(dir, port.clone(), *of, slots, stop)?, None),
+            Self::Drops(switch, of) => {
+                let capture = Capture::of_drops(dir, switch, *of, slots, stop)?;
+                (capture, Some(PortNames::of(global.connect()?, switch.clone())))
+            }
+        })
+    }
+}
+
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(port, _) => port.fmt(f),
+            Self::Drops(switch, _) => write!(f, "drops of {switch}"),
+        }
+    }
+}
+
 /// Where frames go.
 enum Sink {
     Text,
@@ -124,33 +153,38 @@ struct Session {
     long: Vec<u8>,
     /// Frames that the switch had no room for, and when it said so.
     missed: (u64, Instant),
+    /// Frames that daemons before this one had no room for.
+    missed_before: u64,
     /// When the sink was written out.
     flushed: Instant,
 }
 
 /// Runs `uvala capture`.
 pub fn run(global: &Global, args: &Args) -> Result<()> {
-    let stop = stop_by_signals()?;
-    let (dir, source, slots) = (global.dir.as_deref(), args.source()?, args.slots());
-    let mut capture = match &source {
-        Source::Port(port, of) => Capture::open(dir, port.clone(), *of, slots, &stop)?,
-        Source::Drops(switch, of) => Capture::of_drops(dir, switch, *of, slots, &stop)?,
-    };
-    let (what, names) = match source {
-        Source::Port(port, _) => (port.to_string(), None),
-        Source::Drops(switch, _) => {
-            let what = format!("drops of {switch}");
-            (what, Some(PortNames::of(global.connect()?, switch)))
-        }
-    };
+    let (stop, source, slots) = (stop_by_signals()?, args.source()?, args.slots());
+    let open = || source.open(global, slots, &stop);
+    let (mut capture, names) = open()?;
     // A file that is there is kept where there is nothing to capture.
     let mut session = Session { names, ..args.session()? };
     time_slice::shorten();
-    say::remark(format_args!("uvala: capturing {what}; Ctrl-C ends it"));
-    let ended = session.capture(&mut capture, &stop);
+    say::remark(format_args!("uvala: capturing {source}; Ctrl-C ends it"));
+    let ended = loop {
+        let why = match session.capture(&mut capture, &stop) {
+            Err(why) if takeover::is_loss(&why) => why,
+            ended => break ended,
+        };
+        match takeover::again(why, open) {
+            Ok((next, names)) => {
+                (capture, session.names) = (next, names);
+                session.missed_before = session.missed.0;
+                say::remark("uvala: another daemon has taken over; the capture goes on");
+            }
+            Err(why) => break Err(why),
+        }
+    };
     // Once the port is gone, the switch knows no more than it said before.
-    let Session { sink, captured, missed: (before, _), .. } = session;
-    let missed = capture.missed().unwrap_or(0).max(before);
+    let Session { sink, captured, missed: (before, _), missed_before, .. } = session;
+    let missed = (missed_before + capture.missed().unwrap_or(0)).max(before);
     if let Sink::Files(mut files) = sink {
         files.end(missed).or_else(unread).context("cannot write the capture")?;
     }
@@ -213,7 +247,19 @@ impl Args {
         let left = self.count.unwrap_or(u64::MAX);
         let (few, long, flushed) = (self.slots() / 8, Vec::new(), Instant::now());
         let missed = (0, flushed);
-        Ok(Session { sink, filter, names: None, few, left, captured: 0, long, missed, flushed })
+        let (captured, missed_before) = (0, 0);
+        Ok(Session {
+            sink,
+            filter,
+            names: None,
+            few,
+            left,
+            captured,
+            long,
+            missed,
+            missed_before,
+            flushed,
+        })
     }
 
     fn files(&self, path: PathBuf) -> Result<Files> {
@@ -236,7 +282,7 @@ impl Session {
     fn capture(&mut self, capture: &mut Capture, stop: &Stop) -> Result<()> {
         while self.left > 0 && !stop.is_said() {
             if self.missed.1.elapsed() >= ASK {
-                self.missed = (capture.missed()?, Instant::now());
+                self.missed = (self.missed_before + capture.missed()?, Instant::now());
             }
             let Some(taken) = self.take(capture)? else { break };
             if taken == 0 || self.flushed.elapsed() >= PAUSE {

@@ -97,6 +97,7 @@ fn daemon(
     findings.extend(doctor::stalls(&worker::workers(connection).unwrap_or_default()));
     if let Ok(Reply::Usage(usage)) = connection.call(Request::Usage(UsageRequest::Show)) {
         findings.extend(doctor::unsaved(&usage.unsaved, usage.unsaved_files));
+        findings.extend(doctor::forgotten(&usage.forgotten));
     }
     for SwitchInfo { switch, .. } in switches.iter().filter(|info| info.forwarding == "chain") {
         // The switch may be gone by now.

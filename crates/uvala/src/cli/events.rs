@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use client::control::Connection;
-use protocol::name::PortName;
+use protocol::name::{PortName, SwitchName};
 use protocol::parse;
 use protocol::users::user_name;
 use protocol::{Change, Event, EventsQuery, PortStats};
 use serde::Serialize;
 
-use super::{Global, stats};
+use super::{Global, stats, takeover};
 use crate::pcap::decode::time_of_day;
 use terminal::say;
 
@@ -23,7 +23,8 @@ const LONG: Duration = Duration::from_secs(3600);
 ///
 /// Prints a line for each event: switches, ports, their clients, states of interfaces and virtual
 /// machines, addresses, loops, and chains that break and recover; with --drops also ports that
-/// drop. Only root and the daemon's user may listen. Ends when the daemon does, or by Ctrl-C.
+/// drop. Only root and the daemon's user may listen. Ends by Ctrl-C, or when the daemon ends and
+/// no other one takes over.
 ///
 /// With a port or its client go the addresses on the port, without events of their own. Times are
 /// in UTC. The daemon keeps 256 events for a listener that is slow, and says how many were lost
@@ -59,36 +60,51 @@ struct Drops {
 /// Runs the subcommand.
 pub fn run(global: &Global, args: &Args) -> anyhow::Result<()> {
     let switch = args.switch.as_deref().map(str::parse).transpose()?;
-    let listener = global.connect()?;
-    listener.listen(EventsQuery { switch: switch.clone() })?;
-    say::remark("uvala: listening to events; Ctrl-C ends it");
-    let mut drops = match args.drops {
-        None => None,
-        Some(limit) => {
-            let (connection, next) = (global.connect()?, Instant::now());
-            Some(Drops { connection, limit, before: None, next })
-        }
+    let listen = || {
+        let listener = global.connect()?;
+        listener.listen(EventsQuery { switch: switch.clone() })?;
+        let next = Instant::now();
+        let drops =
+            |limit| anyhow::Ok(Drops { connection: global.connect()?, limit, before: None, next });
+        Ok((listener, args.drops.map(drops).transpose()?))
     };
+    let (mut listener, mut drops) = listen()?;
+    say::remark("uvala: listening to events; Ctrl-C ends it");
     loop {
-        let wait = drops
-            .as_ref()
-            .map_or(LONG, |drops| drops.next.saturating_duration_since(Instant::now()));
-        let events = listener.events(wait)?;
-        if events.lost > 0 {
-            args.print_lost(events.lost)?;
-        }
-        events.events.iter().try_for_each(|event| args.print(event))?;
-        if let Some(drops) = &mut drops {
-            for event in drops.look()? {
-                if switch.as_ref().is_none_or(|only| only == event.change.switch()) {
-                    args.print(&event)?;
-                }
+        if let Err(why) = args.print_next(&listener, &mut drops, switch.as_ref()) {
+            if !takeover::is_loss(&why) {
+                return Err(why);
             }
+            (listener, drops) = takeover::again(why, listen)?;
+            say::remark("uvala: another daemon has taken over; what happened meanwhile is unknown");
         }
     }
 }
 
 impl Args {
+    /// Prints what comes next, after a while at most if drops are to be looked for.
+    fn print_next(
+        &self,
+        listener: &Connection,
+        drops: &mut Option<Drops>,
+        switch: Option<&SwitchName>,
+    ) -> anyhow::Result<()> {
+        let wait = drops
+            .as_ref()
+            .map_or(LONG, |drops| drops.next.saturating_duration_since(Instant::now()));
+        let events = listener.events(wait)?;
+        if events.lost > 0 {
+            self.print_lost(events.lost)?;
+        }
+        events.events.iter().try_for_each(|event| self.print(event))?;
+        for event in drops.as_mut().map(Drops::look).transpose()?.unwrap_or_default() {
+            if switch.is_none_or(|only| only == event.change.switch()) {
+                self.print(&event)?;
+            }
+        }
+        Ok(())
+    }
+
     fn print(&self, event: &Event) -> anyhow::Result<()> {
         if self.json { say::json(event) } else { say::out(line(event)) }
     }

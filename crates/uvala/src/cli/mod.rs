@@ -33,6 +33,7 @@ mod run;
 mod security;
 mod stats;
 mod switch;
+mod takeover;
 mod target;
 mod time_slice;
 mod top;
@@ -301,6 +302,10 @@ Examples:
   uvala stats --watch                       the same as plain text, every second
   uvala run -- pkt-gen -i vale0:a -f tx     run a netmap program
   uvala switch set vale0 --mode 666         let all users attach to vale0
+  uvala upgrade                             the installed version takes over from the daemon
+
+Other programs: uvala-http (HTTP API and web page), uvala-evpn (BGP), uvala-device (a machine's
+network card), uvala-helper. Manual pages: man -k uvala.
 
 Exit status:
    0  success                       8  out of memory or descriptors

@@ -24,10 +24,20 @@ struct Socket {
     path: String,
 }
 
-/// Cards without a process, and memory that no process can see. `unix` is `/proc/net/unix`.
-pub fn check(vmms: &[Vmm], unix: &str) -> Vec<Finding> {
+/// Cards without a process, and memory that no process can see. `unix` is `/proc/net/unix`;
+/// `is_ours` says whether a socket is one of the daemon's, by its path and the port of its name.
+pub fn check(
+    vmms: &[Vmm],
+    unix: &str,
+    is_ours: impl Fn(&Path, Option<PortName>) -> bool,
+) -> Vec<Finding> {
     let cards = vmms.iter().flat_map(|vmm| sockets(&vmm.words).map(move |path| (vmm, path)));
-    cards.filter_map(|(vmm, path)| card(vmm, &path, unix)).collect()
+    let is_ours = |path: &str| {
+        let path = Path::new(path);
+        is_ours(path, path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()))
+    };
+    let ours = cards.filter(|(_, path)| is_ours(path));
+    ours.filter_map(|(vmm, path)| card(vmm, &path, unix)).collect()
 }
 
 /// The sockets of a machine's cards.
@@ -79,15 +89,25 @@ mod tests {
     const UNIX: &str = "0: 00000002 00000000 00010000 0001 01 123 /r/vale0:a.vfio\n\
                         1: 00000003 00000000 00000000 0001 03 124 /r/vale0:a.vfio\n";
 
+    fn found(vmms: &[Vmm], unix: &str) -> Vec<Finding> {
+        check(vmms, unix, |_, _| true)
+    }
+
+    #[test]
+    fn test_a_card_of_another_daemon_is_left_to_that() {
+        let others = |_: &Path, name: Option<PortName>| name.is_none();
+        assert_eq!(check(&qemu(SHARED), "", others), []);
+    }
+
     #[test]
     fn test_a_card_without_a_process_and_one_without_memory_are_problems() {
-        assert_eq!(check(&qemu(SHARED), UNIX), []);
-        let [missing] = &check(&qemu(SHARED), "")[..] else { panic!("one") };
+        assert_eq!(found(&qemu(SHARED), UNIX), []);
+        let [missing] = &found(&qemu(SHARED), "")[..] else { panic!("one") };
         assert_eq!(missing.about, "vale0:a");
         assert!(missing.what.contains("process 7") && missing.cure.contains("--socket /r/vale0:a"));
-        let [dead] = &check(&qemu(SHARED), LISTENER)[..] else { panic!("one") };
+        let [dead] = &found(&qemu(SHARED), LISTENER)[..] else { panic!("one") };
         assert!(dead.what.contains("not connected"), "{}", dead.what);
-        let [closed] = &check(&qemu("-m 1G"), UNIX)[..] else { panic!("one") };
+        let [closed] = &found(&qemu("-m 1G"), UNIX)[..] else { panic!("one") };
         assert!(closed.what.contains("not shared"), "{}", closed.what);
     }
 
@@ -96,7 +116,7 @@ mod tests {
         let device = r#"{"driver":"vfio-user-pci","socket":{"path":"/x\u001b[2J;reboot #.vfio"}}"#;
         let mut hostile = qemu(SHARED);
         hostile[0].words.extend(["-device", device].map(str::to_owned));
-        let [found] = &check(&hostile, UNIX)[..] else { panic!("one") };
+        let [found] = &found(&hostile, UNIX)[..] else { panic!("one") };
         let word = r"'/x\u{1b}[2J;reboot #.vfio'";
         assert_eq!(found.about, word);
         assert!(found.what.contains(&format!("a card at {word}, where")), "{}", found.what);

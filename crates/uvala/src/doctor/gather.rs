@@ -55,7 +55,8 @@ pub fn locker(dir: &Path) -> Option<Locker> {
         fd.is_ok_and(|fd| fs::read_link(fd.path()).is_ok_and(|file| file == lock))
     };
     let fds = fs::read_dir(format!("/proc/{pid}/fd"));
-    Some(Locker { pid, runs: fds.is_ok_and(|mut fds| fds.any(has_lock)) })
+    let runs = fds.is_ok_and(|mut fds| fds.any(has_lock));
+    Some(Locker { pid, runs, has_socket: dir.join(SOCKET_NAME).exists() })
 }
 
 /// A daemon that took a connection and does not answer, because it is stopped; with `is_late` also
@@ -128,7 +129,9 @@ fn machines(ports: &[PortInfo], dir: &Path) -> Vec<Finding> {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     findings.extend(machine::strays(ports, &vmms, &dir));
     let unix = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    findings.extend(device::check(&vmms, &unix));
+    findings.extend(device::check(&vmms, &unix, |path, name| {
+        path.parent() == Some(&dir) || ports.iter().any(|port| Some(&port.port) == name.as_ref())
+    }));
     findings
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use protocol::name::PortName;
 use protocol::{LinkState, PortInfo};
 use terminal::shell::quoted;
 
@@ -16,6 +17,8 @@ pub struct Locker {
     pub pid: u32,
     /// The process is there, and a daemon.
     pub runs: bool,
+    /// A socket is there: a daemon that ends in order removes it.
+    pub has_socket: bool,
 }
 
 /// No daemon answers. `others` are daemons that this user can use; `None`: the user named the
@@ -25,17 +28,17 @@ pub fn daemon_missing(why: &str, locker: Option<Locker>, others: Option<&[PathBu
     let (what, start) = why.split_once("; ").unwrap_or((why, "start one: uvala daemon"));
     let start = start.trim_start_matches("start one with: ");
     let (what, start) = match locker {
-        Some(Locker { pid, runs: true }) => (
+        Some(Locker { pid, runs: true, .. }) => (
             format!("{what}: its socket is gone, but the daemon still runs (process {pid})"),
             format!("start it anew (systemctl restart uvala): kill {pid}, then {start}"),
         ),
-        Some(Locker { pid, .. }) => (
+        Some(Locker { pid, has_socket: true, .. }) => (
             format!("{what}: process {pid} was the daemon, and was killed or has crashed"),
             format!(
                 "start one with: {start}; its log says why (journalctl -u uvala, or uvala.log)"
             ),
         ),
-        None => (what.to_owned(), format!("start one with: {start}")),
+        _ => (what.to_owned(), format!("start one with: {start}")),
     };
     let cure = match others.and_then(|others| others.first()) {
         Some(dir) => {
@@ -85,6 +88,15 @@ pub fn unsaved(files: &[String], count: u64) -> Option<Finding> {
     Some(problem("daemon", what, cure))
 }
 
+/// Ports of containers and other namespaces that the daemon has forgotten.
+pub fn forgotten(ports: &[PortName]) -> Vec<Finding> {
+    let cure = "set up the container's network again: podman network reload CONTAINER, or uvala ns \
+                attach";
+    let what = "it was forgotten, because its interface ended with the daemon before this one: its \
+                namespace has no network by it";
+    ports.iter().map(|port| problem(&port.to_string(), what, cure)).collect()
+}
+
 /// One is there, and its socket or directory is closed to this user.
 pub fn daemon_closed(why: &str) -> Finding {
     let (what, cure) = why.split_once("; ").unwrap_or((why, "ask its owner"));
@@ -94,7 +106,7 @@ pub fn daemon_closed(why: &str) -> Finding {
 /// Daemon and command are of different versions.
 pub fn versions(ours: &str, theirs: &str) -> Option<Finding> {
     let what = || format!("it has version {theirs}, and this command {ours}");
-    let cure = "restart the daemon with the installed program; clients and VMMs reconnect";
+    let cure = "uvala upgrade, or systemctl reload uvala: the installed program takes over";
     (ours != theirs).then(|| problem("daemon", what(), cure))
 }
 
@@ -265,9 +277,11 @@ mod tests {
         };
         let none = missing(None, Some(&[]));
         assert_eq!((&*none.0, &*none.1), ("no daemon at /x", "start one with: y"));
-        let killed = missing(Some(Locker { pid: 7, runs: false }), None);
+        let killed = missing(Some(Locker { pid: 7, runs: false, has_socket: true }), None);
         assert!(killed.0.contains("process 7 was") && killed.1.starts_with("start one with: y;"));
-        let lost = missing(Some(Locker { pid: 7, runs: true }), None);
+        let ended = missing(Some(Locker { pid: 7, runs: false, has_socket: false }), None);
+        assert!(!ended.0.contains("process 7") && ended.1.starts_with("start one with: y"));
+        let lost = missing(Some(Locker { pid: 7, runs: true, has_socket: false }), None);
         assert!(
             lost.0.contains("socket is gone") && lost.1.ends_with("kill 7, then y"),
             "{lost:?}"

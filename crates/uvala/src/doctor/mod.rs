@@ -22,7 +22,7 @@ use serde::Serialize;
 
 pub use chain::chains;
 pub use config::configuration;
-pub use host::{daemon_closed, daemon_missing, unsaved};
+pub use host::{daemon_closed, daemon_missing, forgotten, unsaved};
 pub use program::{failing, missing};
 pub use tunnel::tunnels;
 pub use worker::stalls;

@@ -228,8 +228,10 @@ impl<D: Datapath> Control<D> {
     }
 
     /// Forgets saved ports whose interfaces ended with the daemon before this one.
-    pub fn forget_lost(&self, record: &mut Checked) {
-        record.forget_lost(|port, kind, host| self.datapath.inherits(port, kind, host));
+    pub fn forget_lost(&mut self, record: &mut Checked) {
+        let is_left = |port: &_, kind, host: &_| self.datapath.inherits(port, kind, host);
+        let lost = record.forget_lost(is_left);
+        self.notes.forgotten.extend(lost);
     }
 
     /// Gives the interfaces that are being opened some time for it.
