@@ -520,7 +520,7 @@ fn a_capture_and_events_go_on_with_the_daemon_that_takes_over() {
     assert_eq!(lines.count(), 2);
     assert!(capture.wait().success());
     assert!(said.next().is_some_and(|line| line.contains("2 frames captured, 0 missed")));
-    daemon.uvala(&["port", "add", "vale0:new"]);
+    assert!(daemon.uvala(&["port", "add", "vale0:new"]).status.success());
     let mut lines = BufReader::new(events.stdout()).lines().map(|line| line.expect("text"));
     assert!(lines.any(|line| line.contains("vale0:new")));
     daemon.kill();

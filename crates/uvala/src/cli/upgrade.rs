@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn test_the_unit_of_a_process_is_reloaded() {
-        let reload = |groups| reload(groups).unwrap_or_default();
+        let reload = |groups: &str| reload(groups).unwrap_or_default();
         let user = "0::/user.slice/user-7.slice/user@7.service/app.slice/lab.service\n";
         assert_eq!(reload(user), "systemctl --user reload lab.service");
         let system = "1:name=systemd:/system.slice/uvala.service\n0::/\n";
