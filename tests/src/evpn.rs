@@ -143,11 +143,7 @@ impl Member {
     /// Whether the switch knows a station by a route, in this VLAN.
     #[must_use]
     pub fn knows_in(&self, mac: &str, vlan: u16) -> bool {
-        let listed = self.host.done(&["fdb", "list", "vale0"]);
-        let vlan = vlan.to_string();
-        let named = listed.lines().filter(|line| line.contains("extern_learn"));
-        let mut starts = named.map(|line| line.split_whitespace().take(2));
-        starts.any(|start| start.eq([mac, &vlan]))
+        has_by_route(&self.host.done(&["fdb", "list", "vale0"]), mac, vlan)
     }
 
     /// The IP addresses that the port has by routes.
@@ -161,11 +157,7 @@ impl Member {
     /// Whether the port has an IP address by a route, in this VLAN.
     #[must_use]
     pub fn has_neighbour_in(&self, address: &str, vlan: u16) -> bool {
-        let listed = self.host.done(&["neigh", "list", FABRIC]);
-        let vlan = vlan.to_string();
-        let named = listed.lines().filter(|line| line.contains("extern_learn"));
-        let mut starts = named.map(|line| line.split_whitespace().take(2));
-        starts.any(|start| start.eq([address, &vlan]))
+        has_by_route(&self.host.done(&["neigh", "list", FABRIC]), address, vlan)
     }
 
     /// What its `uvala-evpn` has said.
@@ -173,6 +165,14 @@ impl Member {
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.scratch.path().join("evpn.log")).unwrap_or_default()
     }
+}
+
+/// Whether a listing has an address in a VLAN, by a route.
+fn has_by_route(listed: &str, address: &str, vlan: u16) -> bool {
+    let vlan = vlan.to_string();
+    let named = listed.lines().filter(|line| line.contains("extern_learn"));
+    let mut starts = named.map(|line| line.split_whitespace().take(2));
+    starts.any(|start| start.eq([address, &vlan]))
 }
 
 /// Where the program of this name writes what it says.

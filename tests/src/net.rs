@@ -85,6 +85,18 @@ impl Namespace {
 
     /// Ends it with all that is in it.
     pub fn die(self) {}
+
+    /// What `ip` shows inside.
+    ///
+    /// # Panics
+    /// If there is no such program.
+    #[must_use]
+    pub fn seen(&self, words: &str) -> String {
+        self.within(|| {
+            let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2");
+            String::from_utf8(output.stdout).expect("UTF-8")
+        })
+    }
 }
 
 /// Runs `ip` with these words, here.

@@ -27,13 +27,6 @@ fn done(daemon: &Daemon, words: &str) {
     assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn seen(guest: &Namespace, words: &str) -> String {
-    guest.within(|| {
-        let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2");
-        String::from_utf8(output.stdout).expect("UTF-8")
-    })
-}
-
 #[test]
 fn namespaces_are_attached_with_addresses_and_routes() {
     let Some(lab) = Lab::new(2) else { return };
@@ -44,13 +37,13 @@ fn namespaces_are_attached_with_addresses_and_routes() {
         done(daemon, &format!("ns attach {} vale0:red {addresses} {more}", red.name()));
         done(daemon, &format!("ns attach {} vale0:blue --address 10.0.0.2/24", blue.name()));
         assert_eq!(host(daemon, "vale0:red").mtu, 1400);
-        assert!(seen(red, "route").contains("default via 10.0.0.254 dev net0"));
-        assert!(seen(red, "-6 route").contains("default via fd00::fe dev net0"));
-        assert!(seen(red, "addr show net0").contains("fd00::1/64"));
+        assert!(red.seen("route").contains("default via 10.0.0.254 dev net0"));
+        assert!(red.seen("-6 route").contains("default via fd00::fe dev net0"));
+        assert!(red.seen("addr show net0").contains("fd00::1/64"));
         tcp(red, blue, "10.0.0.2", MEGABYTE);
         tcp(blue, red, "10.0.0.1", MEGABYTE);
         done(daemon, "ns detach vale0:red");
-        assert!(!seen(red, "link").contains("net0"));
+        assert!(!red.seen("link").contains("net0"));
         // What is in no namespace has not been attached, and stays.
         done(daemon, "port add vale0:lan --kind tap");
         done(daemon, "port add vale0:process --kind shm");
@@ -70,7 +63,7 @@ fn namespaces_are_attached_with_addresses_and_routes() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("nothing is left"), "{text}");
         assert!(text.contains("route to 0.0.0.0/0 by 10.0.0.255"), "{text}");
-        assert!(daemon.port("vale0:red").is_none() && !seen(red, "link").contains("eth0"));
+        assert!(daemon.port("vale0:red").is_none() && !red.seen("link").contains("eth0"));
         let output = uvala(daemon, "ns attach nowhere vale0:x");
         assert!(String::from_utf8_lossy(&output.stderr).contains("no network namespace nowhere"));
     });
@@ -267,13 +260,13 @@ fn a_runtime_adds_checks_and_deletes_containers() {
         let sandbox = format!("/proc/{}/ns/net", red.name());
         assert_eq!(red_is["interfaces"][0]["sandbox"], sandbox.as_str());
         let mac = red_is["interfaces"][0]["mac"].as_str().unwrap();
-        assert!(seen(red, "link show eth0").contains(mac));
+        assert!(red.seen("link show eth0").contains(mac));
         assert_eq!(
             (red_is["ips"].as_array().unwrap().len(), &red_is["ips"][0]["interface"]),
             (2, &0.into())
         );
-        assert!(seen(red, "route").contains("default via 10.7.0.1 dev eth0"));
-        assert!(seen(red, "link show eth0").contains("mtu 1400"));
+        assert!(red.seen("route").contains("default via 10.7.0.1 dev eth0"));
+        assert!(red.seen("link show eth0").contains("mtu 1400"));
         tcp(red, blue, &address(&blue_is, 0), MEGABYTE);
         tcp(blue, red, &address(&red_is, 1), MEGABYTE);
         let again = runtime.call("ADD", &red.name(), &config);
@@ -300,7 +293,7 @@ fn a_runtime_adds_checks_and_deletes_containers() {
             assert!(good, "also twice: {said}");
         }
         assert_eq!(daemon.ports(), [""; 0]);
-        assert!(!seen(red, "link").contains("eth0"));
+        assert!(!red.seen("link").contains("eth0"));
         let left = std::fs::read_dir(runtime.place.path().join("ipam/lab")).unwrap();
         let left = left.filter(|file| {
             let name = file.as_ref().unwrap().file_name().into_string().unwrap();
@@ -320,7 +313,7 @@ fn an_interface_has_the_mac_address_that_its_runtime_asks_for() {
         let asked = format!("\"capabilities\":{{}},\"runtimeConfig\":{{\"mac\":{mac:?}}},");
         let (good, said) = runtime.call("ADD", &red.name(), &runtime.config(&asked));
         assert!(good && said["interfaces"][0]["mac"] == mac, "{said}");
-        assert!(seen(red, "link show eth0").contains(mac));
+        assert!(red.seen("link show eth0").contains(mac));
     });
 }
 
@@ -360,7 +353,7 @@ fn what_an_add_did_not_make_it_does_not_take_away() {
             let again = config.replace("\"ipam\"", ipam);
             let (good, said) = runtime.call("ADD", &red.name(), &again);
             assert!(!good && said["code"] == 100, "{said}");
-            assert!(seen(red, "addr show eth0").contains(&address(&red_is, 0)), "it stays");
+            assert!(red.seen("addr show eth0").contains(&address(&red_is, 0)), "it stays");
             assert_eq!((daemon.ports().len(), leases()), (1, leased));
         }
         // An answer that makes no sense: what was given for it is given back.
@@ -508,10 +501,10 @@ fn garbage_is_collected_and_the_status_says_whether_anything_can_be_added() {
         let gc = |more: &str| runtime.call("GC", "0", &config("lab", more));
         assert_eq!(gc("").1["code"], 7, "everything would be garbage");
         assert!(gc(&valid(&red_is)).0);
-        assert!(seen(red, "link").contains("eth0") && seen(red, "link").contains("eth1"));
-        assert!(!seen(blue, "link").contains("eth0"));
+        assert!(red.seen("link").contains("eth0") && red.seen("link").contains("eth1"));
+        assert!(!blue.seen("link").contains("eth0"));
         assert!(gc(&valid("")).0);
-        assert!(!seen(red, "link").contains("eth0") && seen(red, "link").contains("eth1"));
+        assert!(!red.seen("link").contains("eth0") && red.seen("link").contains("eth1"));
         assert_eq!(daemon.ports().len(), 2, "that of another network, and the host's");
         let status = |config: &str| runtime.call("STATUS", "0", config);
         assert!(status(&config("lab", "")).0);
@@ -584,7 +577,7 @@ fn the_definition_of_a_cluster_reaches_the_plugin_for_addresses_as_it_is() {
         let red = &lab.guests[0];
         let (good, said) = runtime.call("ADD", &red.name(), &config.to_string());
         assert!(good && address(&said, 0) == "10.7.0.5", "{said}");
-        assert!(seen(red, "addr show eth0").contains("10.7.0.5/16"));
+        assert!(red.seen("addr show eth0").contains("10.7.0.5/16"));
         let asked = std::fs::read_to_string(asked).unwrap();
         let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
         assert_eq!(asked["ipam"], config["ipam"]);

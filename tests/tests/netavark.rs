@@ -10,13 +10,6 @@ use harness::process::{Scratch, uvala_path};
 
 const MEGABYTE: usize = 1 << 20;
 
-fn seen(guest: &Namespace, words: &str) -> String {
-    guest.within(|| {
-        let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2");
-        String::from_utf8(output.stdout).expect("UTF-8")
-    })
-}
-
 /// podman's side of netavark's plugin interface: the plugin under its name, and a network.
 struct Netavark {
     place: Scratch,
@@ -95,10 +88,10 @@ fn netavark_sets_containers_up_and_tears_them_down() {
         assert_eq!(eth0["mac_address"], "02:00:00:00:07:02");
         assert_eq!(eth0["subnets"][0]["ipnet"], "10.7.0.2/24");
         assert_eq!(eth0["subnets"][1]["gateway"], "fd07::1");
-        let link = seen(red, "link show eth0");
+        let link = red.seen("link show eth0");
         assert!(link.contains("02:00:00:00:07:02") && link.contains("mtu 1400"), "{link}");
-        assert!(seen(red, "route").contains("default via 10.7.0.1 dev eth0"));
-        assert!(seen(red, "-6 route").contains("default via fd07::1 dev eth0"));
+        assert!(red.seen("route").contains("default via 10.7.0.1 dev eth0"));
+        assert!(red.seen("-6 route").contains("default via fd07::1 dev eth0"));
         tcp(red, blue, "10.7.0.3", MEGABYTE);
         tcp(blue, red, "fd07::2", MEGABYTE);
         let labels = daemon.ports().into_iter().map(|port| {
@@ -111,13 +104,13 @@ fn netavark_sets_containers_up_and_tears_them_down() {
         assert_eq!(labels, ["web2", "web3"]);
         let (good, said) = plugin.ask("setup", red, 2);
         assert!(!good && said["error"].as_str().unwrap().contains("exists"), "{said}");
-        assert!(seen(red, "addr show eth0").contains("10.7.0.2/24"), "it stays");
+        assert!(red.seen("addr show eth0").contains("10.7.0.2/24"), "it stays");
         for guest in [red, blue, red] {
             let (good, said) = plugin.ask("teardown", guest, 2);
             assert!(good && said.is_null(), "also twice: {said}");
         }
         assert_eq!(daemon.ports(), [""; 0]);
-        assert!(!seen(red, "link").contains("eth0") && !seen(red, "route").contains("10.7"));
+        assert!(!red.seen("link").contains("eth0") && !red.seen("route").contains("10.7"));
     });
 }
 
@@ -131,7 +124,7 @@ fn what_netavark_cannot_have_leaves_nothing_and_is_said_in_its_way() {
         let refused = |plugin: &Netavark, why: &str| {
             let (good, said) = plugin.ask("setup", red, 2);
             assert!(!good && said["error"].as_str().unwrap().contains(why), "{said}");
-            assert!(daemon.ports().is_empty() && !seen(red, "link").contains("eth0"));
+            assert!(daemon.ports().is_empty() && !red.seen("link").contains("eth0"));
         };
         let good = plugin.network.clone();
         // The gateway of a route that no address of the interface reaches.

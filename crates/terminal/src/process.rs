@@ -2,6 +2,7 @@
 //! questions to other programs.
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::channel;
@@ -96,7 +97,14 @@ fn answer(child: &mut Child, input: &[u8], limits: Limits) -> io::Result<Vec<u8>
 
 /// Whether a child ends within this time.
 fn ends_within(child: &Child, time: Duration) -> io::Result<bool> {
-    let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    ends(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?, time)
+}
+
+/// Whether a process ends within this time. It is that of a pidfd.
+///
+/// # Errors
+/// No memory left.
+pub fn ends(process: impl AsFd, time: Duration) -> io::Result<bool> {
     let time = Timespec::try_from(time).map_err(io::Error::other)?;
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     Ok(retry_on_intr(|| poll(&mut ended, Some(&time)))? > 0)

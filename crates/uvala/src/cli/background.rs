@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use client::control::{Connection, ControlError};
 use protocol::{exit, paths};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use terminal::process::ends;
 use terminal::say;
 
 use super::replace;
@@ -70,7 +70,7 @@ impl Started {
         let pid = number.and_then(Pid::from_raw).context("/bin/sh started no process")?;
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => Ok(Self::OfService(pid, process)),
-            // It has ended, and has said why.
+            // The daemon has ended, and has said why.
             Err(Errno::SRCH) => std::process::exit(exit::FAILURE.into()),
             Err(error) => Err(error.into()),
         }
@@ -88,12 +88,8 @@ impl Started {
         let failure = i32::from(exit::FAILURE);
         Ok(match self {
             Self::Child(child) => child.try_wait()?.map(|status| status.code().unwrap_or(failure)),
-            Self::OfService(_, process) => {
-                let mut ended = [PollFd::new(process, PollFlags::IN)];
-                let has_ended = poll(&mut ended, Some(&Timespec::default()))? == 1;
-                // Its parent alone hears which status.
-                has_ended.then_some(failure)
-            }
+            // The kernel tells the status to systemd alone.
+            Self::OfService(_, process) => ends(process, Duration::ZERO)?.then_some(failure),
         })
     }
 

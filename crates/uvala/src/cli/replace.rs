@@ -26,8 +26,8 @@ use anyhow::{Context, bail};
 use client::control::{Connection, ControlError, unexpected};
 use protocol::users::user_name;
 use protocol::{ErrorCode, HandedOver, HandedPort, PageFrom, Reply, Request, SessionRequest};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use terminal::process::ends;
 use terminal::say;
 
 /// Time after which the log says that the next daemon still waits.
@@ -113,10 +113,9 @@ impl Predecessor {
         limit: Duration,
     ) -> anyhow::Result<()> {
         const LOOK: Duration = Duration::from_millis(1);
-        let (begin, pause) = (Instant::now(), Timespec::try_from(LOOK)?);
+        let begin = Instant::now();
         let mut next_remark = begin + patience;
-        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
-        while !matches!(poll(&mut ended, Some(&pause)), Ok(1)) && !has_left() {
+        while !matches!(ends(&self.process, LOOK), Ok(true)) && !has_left() {
             if begin.elapsed() >= limit {
                 let (limit, cure) = (limit.as_secs(), cure(self.pid));
                 bail!("the daemon that was told to end has not ended within {limit} s{cure}");

@@ -87,8 +87,7 @@ impl Running {
     fn environment(&self) -> anyhow::Result<Vec<(OsString, OsString)>> {
         let text = fs::read(self.file("environ")).map_err(|error| self.unseen(error))?;
         let all: Vec<_> = words(&text).filter_map(variable).collect();
-        // Of a process that it has not started itself, systemd would not know that it is the
-        // service's.
+        // systemd would not take a process that it has not started for the service's.
         let is_service = all.iter().any(|(name, _)| name == "NOTIFY_SOCKET");
         match self.reload().filter(|_| is_service) {
             Some(reload) => Err(reload),
